@@ -2,6 +2,7 @@ r"""Texts in Markdown and LaTeX: escapes, tables, templates, and the captions of
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from comt_cli.report import format
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import Environment, Template
 
 FIGURE_FILES = ("png", "pdf", "txt", "tex", "csv")
 """The files of a figure, in the order in which they are written: picture, page, caption, and the numbers last."""
@@ -83,19 +84,31 @@ def templates() -> Environment:
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=jinja2.select_autoescape(["html.jinja"]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"md": in_markdown, "tex": in_latex, "plural": format.plural, "listing": format.listing}
+    environment.filters |= {"md": in_markdown, "tex": in_latex}
+    environment.filters |= {"plural": format.plural, "listing": format.listing, "seeds": format.seeds}
     return environment
 
 
+@functools.cache
+def _template(name: str) -> Template:
+    return templates().get_template(name)
+
+
 def prose(name: str, **what: Any) -> str:
-    """The sentences of a template as one line, broken nowhere."""
-    return " ".join(templates().get_template(f"{name}.txt.jinja").render(what).split())
+    """The sentences of a template as one line."""
+    return " ".join(_template(f"{name}.txt.jinja").render(what).split())
+
+
+def notes(name: str, **what: Any) -> list[str]:
+    """The items of a template, which begin with a dash at the beginning of a line, each as one line."""
+    _, *items = re.split("(?m)^- ", _template(f"{name}.txt.jinja").render(what))
+    return [" ".join(item.split()) for item in items]
 
 
 @dataclass(frozen=True)
@@ -123,4 +136,4 @@ class Caption:
         takes this share of a line's width."""
         width = r"\linewidth" if share > 0.99 else rf"{share:.2f}\linewidth"
         named = {"stem": stem, "label": re.sub("[^A-Za-z0-9]", "-", label), "width": width}
-        return templates().get_template("figure.tex.jinja").render(named, sentences=self.sentences) + "\n"
+        return _template("figure.tex.jinja").render(named, sentences=self.sentences) + "\n"

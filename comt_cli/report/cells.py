@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from comt_cli.recipe.grid import OF_TEST
 from comt_cli.report.collect import Cell, Run
-from comt_cli.report.frame import GRID, Record, TableInfo, cells_of, frame_of, info_of
+from comt_cli.report.frame import GRID, Record, TableInfo, cells_of, frame_of
 from comt_cli.report.logs import curve
 from comt_cli.report.statistics import (
     Paired,
@@ -41,7 +41,7 @@ def cells_frame(runs: pd.DataFrame) -> pd.DataFrame:
     `attrs` have the `table`, and of these runs: `specs`, by column the baseline's (the first row's, where the baseline
     was not selected), `seeds`, what was `trained`, notes, devices, commits and contents of the data.
     """
-    info, cells, every = info_of(runs), cells_of(runs), list(runs["_run"])
+    info, cells, every = runs.attrs["table"], cells_of(runs), list(runs["_run"])
     found = [_record(info, cell, cells.get((info.baseline, column))) for (_, column), cell in cells.items()]
     adjusted = corrected({n: (each["_verdict"], each["_apart"], each["_metric"].difference)
                           for n, each in enumerate(found)})  # fmt: skip

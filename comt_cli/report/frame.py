@@ -95,12 +95,6 @@ def table_info(loaded: LoadedRecipe, specs: Sequence[RunSpec]) -> TableInfo:
     )
 
 
-def info_of(frame: pd.DataFrame) -> TableInfo:
-    """The table of a frame of runs or cells."""
-    info: TableInfo = frame.attrs["table"]
-    return info
-
-
 def runs_frame(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path) -> pd.DataFrame:
     """Every planned run of a table, columns outermost, from the run directories below `runs`. Of a grid all runs, those
     of the chosen point first.

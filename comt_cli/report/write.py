@@ -16,7 +16,7 @@ from comt_cli.report.cells import only
 from comt_cli.report.exhibits import Exhibit, exhibits, ladder
 from comt_cli.report.exhibits.costs import with_costs
 from comt_cli.report.exhibits.table import Table, print_table
-from comt_cli.report.frame import GRID, cells_of, frame_csv, info_of, records_of, runs_frame
+from comt_cli.report.frame import GRID, cells_of, frame_csv, records_of, runs_frame
 from comt_cli.report.terminal import say, say_written
 from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import link_runs
@@ -69,7 +69,7 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """The table as plain data: its cells as in the CSV, its remarks, the paths."""
-        info, trends = info_of(self.cells), ladder.trends(self.cells)
+        info, trends = self.cells.attrs["table"], ladder.trends(self.cells)
         metric = self.cells["metric"].iloc[0]
         return {
             "title": info.recipe.title,
@@ -141,7 +141,7 @@ def write_exhibits(of: str, runs: pd.DataFrame, files: ReportFiles) -> list[Path
     """Everything that is shown beside a written table, of the frames of this kind (`Exhibit.of`): those that have
     something to show and are not there with these numbers and words already. Returns the files that were written."""
     written = []
-    for exhibit in (each for kind in exhibits() if kind.of == of for each in kind.all_of(info_of(runs))):
+    for exhibit in (each for kind in exhibits() if kind.of == of for each in kind.all_of(runs.attrs["table"])):
         if exhibit.name and not (frame := exhibit.frame(runs)).empty:
             written += write_exhibit(exhibit, frame, files.csv.parent, f"{files.csv.stem}-{exhibit.name}")
     return written

@@ -70,12 +70,12 @@ class Costs(Exhibit):
             if step is not None and error is not None and apart is not None:  # a time without an interval is none
                 where = {"row": each["row"], "column": each["column"], "step": step, "error": error}
                 lines.append({**where, "difference": apart.mean, "low": apart.low, "high": apart.high})
-        for line in lines:
-            sign = 1 if info.metrics[line["column"]].better == "lower" else -1
-            others = [(each["step"], sign * each["difference"]) for each in lines if each["column"] == line["column"]]
-            line["on_front"] = is_on_front((line["step"], sign * line["difference"]), others)
         if sum(line["row"] != info.baseline for line in lines) < LEAST:
             return pd.DataFrame()
+        for line in lines:
+            sign = 1 if info.metrics[line["column"]].better == "lower" else -1
+            others = [each for each in lines if each["column"] == line["column"] and each["step"] <= line["step"]]
+            line["on_front"] = all(sign * each["difference"] >= sign * line["difference"] for each in others)
         frame = pd.DataFrame(lines).astype({"error": float, "low": float, "high": float})
         metrics = list(dict.fromkeys(info.metrics[column] for column in frame["column"]))
         how = f"of a {'compiled ' if is_compiled else ''}training step"
@@ -130,11 +130,6 @@ class Costs(Exhibit):
         return figure
 
 
-def is_on_front(place: tuple[float, float], others: Iterable[tuple[float, float]]) -> bool:
-    """Whether none of the others has less loss in no more time; places are (time, loss)."""
-    return not any(time <= place[0] and loss < place[1] for time, loss in others)
-
-
 def network_key(spec: RunSpec) -> str:
     """The hash of the settings that decide a step's cost: the method, the model, what its data gives it, the batch, and
     how it is computed; rate and number of steps are none of them. Nor is the code, whose commit stands in the file."""
@@ -148,12 +143,10 @@ def network_key(spec: RunSpec) -> str:
 
 def with_costs(runs: pd.DataFrame, files: Iterable[Path], baseline: str) -> pd.DataFrame:
     """A frame of runs with the costs of those rows whose networks were measured beside its baseline, in `_costs`; from
-    the first of the files that has any of them.
+    the first of the files that has any of them. `attrs` have the devices and commits of the measurement.
 
-    They are ratios to the baseline's training step by `_RATIOS`: counted FLOPs, bytes that compiled passes read and
-    write, what is saved for the backward pass, and times of the step, uncompiled and compiled, which may be off by the
-    part `..._error` (90 %). None where it was not measured, of an error where there were too few rounds for one.
-    `attrs` have the devices and commits of the measurement.
+    They are ratios to the baseline's training step by `_RATIOS`; times may be off by the part `..._error` (90 %). None
+    where it was not measured, of an error where there were too few rounds for one.
 
     Raises:
         UserError: a file is not one that `write_costs` wrote.
@@ -184,7 +177,7 @@ def costs_rule(cells: pd.DataFrame) -> str:
     attrs, every = cells.attrs, [each for each in cells["_costs"] if each is not None]
     is_open = any(each[key] is not None and each[f"{key}_error"] is None for each in every for key in _TIMES)
     about = {"baseline": attrs["table"].baseline, "is_open": is_open, "mark": UNSETTLED}
-    return prose("costs_rule", **about, devices=attrs["costs_devices"], commits=attrs["costs_commits"])
+    return prose("costs-rule", **about, devices=attrs["costs_devices"], commits=attrs["costs_commits"])
 
 
 def other_device(path: Path, device: str) -> str | None:

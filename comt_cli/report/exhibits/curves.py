@@ -59,15 +59,17 @@ class Curves(Exhibit):
             width = width_for(max(len(values[run.spec.id]) for run in own))
             seeds: dict[str, dict[int, dict[int, float]]] = {}
             for run in own:
-                logs_of = values[run.spec.id]
+                found = values[run.spec.id]
                 # only runs that are done have the same last window where it is not whole
-                whole = len(logs_of) if run.state is RunState.done else len(logs_of) - len(logs_of) % width
-                seeds.setdefault(run.spec.row, {})[run.spec.seed] = dict(window_means(logs_of[:whole], width))
+                whole = len(found) if run.state is RunState.done else len(found) - len(found) % width
+                seeds.setdefault(run.spec.row, {})[run.spec.seed] = dict(window_means(found[:whole], width))
             counts = {line["step"]: line[unit] for run in own for line in logs[run.spec.id] if unit in line}
             for row, curves in seeds.items():
                 others = {} if row == baseline else seeds.get(baseline, {})
-                points += [{"column": column, "row": row, "step": step, unit: counts.get(step), **line}
-                           for step, line in _points(curves, others)]  # fmt: skip
+                for step in sorted({step for curve in curves.values() for step in curve}):
+                    at = {"column": column, "row": row, "step": step, unit: counts.get(step)}
+                    points.append(at | _point(*({seed: curve[step] for seed, curve in each.items() if step in curve}
+                                                for each in (curves, others))))  # fmt: skip
         drawn = [run for run in every if values[run.spec.id]]
         frame = pd.DataFrame(points)
         if points:
@@ -145,18 +147,13 @@ def _range(axes: Axes, low: pd.Series[float], high: pd.Series[float]) -> None:
         axes.set_ylim(bottom - air, top + air)
 
 
-def _points(
-    curves: Mapping[int, Mapping[int, float]], others: Mapping[int, Mapping[int, float]]
-) -> Iterator[tuple[int, Point]]:
-    for step in sorted({step for curve in curves.values() for step in curve}):
-        ours = {seed: curve[step] for seed, curve in curves.items() if step in curve}
-        summary = summarise(list(ours.values()))
-        assert summary is not None
-        line: Point = {"mean": summary.mean, "least": min(ours.values()), "greatest": max(ours.values())}
-        theirs = {seed: curve[step] for seed, curve in others.items() if step in curve}
-        paired = paired_difference(ours, theirs, POINTS)  # of losses in nats, not of ratios
-        line |= {"n": summary.n, "difference": paired and paired.mean, "low": paired and paired.low}
-        yield step, line | {"high": paired and paired.high, "pairs": paired.n if paired else 0}
+def _point(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Point:
+    """The numbers of a step, by the values of seeds, the baseline's too."""
+    summary, paired = summarise(list(ours.values())), paired_difference(ours, theirs, POINTS)  # in nats, no ratios
+    assert summary is not None
+    line: Point = {"mean": summary.mean, "least": min(ours.values()), "greatest": max(ours.values()), "n": summary.n}
+    ends = {"low": paired and paired.low, "high": paired and paired.high}
+    return line | {"difference": paired and paired.mean, **ends, "pairs": paired.n if paired else 0}
 
 
 def resolved_since(points: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], bool] | None:

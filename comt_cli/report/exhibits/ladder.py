@@ -35,9 +35,8 @@ Trend = Record
 """A row of a ladder: `row`; `rungs`, one for each size; `line`, None where there is none, and `verdict` then says why;
 `adjusted`, the p-value of the slope after Holm's correction over the rows.
 
-A rung has `column`, `flops` (those of the baseline's training there, so all rows of a size stand at one place), `gain`
-(the mean over `pairs` of equal seeds, `gain_of`), and `low` and `high`, its 95 % interval, None of one seed and where
-an end of it is beyond what numbers hold.
+A rung has `column`, `flops` (of the baseline's training there), `gain` (the mean over `pairs` of equal seeds,
+`gain_of`), and `low` and `high`, its 95 % interval, None of one seed and where an end is beyond what numbers hold.
 """
 
 
@@ -57,17 +56,13 @@ class Ladder(Exhibit):
         found = trends(cells)
         if not any(trend["rungs"] for trend in found):
             return pd.DataFrame()
-        frame = frame_of(
-            {
-                "row": trend["row"],
-                **{key: rung.get(key) for key in ("column", "flops", "gain", "low", "high", "pairs")},
-                **{key: (trend["line"] or {}).get(of) for key, of in _OF_LINE.items()},
-                "p_value_holm": trend["adjusted"],
-                "verdict": trend["verdict"],
-            }
-            for trend in found
-            for rung in trend["rungs"] or [{}]
-        )
+        lines = []
+        for trend in found:
+            line = {key: (trend["line"] or {}).get(of) for key, of in _OF_LINE.items()}
+            end = {**line, "p_value_holm": trend["adjusted"], "verdict": trend["verdict"]}
+            for rung in trend["rungs"] or [dict.fromkeys(("column", "flops", "gain", "low", "high", "pairs"))]:
+                lines.append({"row": trend["row"], **rung, **end})
+        frame = frame_of(lines)
         numbers = [key for key in frame if key not in ("row", "column", "pairs", "verdict")]
         frame = frame.astype(dict.fromkeys(numbers, float)).astype({"pairs": "Int64"})
         frame.attrs = {
@@ -173,8 +168,9 @@ def _trend(row: str, pairs: Sequence[tuple[Record, Record]]) -> Trend:
             # An end that is -100 % to the last digit has no logarithm: of two seeds that lie far apart.
             if apart.low is not None and (apart.low > -100 or not metric.difference.is_relative):
                 ends = sorted(gain_of(each, metric) for each in (apart.low, apart.high))  # type: ignore[assignment]
-            rungs.append({"column": own["column"], "flops": flops, "gain": gain_of(apart.mean, metric),
-                          "low": ends[0], "high": ends[1], "pairs": apart.n})  # fmt: skip
+            gain, (low, high) = gain_of(apart.mean, metric), ends
+            rungs.append({"column": own["column"], "flops": flops, "gain": gain, "low": low, "high": high,
+                          "pairs": apart.n})  # fmt: skip
     line = None
     if diverged:
         verdict = f"no line: a run diverged at {format.listing(diverged)}"
@@ -197,8 +193,8 @@ def texts(found: Sequence[Trend], columns: Sequence[str]) -> list[list[str]]:
     for trend in found:
         gains = {rung["column"]: format.signed(rung["gain"]) for rung in trend["rungs"]}
         slope = "-" if trend["line"] is None else _slope(trend["line"])
-        verdict = trend["verdict"] + (STANDS if _is_marked(trend) else "")
-        made.append([trend["row"], *(gains.get(column, "-") for column in columns), slope, verdict])
+        mark = STANDS if _is_marked(trend) else ""
+        made.append([trend["row"], *(gains.get(column, "-") for column in columns), slope, trend["verdict"] + mark])
     return made
 
 
