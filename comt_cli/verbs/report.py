@@ -258,9 +258,7 @@ def _figure_state(
         return f"{name} is not drawn: its row {loaded.recipe.baseline} was not selected.", None, True
     if figure.is_fresh and not (overwrite and figure.undrawable is None):
         return f"{name} is drawn: {figure.files[0]}", None, False
-    kept = figure.undrawable or figure.of_another_recipe
-    if kept is None and figure.is_there and figure.is_of_another_selection:
-        kept = f"{figure.files[0]} is of another column or seed, or of more rows"
+    kept = figure.undrawable or figure.of_another
     if figure.undrawable is not None or (kept is not None and not overwrite):
         instead = " Nothing is written: --results DIR draws the figure elsewhere, --overwrite in its place."
         return f"{name} is not drawn: {kept}.{'' if figure.undrawable else instead}", None, True

@@ -141,7 +141,7 @@ def network_key(spec: RunSpec) -> str:
     return sha256(canonical_json(told))[:_DIGITS]
 
 
-def with_costs(runs: pd.DataFrame, files: Iterable[Path], baseline: str) -> pd.DataFrame:
+def with_costs(runs: pd.DataFrame, files: Iterable[Path]) -> pd.DataFrame:
     """A frame of runs with the costs of those rows whose networks were measured beside its baseline, in `_costs`; from
     the first of the files that has any of them. `attrs` have the devices and commits of the measurement.
 
@@ -151,6 +151,7 @@ def with_costs(runs: pd.DataFrame, files: Iterable[Path], baseline: str) -> pd.D
     Raises:
         UserError: a file is not one that `write_costs` wrote.
     """
+    baseline = runs.attrs["table"].baseline
     known = [(path, lines) for path in files if (lines := costs_lines(path))]
     networks = {(run.spec.row, run.spec.column, network_key(run.spec)) for run in runs["_run"] if known}
     for path, every in known:

@@ -169,42 +169,36 @@ def log_ticks(axes: Axes, ratio: float) -> None:
 
 
 def off_scale(axes: Axes, frame: pd.DataFrame, value: str, ends: Ends, *, brief: bool = False) -> float:
-    """Triangles beyond the frame for the layers that have values off the scale, each in a line of its own with the
-    least and the greatest of these, or in a panel that has room for a `brief` number with the farthest. Many layers are
-    marked in one line, and the least and the greatest value of all stand beyond it. Returns the inches they take."""
-    across, inches = axes.get_xaxis_transform(), 0.0
-    for sign, edge, mark in ((1, 1, "▲"), (-1, 0, "▼")):
+    """Triangles beyond the frame for the layers that have values off the scale, each in a line of its own with their
+    ends, or the farthest where `brief`; many layers share one line. Returns the inches they take."""
+    inches = 0.0
+    for sign, edge, mark, most in ((1, 1, "▲", "max"), (-1, 0, "▼", "min")):
         beyond = frame[frame[value] > ends.high] if sign > 0 else frame[frame[value] < ends.low]
         if beyond.empty:
             continue
-
-        def write(
-            text: str, layer: float, level: int, align: str, beside: int, sign: int = sign, edge: int = edge
-        ) -> None:
-            axes.annotate(text, (layer, edge), xytext=(beside, sign * _LEVEL * (level + 0.8)), xycoords=across,
-                          textcoords="offset points", ha=align, va="center_baseline", fontsize=_SMALL, color=_MEDIAN,
-                          annotation_clip=False)  # fmt: skip
-
-        ranges = beyond.groupby("layer")[value].agg(["min", "max"])
-        ranges = ranges.sort_values("max" if sign > 0 else "min", ascending=sign > 0)  # the farthest last
-        levels = len(ranges)
+        ranges = beyond.groupby("layer")[value].agg(["min", "max"]).sort_values(most, ascending=sign > 0)
+        is_few = len(ranges) <= _APART  # the farthest last
+        marks: list[tuple[str, float, int, str, int]] = []
         for level, (layer, line) in enumerate(ranges.iterrows()):
-            place, far = float(str(layer)), line["max" if sign > 0 else "min"]
-            write(mark, place, level if levels <= _APART else 0, "center", 0)
-            if levels <= _APART:
-                said = f"{far:.2g}" if brief else _span(line["min"], line["max"])
-                write(
-                    said, place, level, *(("right", -6) if place > 0.6 * float(frame["layer"].max()) else ("left", 6))
-                )
-        if levels > _APART:
-            counted = "" if brief else f"{levels} layers: "
-            levels = 2
-            write(counted + _span(ranges["min"].min(), ranges["max"].max()), axes.get_xlim()[0], 1, "left", 0)
-        inches += (levels + 0.4) * _LEVEL / 72
+            place = float(str(layer))
+            marks.append((mark, place, level if is_few else 0, "center", 0))
+            if is_few:
+                side = ("right", -6) if place > 0.6 * float(frame["layer"].max()) else ("left", 6)
+                marks.append((f"{line[most]:.2g}" if brief else _span(line["min"], line["max"]), place, level, *side))
+        if not is_few:
+            counted = "" if brief else f"{len(ranges)} layers: "
+            said = counted + _span(ranges["min"].min(), ranges["max"].max())
+            marks.append((said, axes.get_xlim()[0], 1, "left", 0))
+        for text, place, level, align, beside in marks:
+            axes.annotate(text, (place, edge), xytext=(beside, sign * _LEVEL * (level + 0.8)),
+                          xycoords=axes.get_xaxis_transform(), textcoords="offset points", ha=align,
+                          va="center_baseline", fontsize=_SMALL, color=_MEDIAN, annotation_clip=False)  # fmt: skip
+        points = ((len(ranges) if is_few else 2) + 0.4) * _LEVEL
+        inches += points / 72
         if sign > 0:
-            axes.set_title(axes.get_title(), pad=4 + (levels + 0.4) * _LEVEL)
+            axes.set_title(axes.get_title(), pad=4 + points)
         else:
-            axes.tick_params(axis="x", pad=3 + (levels + 0.4) * _LEVEL)
+            axes.tick_params(axis="x", pad=3 + points)
     return inches
 
 
