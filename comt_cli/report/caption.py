@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,7 @@ _LATEX = {
 _ACCENTS = "\u0300\u0301\u0302\u0303\u0308\u030a\u0327\u030c"
 _LETTERS = "æÆøØœŒßłŁ"
 """Accents on Latin letters, and letters beside them, that plain LaTeX sets without further packages."""
+_ITEM = "●"
 _MARKDOWN = "\\`*_<>|[]#~$"
 _IN_PLACES = re.compile(
     r"^[-+](?=[-\s])"  # a list or a rule
@@ -100,15 +101,15 @@ def _template(name: str) -> Template:
     return templates().get_template(name)
 
 
-def prose(name: str, **what: Any) -> str:
-    """The sentences of a template as one line."""
-    return " ".join(_template(f"{name}.txt.jinja").render(what).split())
+def prose(name: str, known: Mapping[Any, Any] | None = None, **what: Any) -> str:
+    """The sentences of a block of `sentences.txt.jinja` as one line; `known` are a frame's attributes."""
+    template = _template("sentences.txt.jinja")
+    return " ".join("".join(template.blocks[name](template.new_context({**(known or {}), **what}))).split())
 
 
-def notes(name: str, **what: Any) -> list[str]:
-    """The items of a template, which begin with a dash at the beginning of a line, each as one line."""
-    _, *items = re.split("(?m)^- ", _template(f"{name}.txt.jinja").render(what))
-    return [" ".join(item.split()) for item in items]
+def notes(name: str, known: Mapping[Any, Any] | None = None, **what: Any) -> list[str]:
+    """The items of a block, which begin with `●`, each as one line."""
+    return [item.strip() for item in prose(name, known, **what).split(_ITEM)[1:]]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The planned runs of a table, each with its directory's content, and the cells that they make."""
+"""The planned runs of a table, each with its directory's content, the cells that they make, and the curves of logs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json
@@ -18,11 +18,16 @@ from comt_cli.report.statistics import summarise
 from comt_cli.runs.directory import RunDirectory, RunState, scored_on
 from comt_cli.runs.known import known_runs
 from comt_cli.runs.plan import RunSpec
+from comt_cli.sums import added
 
 ENDED = (RunState.done, RunState.diverged)
 _ORDER = (RunState.done, RunState.diverged, RunState.running, RunState.unfinished, RunState.missing)
 _RUN_NAME = re.compile(r"seed(\d+)-[0-9a-f]{12}")
 _SPEED_LINES = 10
+POINTS = 50
+"""At most so many points has a curve: each is the mean of as many logged values in a row."""
+Log = Sequence[Mapping[str, Any]]
+Budget = Literal["steps", "FLOPs", "time"]
 _NAMED = 6
 """Runs that an error names for each content, at most."""
 
@@ -134,6 +139,16 @@ class Cell:
         counts = {state: count for state in _ORDER if (count := len(self.having(state)))}
         return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{n} {state}" for state, n in counts.items())
 
+    def standing(self, metric: str) -> str:
+        """`state` in a cell without a value: with the step of the furthest run that has begun, or why the runs that are
+        done have no number for the metric: `needs Java`."""
+        reasons = {reason for run in self.runs if (reason := run.reported("missing", metric)) is not None}
+        if reasons:
+            return ", ".join(sorted(reasons))
+        begun = [run.progress for run in self.having(RunState.running, RunState.unfinished) if run.progress]
+        furthest = max(begun, key=lambda each: each.step, default=None)
+        return self.state if furthest is None else f"{self.state} (step {furthest.step:,} of {furthest.steps:,})"
+
 
 @dataclass(frozen=True)
 class Collection:
@@ -173,7 +188,12 @@ class Collection:
         def told(cell: Cell) -> dict[str, Any]:
             metric, states = metrics[cell.column], Counter(run.state for run in cell.every)
             done = summarise(list(cell.values(metric).values()))
-            found = {"row": cell.row, "column": cell.column, "metric": metric, "mean": done and done.mean}
+            found: dict[str, Any] = {
+                "row": cell.row,
+                "column": cell.column,
+                "metric": metric,
+                "mean": done and done.mean,
+            }
             found |= {"stderr": done and done.stderr, **({"grid": cell.point} if cell.points else {})}
             return found | {"runs": {state.value: states[state] for state in RunState if states[state]}}
 
@@ -293,10 +313,10 @@ def _remarks(cells: Mapping[tuple[str, str], Sequence[Run]], runs: Path) -> Iter
         known = {seed: {spec.model_copy(update={"seed": seed}).relative_path.name for spec in points}
                  for seed in {*done.values()}}  # fmt: skip
         more |= {seed for seed, names in known.items() if names <= done.keys()} - {run.spec.seed for run in own}
-        for name, seed in done.items():
-            if name not in known[seed]:
+        for path, seed in done.items():
+            if path not in known[seed]:
                 try:
-                    others += RunDirectory(folder / name).spec().scale == own[0].spec.scale
+                    others += RunDirectory(folder / path).spec().scale == own[0].spec.scale
                 except UserError:  # written by another version: its scale is not known
                     others += 1
     if more:
@@ -308,3 +328,44 @@ def _remarks(cells: Mapping[tuple[str, str], Sequence[Run]], runs: Path) -> Iter
             f"{format.plural(others, 'finished run')} of this table {were} made with other settings or data "
             f"(comt runs {specs[0].paper}/{specs[0].table} lists {them})."
         )
+
+
+def quantities(log: Log) -> list[str]:
+    """The quantities of a log that have curves: the training loss, and what is measured on validation data."""
+    return list(dict.fromkeys(key for line in log for key in line if key == "loss" or key.startswith("validation_")))
+
+
+def logged(log: Log, key: str) -> list[tuple[int, float]]:
+    """Step and value of every line that has one; not of chosen or averaged weights, which are no step of training."""
+    lines = (line for line in log if not line.get("chosen"))
+    return [(line["step"], line[key]) for line in lines if isinstance(line.get(key), int | float)]
+
+
+def width_for(values: int) -> int:
+    """The number of values that a point is the mean of, so that there are at most `POINTS`."""
+    return max(1, -(-values // POINTS))
+
+
+def window_means(values: Sequence[tuple[int, float]], width: int) -> list[tuple[int, float]]:
+    """The mean of every `width` values in a row, at the step of the last one; the last window may be shorter."""
+    groups = [values[begin : begin + width] for begin in range(0, len(values), width)]
+    return [(group[-1][0], added(value for _, value in group) / len(group)) for group in groups]
+
+
+def curve(
+    directory: RunDirectory, result: Mapping[str, Any], budget: Budget, quantity: str = "loss"
+) -> list[tuple[float, float]]:
+    """The logged values of a quantity, the training loss if none is named, each behind the budget that was used by
+    then. FLOPs are those of the whole run in proportion to its steps; time is that of training alone, without
+    evaluations, and between two steps whose time is logged on the straight line between them."""
+    values = logged(directory.metrics(), quantity)
+    if budget == "steps":
+        return [(float(step), value) for step, value in values]
+    if budget == "FLOPs":
+        flops, steps = result.get("flops"), result.get("steps")
+        return [(step * flops / steps, value) for step, value in values] if flops and steps else []
+    import numpy as np
+
+    timings = [(0, 0.0), *((line["step"], line["seconds"]) for line in directory.timings() if "seconds" in line)]
+    steps, seconds = zip(*timings, strict=True)
+    return [(float(np.interp(step, steps, seconds)), value) for step, value in values if step <= steps[-1]]

@@ -69,11 +69,7 @@ class Overview:
 
     @classmethod
     def of(cls, results: Path, reader: Reader) -> Overview:
-        """Read everything below `results`.
-
-        Raises:
-            UserError: there is no table there, or none that can be read.
-        """
+        """Read everything below `results`. Raises `UserError` where there is no table that can be read."""
         written = written_below(results, reader)
         if not written:
             damaged = next(iter(reader.damaged.values()), f"there are no tables below {results}")
@@ -88,12 +84,8 @@ class Overview:
 
 
 def write_overview(results: Path, reader: Reader | None = None) -> Path:
-    """Write `<results>/README.md`; returns its path. A page that would be the same is left alone.
-
-    Raises:
-        UserError: there is no table below `results`.
-        StorageError: the page cannot be written.
-    """
+    """Write `<results>/README.md`; returns its path. A page that would be the same is left alone. Raises `UserError`
+    where there is no table below `results`, `StorageError` where the page cannot be written."""
     found, page = Overview.of(results, reader or Reader()), results / "README.md"
     besides = {  # what has no scale: residual connections before any training, figures of other models, and speeds
         "Residual connections at the start of training": sorted(results.glob("diagnose/diagnose.md")),
@@ -228,9 +220,8 @@ def _trained(scale: str, written: Sequence[Written]) -> Iterator[Mapping[str, st
 def _span(runs: Sequence[Line], key: str, states: Iterable[str] = ENDED) -> str:
     """`100 k`, `100 k to 1.2 M`."""
     numbers = [float(run[key]) for run in runs if run.get(key) and run["state"] in states]
-    return (
-        " to ".join(dict.fromkeys(map(format.short_count, (min(numbers), max(numbers))))) if numbers else "not recorded"
-    )
+    ends = (min(numbers), max(numbers)) if numbers else ()
+    return " to ".join(dict.fromkeys(map(format.short_count, ends))) or "not recorded"
 
 
 def _filled(template: str, networks: Any, runs: Sequence[Line]) -> str:

@@ -11,11 +11,11 @@ from typing import IO, TYPE_CHECKING, Any
 from comt_cli.errors import StorageError
 from comt_cli.files import Unreadable, read_csv, read_text, write_text
 from comt_cli.recipe.load import LoadedRecipe
-from comt_cli.report import format, words
+from comt_cli.report import format
 from comt_cli.report.cells import only
 from comt_cli.report.exhibits import Exhibit, exhibits, ladder
 from comt_cli.report.exhibits.costs import with_costs
-from comt_cli.report.exhibits.table import Table, print_table
+from comt_cli.report.exhibits.table import Table, footnotes, print_table, verdict
 from comt_cli.report.frame import GRID, TableInfo, cells_of, frame_csv, records_of, runs_frame
 from comt_cli.report.terminal import say, say_written
 from comt_cli.runs.plan import RunSpec
@@ -84,8 +84,8 @@ class Report:
             "baseline": info.baseline,
             "seeds": list(self.cells.attrs["seeds"]),
             "cells": records_of(self.cells),
-            "verdict": words.verdict(self.cells),
-            "footnotes": words.footnotes(self.cells),
+            "verdict": verdict(self.cells),
+            "footnotes": footnotes(self.cells),
             "notes": list(self.cells.attrs["notes"]),
             **({"ladder": trends} if trends else {}),
             "files": {key: str(path) for key, path in vars(self.files).items()} if self.files else None,

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.schema import AblationName
 from comt_cli.report import format
+from comt_cli.report.caption import notes
 from comt_cli.report.cells import cells_frame
 from comt_cli.report.exhibits import Exhibit
-from comt_cli.report.frame import Record, TableInfo, frame_of, rows_of
+from comt_cli.report.frame import Record, TableInfo, frame_of
 from comt_cli.report.words import other_settings, paper_name
 from comt_cli.words import in_words
 
@@ -70,12 +71,10 @@ class Ablation(Exhibit):
         return [cls(name) for name in info.recipe.ablations]
 
     def frame(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """One line a point, in the columns of the recipe's own metric; of each column the baseline's first.
-
-        `panel` is `ours` or `paper`; `x` the option's value, or for the cost the extra parameters in per cent, None of
-        a category; `position` that value, or the share of the branch that a `beta_bias` amounts to. `value` is the mean
-        over n seeds, or the printed one. Empty while none of its rows but the baseline has ended.
-        """
+        """One line a point, in the columns of the recipe's own metric; of each column the baseline's first. `panel` is
+        `ours` or `paper`; `x` the option's value, or for the cost the extra parameters in per cent, None of a category;
+        `position` that value, or the share of the branch that a `beta_bias` amounts to; `value` the mean over n seeds,
+        or the printed one. Empty while none of its rows but the baseline has ended."""
         import pandas as pd
 
         info: TableInfo = runs.attrs["table"]
@@ -86,19 +85,16 @@ class Ablation(Exhibit):
         rows.sort(key=lambda row: (row != info.baseline, numbers.get(row, 0.0)))
         cells = every[(every["metric"] == key) & every["row"].isin(rows)]
         by_row = cells.sort_values("row", key=lambda names: names.map(rows.index), kind="stable")
-        points = [_ours(cell) for _, own in by_row.groupby("column", sort=False) for cell in rows_of(own)]
+        points = [_ours(cell) for _, own in by_row.groupby("column", sort=False) for cell in own.to_dict("records")]
         if info.paper is not None:  # no number of the paper's beside runs of another text, size or length
             points += _papers(info, rows)
         if not any(p["panel"] == "ours" and not p["baseline"] and (p["n"] or "diverged" in p["state"]) for p in points):
             return pd.DataFrame()
         for point in points:
             point["x"] = x = point["x"] if is_cost else numbers.get(point["row"])
-            is_share = x is not None and not is_cost and option == "beta_bias"
-            point["position"] = 1 / (1 + math.exp(-max(min(x, 700.0), -700.0))) if is_share else x
+            is_share = not is_cost and option == "beta_bias"
+            point["position"] = x if x is None or not is_share else 1 / (1 + math.exp(-max(min(x, 700.0), -700.0)))
         frame = frame_of([{field: point.get(field) for field in _FIELDS} for point in points])
-        notes = [*other_settings([run.spec for cell in cells["_cell"] for run in cell.every], info.baseline)]
-        if elsewhere := list(dict.fromkeys(every.loc[every["metric"] != key, "column"])):
-            notes.append(f"Not drawn, since they show another metric: {format.listing(elsewhere)}.")
         metric, specs = info.task.metrics[key], every.attrs["specs"]
         quantity = _OPTIONS.get(option, option.replace("_", " "))
         frame.attrs = {
@@ -109,44 +105,35 @@ class Ablation(Exhibit):
             "metric": metric,
             "floors": {column: info.task.chance(specs[column].settings) for column in {*cells["column"]}
                        if key == info.task.metric},
-            "notes": notes,
+            "notes": [*other_settings([run.spec for cell in cells["_cell"] for run in cell.every], info.baseline)],
         }  # fmt: skip
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        attrs, baseline = frame.attrs, frame.attrs["table"].baseline
-        ours, printed = ([each for each in rows_of(frame) if each["panel"] == panel] for panel in ("ours", "paper"))
-        seeds, several = format.seeds(attrs["seeds"]), len({point["column"] for point in ours}) > 1
+        attrs, ours = frame.attrs, frame[frame["panel"] == "ours"].to_dict("records")
+        several = len({point["column"] for point in ours}) > 1
 
         def named(chosen: Iterable[Record]) -> str:
             return format.listing([f"{p['row']} at {in_words(p['column'])}" if several else p["row"] for p in chosen])
 
         low = [p for p in ours if p["value"] is not None and (floor := attrs["floors"].get(p["column"])) is not None
                and p["value"] <= _NEAR_FLOOR * floor]  # fmt: skip
-        partial = [point for point in ours if point["n"] and point["state"] != "done"]
-        absent = [f"{named([point])} ({point['state']})" for point in ours if not point["n"]]
-        unpaired = any(p["stderr"] is not None and p["interval_low"] is None for p in ours if not p["baseline"])
-        lost = sorted({p["row"] for p in printed if p["x"] is None and not p["baseline"]})
-        none = f" The paper prints no increase for {format.listing(lost)}." if lost else ""
-        said = {
-            f"Broken line (- -): {baseline}; triangles: values beyond the scale.": True,
-            f"Bars: 95 % interval of the difference to {baseline}, paired by seed ({seeds}); one that reaches the "
-            "broken line is not resolved.": any(point["interval_low"] is not None for point in ours),
-            f"Thin bars: mean ± standard error over the seeds ({seeds}), without a pair to compare.": unpaired,
-            "Ours: one seed, so no error bars.": len(attrs["seeds"]) == 1 and not unpaired,
-            f"Hardly anything was learned by {named(low)}: at most {_NEAR_FLOOR} times what guessing gets.": low,
-            f"Hollow, since seeds diverged or are absent: {named(partial)}.": partial,
-            f"Without a value: {format.listing(absent)}.": absent,
-            f"An increase printed as <1 % is drawn at 0.5 %.{none}": attrs["axis"] == "cost" and printed,
-        }
-        return [*(text for text, is_so in said.items() if is_so), *attrs["notes"]]
+        return notes(
+            "ablation",
+            baseline=attrs["table"].baseline,
+            has_bars=any(point["interval_low"] is not None for point in ours),
+            seeds=attrs["seeds"],
+            low=named(low),
+            times=_NEAR_FLOOR,
+            partial=named(point for point in ours if point["n"] and point["state"] != "done"),
+            absent=[f"{named([point])} ({point['state']})" for point in ours if not point["n"]],
+            has_costs=attrs["axis"] == "cost" and "paper" in {*frame["panel"]},
+            more=attrs["notes"],
+        )
 
     def draw(self, frame: pd.DataFrame) -> Figure:
-        """Ours on the left and the paper's on the right, one panel a column, each with its own axis of values.
-
-        A broken line is the baseline. Bars are the paired intervals that verdicts are taken from, drawn from that line.
-        A value beyond the scale is a triangle with its number, and a run without a value a word.
-        """
+        """Ours on the left and the paper's on the right, one panel a column, each with its own axis of values. A value
+        beyond the scale is a triangle with its number, and a run without a value a word."""
         from matplotlib.lines import Line2D
 
         from comt_cli.report.figures.style import PAGE_WIDTH, letters_on, page_figure, row_looks, style
@@ -179,11 +166,8 @@ class Ablation(Exhibit):
 
 
 def ablation_rows(table: LoadedRecipe | TableInfo, name: AblationName) -> list[str]:
-    """The rows of an ablation in table order, with the baseline.
-
-    Those that the recipe names (or all), and every other row that differs from one of them in the varied option alone:
-    a point that was added.
-    """
+    """The rows of an ablation in table order, with the baseline: those that the recipe names (or all), and every other
+    row that differs from one of them in the varied option alone, a point that was added."""
     recipe, methods, option = table.recipe, table.methods, table.recipe.ablations[name].option
 
     def without(row: str) -> dict[str, Any]:
@@ -255,11 +239,8 @@ def scale_of(values: Sequence[float], bars: Iterable[Bar], better: str) -> Bar:
 
 
 def bar(point: Record, baseline: float | None, *, relative: bool) -> Bar | None:
-    """The ends of a point's bar on the axis of values.
-
-    The paired interval of the difference, or of the ratio, from the baseline: it reaches the baseline's line just where
-    it contains 0, and the verdict calls it not resolved. Without a pair, mean ± standard error.
-    """
+    """The ends of a point's bar on the axis of values: the paired interval of the difference, or of the ratio, from the
+    baseline, whose line it reaches just where it contains 0. Without a pair, mean ± standard error."""
     low, high, value, stderr = (point[key] for key in ("interval_low", "interval_high", "value", "stderr"))
     if low is not None and high is not None and baseline is not None:
         low, high = (baseline * each / 100 if relative else each for each in (low, high))
@@ -269,7 +250,7 @@ def bar(point: Record, baseline: float | None, *, relative: bool) -> Bar | None:
 
 def _draw_panel(axes: Axes, own: pd.DataFrame, rows: Sequence[str], looks: Mapping[str, Any], colour: str) -> None:
     """A point a row, by number or name; of the cost (`looks`) at its increase, the baseline too."""
-    attrs, every, metric = own.attrs, rows_of(own), own.attrs["metric"]
+    attrs, every, metric = own.attrs, own.to_dict("records"), own.attrs["metric"]
     base = next((p for p in every if p["baseline"]), None)
     line: float | None = None if base is None else base["value"]
     points = [p for p in every if p["x"] is not None] if looks else [p for p in every if not p["baseline"]]

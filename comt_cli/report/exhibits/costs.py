@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from comt_cli.errors import UserError
 from comt_cli.files import Unreadable, canonical_json, read_csv, sha256, write_text
 from comt_cli.report import format
-from comt_cli.report.caption import pipes, prose, templates
+from comt_cli.report.caption import notes, pipes, prose, templates
 from comt_cli.report.cells import cells_frame
 from comt_cli.report.exhibits import Exhibit
-from comt_cli.report.frame import Record, TableInfo, csv_text, rows_of
+from comt_cli.report.frame import Record, TableInfo, csv_text
 from comt_cli.report.statistics import Paired
 from comt_cli.runs.plan import RunSpec
 
@@ -63,7 +63,7 @@ class Costs(Exhibit):
         is_compiled = all(each["compiled"] is not None for each in cells["_costs"] if each is not None)
         key = "compiled" if is_compiled else "step"
         lines: list[Record] = []
-        for each in rows_of(cells):
+        for each in cells.to_dict("records"):
             costs = each["_costs"] or {}
             step, error = costs.get(key), costs.get(f"{key}_error")
             apart = Paired(0.0, None, None, 0) if each["row"] == info.baseline else each["_apart"]
@@ -94,13 +94,7 @@ class Costs(Exhibit):
         several = frame["column"].nunique() > 1
         best = frame.loc[frame["on_front"], ["row", "column"]].itertuples(index=False)
         names = [f"{row} at {column}" if several else str(row) for row, column in best]
-        return [
-            frame.attrs["rule"],
-            "All rows have as many steps: at equal time the slower ones would have fewer",
-            "Bars are 95 % intervals of differences and 90 % intervals of times"
-            + ("; below and to the left is better" if frame.attrs["lower"] else ""),
-            f"No other row is both better and as quick as {format.listing(names)}, by means",
-        ]
+        return notes("costs", frame.attrs, names=names)
 
     def draw(self, frame: pd.DataFrame) -> Figure:
         """A panel a column, rows by number. A line joins the rows that no other beats in both."""
@@ -178,7 +172,7 @@ def costs_rule(cells: pd.DataFrame) -> str:
     attrs, every = cells.attrs, [each for each in cells["_costs"] if each is not None]
     is_open = any(each[key] is not None and each[f"{key}_error"] is None for each in every for key in _TIMES)
     about = {"baseline": attrs["table"].baseline, "is_open": is_open, "mark": UNSETTLED}
-    return prose("costs-rule", **about, devices=attrs["costs_devices"], commits=attrs["costs_commits"])
+    return prose("costs_rule", **about, devices=attrs["costs_devices"], commits=attrs["costs_commits"])
 
 
 def other_device(path: Path, device: str) -> str | None:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli.report import format
-from comt_cli.report.collect import Run
+from comt_cli.report.caption import notes
+from comt_cli.report.collect import Log, Run, logged, quantities, width_for, window_means
 from comt_cli.report.exhibits import Exhibit, Input
 from comt_cli.report.frame import TableInfo
-from comt_cli.report.logs import Log, logged, quantities, width_for, window_means
 from comt_cli.report.statistics import paired_difference, summarise
 from comt_cli.report.words import of_runs
 from comt_cli.runs.directory import RunState
@@ -87,13 +87,7 @@ class Curves(Exhibit):
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        return [
-            "Left: means over seeds, each point of a fiftieth of the training or less; bands span the seeds",
-            f"Right: differences to {frame.attrs['baseline']} at equal steps, paired by seed, with 95 % intervals of "
-            "Student's t",
-            f"Values of the first {_BEGINNING:.0%} of training may lie beyond the axes",
-            *frame.attrs["findings"],
-        ]
+        return notes("curves", frame.attrs, share=_BEGINNING)
 
     def draw(self, frame: pd.DataFrame) -> Figure:
         """Two panels a column: means with the span over seeds, and differences with their intervals."""

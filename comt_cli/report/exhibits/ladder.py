@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from comt_cli.recipe.names import LADDER_SIZES
 from comt_cli.report import format
+from comt_cli.report.caption import prose
 from comt_cli.report.cells import cells_frame
 from comt_cli.report.exhibits import Exhibit
-from comt_cli.report.frame import Record, TableInfo, frame_of, rows_of
+from comt_cli.report.frame import Record, TableInfo, frame_of
 from comt_cli.report.statistics import ALPHA, STANDS, holm, stands
 from comt_cli.sums import added
 from comt_cli.tasks.base import Metric
@@ -144,7 +145,7 @@ def fitted(flops: Sequence[float], gains: Sequence[float]) -> Line:
 def trends(cells: pd.DataFrame) -> list[Trend]:
     """The trend of every row of a ladder's table but the baseline; none of another table, or where the baseline was not
     selected."""
-    columns = [{each["row"]: each for each in rows_of(own)} for _, own in cells.groupby("column", sort=False)]
+    columns = [{each["row"]: each for each in own.to_dict("records")} for _, own in cells.groupby("column", sort=False)]
     info: TableInfo = cells.attrs["table"]
     if not info.recipe.ladder or info.baseline not in columns[0]:
         return []
@@ -204,15 +205,9 @@ def _is_marked(trend: Trend) -> bool:
 
 def rule(cells: pd.DataFrame, found: Sequence[Trend]) -> str:
     """The sentence on the making of the lines."""
-    sizes = cells["column"].nunique()
-    gains = f"Gains over {cells.attrs['table'].baseline} in {_unit(cells)}, paired by seed; above zero is better."
-    if sizes < LADDER_SIZES:
-        return f"{gains} A line takes {LADDER_SIZES} sizes."
-    mark = f" {STANDS}: resolved after Holm's correction over the rows, too." if any(map(_is_marked, found)) else ""
-    return (
-        f"{gains} Lines: ordinary least squares of the mean gains against log10 of the baseline's training FLOPs, with "
-        f"intervals of Student's t with {sizes - 2} degrees of freedom.{mark}"
-    )
+    sizes, baseline = cells["column"].nunique(), cells.attrs["table"].baseline
+    mark = STANDS if any(map(_is_marked, found)) else ""
+    return prose("ladder", baseline=baseline, unit=_unit(cells), sizes=sizes, least=LADDER_SIZES, mark=mark)
 
 
 def _unit(cells: pd.DataFrame) -> str:

@@ -1,9 +1,6 @@
-"""A sweep: what trials chose for every cell, the table of every row at three choices of the grid's values, and the map
-of the trials.
-
-The trials have seeds of their own and are compared on validation data. Each cell's runs are shown three times: at the
-recipe's own values, at the baseline's best and at the cell's own best. A best at the edge of the grid is no optimum:
-such a cell has a problem instead of a choice.
+"""A sweep: what trials with seeds of their own chose for every cell, the table of every row at the recipe's values, at
+the baseline's best and at its own best, and the map of the trials. A best at the edge of the grid is no optimum: such a
+cell has a problem instead of a choice.
 """
 
 from __future__ import annotations
@@ -16,11 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from comt_cli.recipe.grid import LoadedGrid
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format
-from comt_cli.report.caption import in_markdown, pipes
+from comt_cli.report.caption import in_markdown, notes, pipes
 from comt_cli.report.cells import cells_frame
 from comt_cli.report.collect import ENDED, Cell, Run, by_point, collect, mean_of
 from comt_cli.report.exhibits import Exhibit, Input
-from comt_cli.report.frame import Record, TableInfo, cells_of, frame_of, rows_of, run_record, table_info
+from comt_cli.report.frame import Record, TableInfo, cells_of, frame_of, run_record, table_info
 from comt_cli.report.words import tried_values
 from comt_cli.runs.directory import RunState
 from comt_cli.runs.plan import RunSpec, chosen_runs, point_in_words
@@ -241,22 +238,15 @@ class Rates(Exhibit):
         frame.attrs = {
             "title": f"{info.recipe.title}: sweep",
             "baseline": info.baseline,
-            "tried": f"{tried_values(grid)}. Trials (seeds {format.seeds(grid.seeds)}) choose by their mean "
-            f"{grid.metric} on validation data.",
+            "tried": tried_values(grid),
+            "grid": grid,
             "at_recipe": sorted(at_recipe),
             "seeds": runs.attrs["seeds"],
         }
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        attrs = frame.attrs
-        return [
-            f"The same grid for every row: {attrs['tried']}",
-            f"The numbers are of the seeds {format.seeds(attrs['seeds'])}: mean ± standard error (n). The recipe's "
-            f"values: {format.listing(attrs['at_recipe'])}. The baseline is {attrs['baseline']}; differences to it are "
-            "paired by seed, at its own best where a row is at its own.",
-            *(f"Not chosen: {problem}." for problem in frame["problem"] if problem is not None),
-        ]
+        return notes("rates", frame.attrs, problems=frame["problem"].dropna())
 
     def page(self, frame: pd.DataFrame) -> str:
         said = map(in_markdown, self.sentences(frame))
@@ -265,7 +255,7 @@ class Rates(Exhibit):
 
 def _by_name(runs: pd.DataFrame) -> dict[CellName, Record]:
     """The cells of a part of the runs of a sweep, as a table has them."""
-    return {(each["row"], each["column"]): each for each in (rows_of(cells_frame(runs)) if len(runs) else ())}
+    return {(each["row"], each["column"]): each for each in (cells_frame(runs).to_dict("records") if len(runs) else ())}
 
 
 def _trials_of(runs: pd.DataFrame) -> dict[CellName, Cell]:
@@ -274,7 +264,7 @@ def _trials_of(runs: pd.DataFrame) -> dict[CellName, Cell]:
 
 def texts(frame: pd.DataFrame) -> list[list[str]]:
     """The table as texts, the headings first."""
-    lines, baseline = rows_of(frame), frame.attrs["baseline"]
+    lines, baseline = frame.to_dict("records"), frame.attrs["baseline"]
     several = frame["column"].nunique() > 1
     signs = "/".join(dict.fromkeys(each["_metric"].difference.sign for each in lines))
     head = ["method", *(["column"] if several else [])]
@@ -346,14 +336,7 @@ class Trials(Exhibit):
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        return [
-            f"Numbers are means over trials with the seeds {format.seeds(frame.attrs['seeds'])}, rows in the order of "
-            "their best, chosen or not",
-            f"Colours are how many times worse than the best of all rows they are, the darkest {FAR:g} times or more",
-            "A frame is the value that was chosen, a cross a point of which a trial diverged or has no value, and what "
-            "is empty has not ended",
-            *frame.attrs["problems"],
-        ]
+        return notes("trials", frame.attrs, far=FAR)
 
     def draw(self, frame: pd.DataFrame) -> Figure:
         """One map a column. Rows of which no trial has ended are left out, unless none has."""

@@ -9,16 +9,15 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
-from comt_cli.report import format, words
+from comt_cli.report import format
 from comt_cli.report.caption import in_latex as tex
 from comt_cli.report.caption import in_markdown, pipes, prose, templates
 from comt_cli.report.cells import cells_frame
-from comt_cli.report.collect import Cell
 from comt_cli.report.exhibits import Exhibit, ladder
 from comt_cli.report.exhibits.costs import UNSETTLED, costs_rule
-from comt_cli.report.frame import Record, TableInfo, rows_of
-from comt_cli.report.statistics import POWER, STANDS, stands
-from comt_cli.runs.directory import RunState
+from comt_cli.report.frame import Record, TableInfo
+from comt_cli.report.statistics import POWER, STANDS, Verdict, excludes_published, stands
+from comt_cli.report.words import paper_name
 from comt_cli.tasks.base import Metric
 from comt_cli.words import in_words
 
@@ -68,17 +67,17 @@ class Table(Exhibit):
         return cells_frame(runs)
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        return [words.verdict(frame), *words.footnotes(frame), *frame.attrs["notes"]]
+        return [verdict(frame), *footnotes(frame), *frame.attrs["notes"]]
 
     def page(self, frame: pd.DataFrame) -> str:
         """Title, what was trained, how it was made, the verdict, a table for each column, footnotes and notes."""
-        info, texts, notes = frame.attrs["table"], texts_of(frame), words.footnotes(frame)
+        info, texts, notes = frame.attrs["table"], texts_of(frame), footnotes(frame)
         scale = f"Scale {info.scale}: {info.recipe.scales[info.scale].description.rstrip('.')}."
         parts = [
             f"# {in_markdown(info.recipe.title)}",
             f"*{in_markdown(frame.attrs['trained'])}*",
             in_markdown(f"{_origin(frame, texts[0])} {scale}"),
-            f"**Verdict.** {in_markdown(words.verdict(frame))}",
+            f"**Verdict.** {in_markdown(verdict(frame))}",
         ]
         in_pipes = [_markdown(each, is_best) for each, is_best in zip(texts, frame["_best"], strict=True)]
         for columns in groups_of(frame):
@@ -102,7 +101,7 @@ class Table(Exhibit):
         keys = [key for key in texts[0] if key in _IN_LATEX and not (key == "beside" and "paper" in texts[0])]
         explained = [*keys, *(["parameters"] if "paper_increase" in texts[0] else [])]
         columns = list(dict.fromkeys(frame["column"]))
-        notes = [f"{_superscript(f' [{mark}]')}{tex(text)}" for mark, text in enumerate(words.footnotes(frame), 1)]
+        notes = [f"{_superscript(f' [{mark}]')}{tex(text)}" for mark, text in enumerate(footnotes(frame), 1)]
         text = (
             templates()
             .get_template("table.tex.jinja")
@@ -122,8 +121,8 @@ class Table(Exhibit):
 
 def texts_of(cells: pd.DataFrame) -> list[Texts]:
     """The texts of every cell, of the keys that say something in any of them."""
-    shown, marks = _beside(cells), {text: number for number, text in enumerate(words.footnotes(cells), start=1)}
-    every = [_texts(each, shown.get(each["column"]), marks) for each in rows_of(cells)]
+    shown, marks = _beside(cells), {text: number for number, text in enumerate(footnotes(cells), start=1)}
+    every = [_texts(each, shown.get(each["column"]), marks) for each in cells.to_dict("records")]
     keys = [key for key in _HEADINGS if key in ("method", "ours") or any(texts[key] != NOTHING for texts in every)]
     return [{key: texts[key] for key in keys} for texts in every]
 
@@ -140,7 +139,7 @@ def _texts(record: Record, beside: Metric | None, marks: Mapping[str, int]) -> T
         end = f" {UNSETTLED}" if error is None else f" ± {ratio * error:.2f}" if error else ""
         return NOTHING if ratio is None else f"{ratio:.2f}{end}"
 
-    value = format.summary(ours, metric.decimals) if ours else state(record["_cell"], record["metric"])
+    value = format.summary(ours, metric.decimals) if ours else record["_cell"].standing(record["metric"])
     speed = next(value for key, value in record.items() if key.endswith("_per_second"))
     return {
         "method": record["row"],
@@ -161,17 +160,6 @@ def _texts(record: Record, beside: Metric | None, marks: Mapping[str, int]) -> T
         **{key: time(key) for key in ("step", "compiled")},
         "speed": shown(speed, format.speed),
     }  # fmt: skip
-
-
-def state(cell: Cell, metric: str) -> str:
-    """The text of a cell that has no value: `missing`, `running (step 40 of 200)`, `2 diverged, 1 missing`, or why the
-    runs that are done have no number for the metric: `needs Java`. Of several runs in progress the furthest counts."""
-    reasons = {reason for run in cell.runs if (reason := run.reported("missing", metric)) is not None}
-    if reasons:
-        return ", ".join(sorted(reasons))
-    begun = cell.having(RunState.running, RunState.unfinished)
-    furthest = max((run.progress for run in begun if run.progress), key=lambda each: each.step, default=None)
-    return cell.state if furthest is None else f"{cell.state} (step {furthest.step:,} of {furthest.steps:,})"
 
 
 def _headings(cells: pd.DataFrame, keys: Sequence[str], columns: Sequence[str]) -> list[str]:
@@ -243,9 +231,9 @@ def _origin(cells: pd.DataFrame, shown: Collection[str]) -> str:
     beside = (info.task.metrics[metric.beside].remark for metric in metrics if metric.beside)
     return prose(
         "origin",
-        **cells.attrs,
+        cells.attrs,
         shown=shown,
-        source=words.source(info),
+        source=source(info),
         metrics=metrics,
         pairings=dict.fromkeys(metric.difference.paired(info.baseline) for metric in metrics),
         endings=dict.fromkeys((each.select, each.averaged_steps) for each in trains),
@@ -282,6 +270,53 @@ def _papers_columns(cells: pd.DataFrame, columns: Sequence[str]) -> str:
     compared = [in_words(name) for column in columns if (name := info.compared.get(column))]
     none = "" if info.paper is None else "The paper has no such column."
     return f"Paper: {', '.join(dict.fromkeys(compared))}." if compared else none
+
+
+def source(info: TableInfo) -> str:
+    """The name of a table: `Table 3 of CoMT (recipe comt/table3.yaml)`, or of one's own its recipe alone."""
+    if info.paper is None:
+        return f"Recipe {info.file}"
+    number = re.fullmatch(r"table([A-Z]?\d+)", info.recipe.table or "")
+    return f"{f'Table {number[1]} of ' if number else ''}{paper_name(info.paper)} (recipe {info.file})"
+
+
+def verdict(cells: pd.DataFrame) -> str:
+    """The number of rows of each verdict, with their names: of those with a published direction, those with a printed
+    value but none, and all others; then what Holm's correction leaves, and what as many seeds would have shown."""
+    info: TableInfo = cells.attrs["table"]
+    judged = [each for each in cells.to_dict("records") if each["row"] != info.baseline]
+    several = cells["column"].nunique() > 1
+    directed, others = ([each for each in judged if bool(each["_direction"]) == has] for has in (True, False))
+    own = f"Against {info.baseline}{'' if info.paper is None else ' and without a printed value'}"
+    shown: dict[int, list[str]] = {}
+    for each in judged:
+        if each["_verdict"] is Verdict.not_resolved and each["_detectable"] is not None:
+            least = format.detectable(each["_detectable"], each["_metric"].difference)
+            name = f"{each['row']} at {each['column']}" if several else each["row"]
+            shown.setdefault(each["_apart"].n, []).append(f"{name} {least}")
+    return prose(
+        "verdict",
+        info=info,
+        judged=judged,
+        several=several,
+        parts={
+            f"Of {format.plural(len(directed), 'published direction')} against {info.baseline}": directed,
+            "With a printed value but no direction": [each for each in others if each["paper"] is not None],
+            own: [each for each in others if each["paper"] is None],
+        },
+        verdicts=lambda part: [(which.value, found) for which in Verdict
+                               if (found := [each for each in part if each["_verdict"] is which])],
+        outside=[each for each in directed
+                 if excludes_published(each["_verdict"], each["_apart"], each["_paper_apart"])],
+        standing=sum(stands(each["p_value_holm"]) for each in judged),
+        shown=shown,
+        power=POWER,
+    )  # fmt: skip
+
+
+def footnotes(cells: pd.DataFrame) -> list[str]:
+    """The remarks of all cells in order of appearance, each once; marks in a table count them from 1."""
+    return list(dict.fromkeys(text for remarks in cells["_remarks"] for text in remarks))
 
 
 def _markdown(texts: Texts, is_best: bool) -> Texts:
@@ -325,7 +360,7 @@ def print_table(cells: pd.DataFrame, file: IO[str] | None = None) -> None:
     info: TableInfo = cells.attrs["table"]
     left_out: dict[str, None] = {}
     say(info.recipe.title, file, "bold")
-    say(f"{cells.attrs['trained']}; {words.source(info)}", file, "dim")
+    say(f"{cells.attrs['trained']}; {source(info)}", file, "dim")
     for columns in groups_of(cells):
         several = len(columns) > 1
         shown = ", ".join(f"{column_name(cells, column)}: {info.metrics[column].label}" for column in columns)
@@ -339,7 +374,7 @@ def print_table(cells: pd.DataFrame, file: IO[str] | None = None) -> None:
         left = [at < 1 + several or head[at] == "verdict" for at in range(len(head))]
         print_texts(head, lines, file, width, left=left, bold=() if several else list(best))
     print(file=file)
-    for mark, text in enumerate(words.footnotes(cells), start=1):
+    for mark, text in enumerate(footnotes(cells), start=1):
         say(f"[{mark}] {text}", file)
     if rules := _rules(cells):
         say(rules, file, "dim")
@@ -347,7 +382,7 @@ def print_table(cells: pd.DataFrame, file: IO[str] | None = None) -> None:
         say(f"Too narrow for {', '.join(left_out)}: the files have them.", file, "dim")
     for sentence in ladder.sentences(ladder.trends(cells)):
         say(f"{ladder.HEADING}, {sentence}.", file)
-    for text in (*cells.attrs["notes"], words.verdict(cells)):
+    for text in (*cells.attrs["notes"], verdict(cells)):
         say(text, file)
 
 

@@ -307,27 +307,21 @@ def draw_attention(
     width = min(max(_CELL * len(columns) + 2 * _MARGIN, _LEAST), PAGE_WIDTH)
     height = min(max(_CELL * len(rows) + _MARGIN, _LEAST), _HIGHEST)
 
-    def labels(inches: float, tokens: Sequence[str]) -> tuple[int, float]:
-        """The distance of labelled tokens, and the size of labels, with which these can be read and do not overlap."""
-        room = 0.85 * 72 * inches / max(len(tokens), 1)
-        every = math.ceil(_SMALLEST / room)
-        return every, min(7.0, every * room)
+    def letters(inches: float, tokens: Sequence[str]) -> float:
+        return min(7.0, max(_SMALLEST, 0.85 * 72 * inches / max(len(tokens), 1)))
 
-    (down, down_size), (across, across_size) = labels(height - _MARGIN, rows), labels(width - 2 * _MARGIN, columns)
-    names = [f"{name} (one of {every} is named)" if every > 1 else name
-             for name, every in zip(called, (down, across), strict=True)]  # fmt: skip
     with style():
         figure = page_figure(height, width)
         axes = figure.subplots()
         image = axes.imshow(weights, vmin=0, vmax=1, cmap=SEQUENCE, aspect="auto", interpolation="nearest")
         axes.grid(visible=False)
-        axes.set_yticks(range(0, len(rows), down), rows[::down], fontsize=down_size)
-        axes.set_xticks(range(0, len(columns), across), columns[::across], fontsize=across_size, rotation=90)
+        axes.set_yticks(range(len(rows)), rows, fontsize=letters(height - _MARGIN, rows))
+        axes.set_xticks(range(len(columns)), columns, fontsize=letters(width - 2 * _MARGIN, columns), rotation=90)
         axes.tick_params(length=0)
         axes.xaxis.tick_top()
         axes.xaxis.set_label_position("top")
         axes.spines[:].set_visible(False)
-        axes.set(ylabel=names[0], xlabel=names[1])
+        axes.set(ylabel=called[0], xlabel=called[1])
         figure.colorbar(image, ax=axes, shrink=0.8, aspect=25, label="weight")
     return figure, _table("target", rows, columns, weights)
 

@@ -22,11 +22,8 @@ from comt_cli.report.written import Reader, Written
 
 @dataclass(frozen=True)
 class Part:
-    """A section of the page: a table, a figure or a text; or a group of these, its `parts`.
-
-    `anchor` is its id, `name` short, for the contents. `reading` explains the body; `badges` count verdicts; `facts`
-    say how it was made: a word, and texts with the addresses that they link to (empty for none).
-    """
+    """A section of the page, or a group of these, its `parts`: `anchor` is its id, `name` for the contents, `reading`
+    explains the body, `badges` count verdicts, `facts` are a word and texts with the addresses they link to, or ""."""
 
     anchor: str
     name: str
@@ -40,12 +37,7 @@ class Part:
 
 
 def write_page(results: Path, reader: Reader | None = None) -> Path:
-    """Write `<results>/index.html` from the files below `results` alone; returns its path.
-
-    Raises:
-        UserError: there is no table below `results`.
-        StorageError: the page cannot be written.
-    """
+    """Write `<results>/index.html` from the files there alone; returns its path. Raises as `write_overview`."""
     page = results / "index.html"
     write_changed(page, page_text(results, reader))
     return page

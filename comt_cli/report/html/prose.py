@@ -38,10 +38,8 @@ _MORE = Markup("<details><summary>What it shows, and how to read it</summary>{}<
 
 class Prose:
     """Renders Markdown, and embeds each figure where it comes first; where it comes again, a link leads there.
-
-    `sections` says of which Markdown files, by their path below `results`, the page has a section, and its id: links to
-    them lead there. Other relative links lead to the files beside the page. `shown` are the PNG files on it so far.
-    """
+    `sections` has the ids of the page's sections of Markdown files, by their path below `results`: links to them lead
+    there, others to the files beside the page. `shown` are the PNG files on it so far."""
 
     def __init__(self, reader: Reader, results: Path, sections: Mapping[str, str]) -> None:
         self.reader, self.results, self.sections = reader, results, sections

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from comt_cli.report.collect import Cell, Collection, collect, tables_with_runs
-from comt_cli.report.exhibits.table import state
 from comt_cli.runs.directory import RunState
 
 PERPLEXITY = defaultdict(lambda: "perplexity")
@@ -45,7 +44,7 @@ def test_a_locked_run_is_running_with_its_progress(bench: Bench) -> None:
     assert run.progress.speed == 1024.0
     assert run.progress.eta_seconds == pytest.approx(170 * 0.5)
     assert cell.state == "1 running, 2 missing"
-    assert state(cell, "perplexity") == "1 running, 2 missing (step 30 of 200)"
+    assert cell.standing("perplexity") == "1 running, 2 missing (step 30 of 200)"
 
 
 @pytest.mark.parametrize("content", ['{"state": "do', "[]", "{}", ""])

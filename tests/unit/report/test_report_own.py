@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,32 +22,12 @@ from comt_cli.report.write import write_report
 if TYPE_CHECKING:
     from conftest import Bench
 
-OWN = """
-title: How wide must a modulator be?
-command: train-lm
-baseline: pre-ln
-seeds: [1, 2, 3]
-settings:
-  model: {size: tiny}
-  data: {corpus: python-docs, vocabulary: 512, sequence_length: 64}
-  train: {steps: 200, batch_size: 8}
-rows:
-  pre-ln: {method: pre-ln}
-  narrow: {method: comt}
-  wide: {method: {name: comt, hidden: 8}}
-  wider: {method: {name: comt, hidden: 16}}
-columns:
-  tiny: {}
-scales:
-  smoke: {description: Minutes}
-"""
-
 
 @pytest.fixture
 def own(bench: Bench) -> Bench:
     """A recipe without a paper, outside the recipe roots: a gain, a loss, one that is not resolved."""
     bench.recipe = bench.folder / "gates.yaml"
-    bench.recipe.write_text(OWN, encoding="utf-8")
+    shutil.copy(Path(__file__).parent / "recipes" / "gates.yaml", bench.recipe)
     bench.done("pre-ln", {1: 100.0, 2: 110.0, 3: 105.0})
     bench.done("narrow", {1: 95.0, 2: 104.0, 3: 100.0})
     bench.done("wide", {1: 120.0, 2: 132.0, 3: 126.0})
