@@ -137,4 +137,4 @@ class Caption:
         takes this share of a line's width."""
         width = r"\linewidth" if share > 0.99 else rf"{share:.2f}\linewidth"
         named = {"stem": stem, "label": re.sub("[^A-Za-z0-9]", "-", label), "width": width}
-        return _template("figure.tex.jinja").render(named, sentences=self.sentences) + "\n"
+        return _template("figure.tex.jinja").render(named, sentences=[*map(in_latex, self.sentences)]) + "\n"

@@ -166,12 +166,6 @@ def _is_best(record: Record, cells: Sequence[Record]) -> bool:
     return is_better and is_compared and whole[record["row"]] == max(whole.values())
 
 
-def only(cells: pd.DataFrame, rows: Iterable[str], columns: Iterable[str]) -> pd.DataFrame:
-    """The part of a table that was chosen to be shown; its numbers are those of the whole."""
-    part: pd.DataFrame = cells[cells["row"].isin({*rows}) & cells["column"].isin({*columns})]
-    return part
-
-
 def at_equal_time(cell: Cell, baseline: Cell, metric: str, unit: DifferenceUnit) -> Paired | None:
     """The difference to the baseline over common seeds, when all of them have trained as long as the quickest took: the
     metric on validation data from the straight line between two evaluations, in logarithms where differences are

@@ -12,7 +12,6 @@ from comt_cli.errors import StorageError
 from comt_cli.files import Unreadable, read_csv, read_text, write_text
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format
-from comt_cli.report.cells import only
 from comt_cli.report.exhibits import Exhibit, exhibits, ladder
 from comt_cli.report.exhibits.costs import with_costs
 from comt_cli.report.exhibits.table import Table, footnotes, print_table, verdict
@@ -242,9 +241,11 @@ def lines_of(path: Path) -> list[dict[str, str]] | None:
 def print_report(report: Report, file: IO[str] | None = None, shown: Iterable[tuple[str, str]] | None = None) -> None:
     """Print the table, or of it the cells that are to be `shown`, then where it was written."""
     cells = report.cells
-    if shown is not None and len(part := only(cells, *zip(*shown, strict=True))) and len(part) < len(cells):
-        cells = part
+    if shown is not None:  # its numbers are those of the whole
+        rows, columns = map(set, zip(*shown, strict=True))
+        part = cells[cells["row"].isin(rows) & cells["column"].isin(columns)]
+        cells = part if len(part) else cells
     print_table(cells, file)
-    if cells is not report.cells and report.files is not None:
+    if len(cells) < len(report.cells) and report.files is not None:
         say("These are the rows and columns that were chosen; the files have all.", file)
     say_written(vars(report.files).values() if report.files else (), file)

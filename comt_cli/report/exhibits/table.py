@@ -107,11 +107,11 @@ class Table(Exhibit):
             .get_template("table.tex.jinja")
             .render(
                 file=format.one_line(info.file),
-                title=info.recipe.title.rstrip("."),
-                said=f"{frame.attrs['trained']}. {_origin(frame, explained)}",
+                title=tex(info.recipe.title.rstrip(".")),
+                said=tex(f"{frame.attrs['trained']}. {_origin(frame, explained)}"),
                 label=re.sub("[^A-Za-z0-9]", "-", f"{info.folder}-{info.name}-{info.scale}"),
                 sides="".join({"method": "l", "verdict": r"p{0.17\textwidth}"}.get(key, "r") for key in keys),
-                headings=_headings(frame, keys, columns),
+                headings=map(tex, _headings(frame, keys, columns)),
                 lines=[line for column in columns for line in _block(frame, texts, column, keys)],
                 notes=[*notes, *map(tex, frame.attrs["notes"])],
             )
@@ -286,32 +286,36 @@ def verdict(cells: pd.DataFrame) -> str:
     info: TableInfo = cells.attrs["table"]
     judged = [each for each in cells.to_dict("records") if each["row"] != info.baseline]
     several = cells["column"].nunique() > 1
-    directed, others = ([each for each in judged if bool(each["_direction"]) == has] for has in (True, False))
-    own = f"Against {info.baseline}{'' if info.paper is None else ' and without a printed value'}"
+    found = [each["_verdict"] for each in judged]
     shown: dict[int, list[str]] = {}
     for each in judged:
+        each["_name"] = f"{each['row']} at {each['column']}" if several else each["row"]
         if each["_verdict"] is Verdict.not_resolved and each["_detectable"] is not None:
             least = format.detectable(each["_detectable"], each["_metric"].difference)
-            name = f"{each['row']} at {each['column']}" if several else each["row"]
-            shown.setdefault(each["_apart"].n, []).append(f"{name} {least}")
+            shown.setdefault(each["_apart"].n, []).append(f"{each['_name']} {least}")
+    directed = [each for each in judged if each["_direction"]]
+    outside = [each["_name"] for each in directed
+               if excludes_published(each["_verdict"], each["_apart"], each["_paper_apart"])]  # fmt: skip
+    own = f"Against {info.baseline}{'' if info.paper is None else ' and without a printed value'}"
+    parts: dict[str, dict[Verdict, list[str]]] = {
+        f"Of {format.plural(len(directed), 'published direction')} against {info.baseline}": {},
+        "With a printed value but no direction": {},
+        own: {},
+    }
+    for each in sorted(judged, key=lambda each: list(Verdict).index(each["_verdict"])):
+        part = [*parts.values()][0 if each["_direction"] else 2 if each["paper"] is None else 1]
+        part.setdefault(each["_verdict"], []).append(each["_name"])
     return prose(
         "verdict",
         info=info,
-        judged=judged,
-        several=several,
-        parts={
-            f"Of {format.plural(len(directed), 'published direction')} against {info.baseline}": directed,
-            "With a printed value but no direction": [each for each in others if each["paper"] is not None],
-            own: [each for each in others if each["paper"] is None],
-        },
-        verdicts=lambda part: [(which.value, found) for which in Verdict
-                               if (found := [each for each in part if each["_verdict"] is which])],
-        outside=[each for each in directed
-                 if excludes_published(each["_verdict"], each["_apart"], each["_paper_apart"])],
+        parts=parts,
+        outside=outside,
+        has_one_seed=any(each.is_of_one_seed for each in found),
+        resolved=sum(each.is_resolved for each in found),
         standing=sum(stands(each["p_value_holm"]) for each in judged),
         shown=shown,
         power=POWER,
-    )  # fmt: skip
+    )
 
 
 def footnotes(cells: pd.DataFrame) -> list[str]:
