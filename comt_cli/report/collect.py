@@ -28,8 +28,7 @@ POINTS = 50
 """At most so many points has a curve: each is the mean of as many logged values in a row."""
 Log = Sequence[Mapping[str, Any]]
 Budget = Literal["steps", "FLOPs", "time"]
-_NAMED = 6
-"""Runs that an error names for each content, at most."""
+_NAMED = 6  # runs that an error names for each content, at most
 
 
 @dataclass(frozen=True)

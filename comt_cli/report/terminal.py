@@ -17,10 +17,8 @@ from comt_cli.runs.plan import point_in_words
 if TYPE_CHECKING:
     from rich.console import Console
 
-_WIDTH = 100
-"""Where the output is no terminal and $COLUMNS says nothing."""
-_GAP = 2
-"""Spaces between columns."""
+_WIDTH = 100  # where the output is no terminal and $COLUMNS says nothing
+_GAP = 2  # spaces between columns
 
 
 def console_for(file: IO[str] | None = None) -> Console:

@@ -50,8 +50,7 @@ COST = "cost"
 """The ablation whose quantity is not an option but the price: parameters beyond the plain model."""
 _OUTLIER = 1.6
 """So many times the median of a panel's rows, or a value of as many times less where higher is better, is far off."""
-_NEAR_FLOOR = 2
-"""An accuracy of at most so many times that of guessing is no learning to speak of."""
+_NEAR_FLOOR = 2  # an accuracy of at most so many times that of guessing is no learning to speak of
 Bar = tuple[float, float]
 _COLOURS = {"ours": "#0072B2", "paper": "#D55E00"}
 _FIELDS = ("panel", "column", "row", "baseline", "x", "value", "stderr", "n", "state", "collapsed", "printed_increase",

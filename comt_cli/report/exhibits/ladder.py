@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 
 HEADING = "Gain against compute"
 NOT_RESOLVED = "not resolved"
-_FAR = 2
-"""Powers of ten beyond the largest size from which on nothing is said of a line."""
-_ASIDE = 0.012
-"""Distance between the rows of a size, as a share of the axis, so that no bar hides another."""
+_FAR = 2  # powers of ten beyond the largest size from which on nothing is said of a line
+_ASIDE = 0.012  # distance between the rows of a size, as a share of the axis, so that no bar hides another
 _OF_LINE = {"intercept": "intercept", "slope": "slope", "slope_low": "low", "slope_high": "high", "p_value": "p_value"}
 """The numbers of a line by column."""
 Line = dict[str, float]

@@ -53,8 +53,7 @@ _IN_LATEX = ("method", "ours", "beside", "difference", "paper", "paper_differenc
 paper's numbers take its place."""
 _FIRST = ("method", "ours", "verdict", "difference", "paper_difference", "paper", "published", "median", "beside")
 """Columns that a narrow terminal has before all others."""
-_CONTENT_DIGITS = 12
-"""Digits of a hash of data on a page; the CSV of the runs has it whole."""
+_CONTENT_DIGITS = 12  # digits of a hash of data on a page; the CSV of the runs has it whole
 
 
 class Table(Exhibit):

@@ -44,26 +44,19 @@ _MEDIAN = OKABE_ITO[0]
 _SMALL = 6.5
 _APART = 3
 """Of so many layers off the scale each has a line of its own beyond the frame; more of them share one."""
-_LEVEL = 9.0
-"""Points of such a line."""
-_TAIL = 1 / 3
-"""At most such a share of the values may be off the scale, together."""
-_DISTANCE = 0.5
-"""What is off the scale is farther from the rest than so many times the span of the rest."""
+_LEVEL = 9.0  # points of such a line
+_TAIL = 1 / 3  # at most such a share of the values may be off the scale, together
+_DISTANCE = 0.5  # what is off the scale is farther from the rest than so many times the span of the rest
 _DWARFS = 2.0
 """What is nearer to the rest than others that are off the scale is off it too if it is farther than so many times."""
 _LONGEST = 14
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
-_CELL = 0.21
-"""Inches of a token of attention at most: room for its label."""
+_CELL = 0.21  # inches of a token of attention at most: room for its label
 _MARGIN, _LEAST, _HIGHEST = 1.1, 2.6, 9.0
-_SMALLEST = 4.0
-"""Points of a letter that can still be read."""
+_SMALLEST = 4.0  # points of a letter that can still be read
 _ABREAST = 6
-_PANEL, _HEAD = 1.25, 0.45
-"""Inches of a row of panels, and of the caption above them."""
-_INK = 0.75
-"""How opaque the pixels are that differ most from the paper."""
+_PANEL, _HEAD = 1.25, 0.45  # inches of a row of panels, and of the caption above them
+_INK = 0.75  # how opaque the pixels are that differ most from the paper
 _WEIGHTS = LinearSegmentedColormap.from_list("weights", ["white", OKABE_ITO[1]])
 """Light, so that black ink shows on all of it."""
 

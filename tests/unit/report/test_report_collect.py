@@ -21,18 +21,6 @@ def cell_of(collection: Collection, row: str) -> Cell:
     return collection.cells[row, "tiny"]
 
 
-def test_values_states_and_averages(mixed: Bench) -> None:
-    collection = collect(mixed.specs(), mixed.runs, PERPLEXITY)
-    assert cell_of(collection, "pre-ln").values("perplexity") == {1: 100.0, 2: 110.0, 3: 105.0}
-    assert cell_of(collection, "pre-ln").state == "done"
-    assert cell_of(collection, "post-ln").values("perplexity") == {1: 120.0, 2: 130.0}
-    assert cell_of(collection, "post-ln").state == "2 done, 1 diverged"
-    assert cell_of(collection, "pre-ln+own").state == "1 done, 1 unfinished, 1 missing"
-    assert cell_of(collection, "pre-ln+comt").average("extra_parameters_percent") == 1.0
-    assert cell_of(collection, "pre-ln+own").average("mfu") is None
-    assert collection.notes == ()
-
-
 def test_a_locked_run_is_running_with_its_progress(bench: Bench) -> None:
     directory = bench.started("pre-ln", 1)
     with directory.lock():

@@ -55,18 +55,6 @@ def test_an_added_row_is_a_point_if_it_differs_by_the_option_alone(widths: Bench
     assert ablation_rows(loaded, "modules")[-1] == "other"
 
 
-def test_what_has_no_value_is_said(widths: Bench) -> None:
-    widths.done("baseline", {1: 100.0, 2: 101.0})
-    assert frame_of(widths).empty, "nothing is drawn before one of its rows has ended"
-    widths.done("2", {1: 97.0, 2: 98.0})
-    widths.diverged("16", 1, 2, 3)
-    frame = frame_of(widths)
-    said = " ".join(Ablation("hidden-size").sentences(frame))
-    assert "Without a value: 8 (missing) and 16 (diverged)." in said
-    ours, *_ = Ablation("hidden-size").draw(frame).axes
-    assert {"missing", "diverged"} <= {text.get_text() for text in ours.texts}
-
-
 @pytest.mark.usefixtures("quick_figures")
 def test_every_ablation_of_a_table_is_drawn_once(whole: Bench) -> None:
     report = write_report(whole.loaded(), whole.specs(), whole.runs, whole.results)

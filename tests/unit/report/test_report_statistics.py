@@ -95,10 +95,6 @@ def test_holm_is_monotone_free_of_order_and_between_no_correction_and_bonferroni
     assert holm({key: p_values[key] for key in random.sample(list(p_values), len(p_values))}) == adjusted
 
 
-def test_holm_by_hand() -> None:
-    assert holm(dict(enumerate([0.01, 0.04, 0.03, 0.005]))) == pytest.approx({0: 0.03, 1: 0.06, 2: 0.06, 3: 0.02})
-
-
 # Two of three runs collapsed: means of percentages would have an interval that ends at -190 %.
 @example([(98.4, 105.1), (376.2, 112.0), (377.0, 126.9)])
 @example([(1.0, 1e5), (1e5, 1.0)])
