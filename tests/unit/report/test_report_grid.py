@@ -154,7 +154,8 @@ def test_every_file_names_what_was_chosen_and_a_choice_that_is_written_is_not_lo
     assert {id for line in table for id in line["run_ids"].split()} == {
         line["id"] for line in runs if line["chosen"] == "True"
     }
-    assert "Chosen of its grid: learning_rate 0.001." in report.files.markdown.read_text(encoding="utf-8")
+    page = report.files.markdown.read_text(encoding="utf-8").replace("\\", "")
+    assert "Chosen of its grid: learning_rate 0.001." in page
     # of all points together more runs have ended than the table has
     gone = next(spec for spec in gridded.specs() if spec.row == "pre-ln")
     RunDirectory.of(gridded.runs, gone).result_file.unlink()
