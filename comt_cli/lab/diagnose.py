@@ -147,9 +147,8 @@ def _write(
     """Write the tables as CSV files, the figure with its caption, and the page; print the tables."""
     from comt_cli.files import write_text
     from comt_cli.report import format
-    from comt_cli.report.caption import Caption
+    from comt_cli.report.caption import Caption, in_markdown, pipes
     from comt_cli.report.figures import sign, write_figure
-    from comt_cli.report.markdown import escaped, pipes
     from comt_cli.report.terminal import print_texts, say
 
     by_depth = tables["gradient-by-depth"]
@@ -169,8 +168,8 @@ def _write(
     counts = Counter(tables["claims"]["verdict"])
     at = f", commit {where['git_commit']}" if where["git_commit"] else ""
     filled = {
-        "made": escaped(f"on {where['device']} with PyTorch {where['torch']}{at}. Seeds {format.seeds(seeds)}."),
-        "setups": "\n".join(f"- `{name}`: {escaped(text)}." for name, text in says.items()),
+        "made": in_markdown(f"on {where['device']} with PyTorch {where['torch']}{at}. Seeds {format.seeds(seeds)}."),
+        "setups": "\n".join(f"- `{name}`: {in_markdown(text)}." for name, text in says.items()),
         "counts": f"{counts.total()}: {', '.join(f'{verdict} {count}' for verdict, count in counts.items())}",
         "depth": str(_DEPTH),
     }

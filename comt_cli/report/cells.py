@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from comt_cli.recipe.merge import OF_TEST
-from comt_cli.report.collect import Cell, Run
-from comt_cli.report.frame import GRID, Record, TableInfo, cells_of, frame_of, info_of
-from comt_cli.report.logs import curve
+from comt_cli.report import format
+from comt_cli.report.caption import notes
+from comt_cli.report.collect import ENDED, Cell, Run, curve
+from comt_cli.report.frame import GRID, Record, TableInfo, cells_of, frame_of
 from comt_cli.report.statistics import (
     Paired,
     Verdict,
@@ -23,8 +24,9 @@ from comt_cli.report.statistics import (
     published_direction,
     summarise,
 )
-from comt_cli.report.words import cell_notes, of_table, table_notes
-from comt_cli.runs.directory import RunState
+from comt_cli.report.words import circumstances, other_settings, tried_values
+from comt_cli.runs.directory import FEW, PYTORCH, RunState
+from comt_cli.runs.plan import RunSpec, point_in_words
 from comt_cli.tasks.base import DifferenceUnit
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def cells_frame(runs: pd.DataFrame) -> pd.DataFrame:
     `attrs` have the `table`, and of these runs: `specs`, by column the baseline's (the first row's, where the baseline
     was not selected), `seeds`, what was `trained`, notes, devices, commits and contents of the data.
     """
-    info, cells, every = info_of(runs), cells_of(runs), list(runs["_run"])
+    info, cells, every = runs.attrs["table"], cells_of(runs), list(runs["_run"])
     found = [_record(info, cell, cells.get((info.baseline, column))) for (_, column), cell in cells.items()]
     adjusted = corrected({n: (each["_verdict"], each["_apart"], each["_metric"].difference)
                           for n, each in enumerate(found)})  # fmt: skip
@@ -61,8 +63,8 @@ def cells_frame(runs: pd.DataFrame) -> pd.DataFrame:
         **runs.attrs,
         "specs": specs,
         "seeds": seeds,
-        "trained": of_table(specs, cells, seeds, info),
-        "notes": (*table_notes(every, info), *runs.attrs["notes"]),
+        "trained": _of_table(specs, cells, seeds, info),
+        "notes": (*_table_notes(every, info), *runs.attrs["notes"]),
         "devices": _distinct(every, "device"),
         "commits": _distinct(every, "git_commit"),
         "contents": list(dict.fromkeys(run.content for run in every if run.result and run.content)),
@@ -144,7 +146,7 @@ def _record(info: TableInfo, cell: Cell, base: Cell | None) -> Record:
         "_diverged": lost,
         "_direction": 0 if is_baseline else published_direction(paper, paper_base, metric),
     }
-    return {**record, "_remarks": tuple(cell_notes(cell, record, info))}
+    return {**record, "_remarks": tuple(_cell_notes(cell, record, info))}
 
 
 def _paired(apart: Paired | None, mean: str, ends: str) -> dict[str, float | None]:
@@ -153,10 +155,8 @@ def _paired(apart: Paired | None, mean: str, ends: str) -> dict[str, float | Non
 
 
 def _is_best(record: Record, cells: Sequence[Record]) -> bool:
-    """Whether a cell has the best mean of its column and its difference to the baseline is a resolved improvement.
-
-    Only cells of which every seed has a value compete, and the baseline must be one of them.
-    """
+    """Whether a cell has the best mean of its column and its difference to the baseline is a resolved improvement; only
+    cells of which every seed has a value compete, and the baseline must be one of them."""
     sign = 1 if record["_metric"].better == "higher" else -1
     whole = {each["row"]: sign * each["mean"] for each in cells
              if each["column"] == record["column"] and each["n"] == len(each["_cell"].runs)}  # fmt: skip
@@ -166,18 +166,10 @@ def _is_best(record: Record, cells: Sequence[Record]) -> bool:
     return is_better and is_compared and whole[record["row"]] == max(whole.values())
 
 
-def only(cells: pd.DataFrame, rows: Iterable[str], columns: Iterable[str]) -> pd.DataFrame:
-    """The part of a table that was chosen to be shown; its numbers are those of the whole."""
-    part: pd.DataFrame = cells[cells["row"].isin({*rows}) & cells["column"].isin({*columns})]
-    return part
-
-
 def at_equal_time(cell: Cell, baseline: Cell, metric: str, unit: DifferenceUnit) -> Paired | None:
-    """The difference to the baseline over common seeds, when all of them have trained as long as the quickest took.
-
-    Time is that of training as it was measured, without evaluations. Between two evaluations the metric is taken from
-    the straight line, in logarithms where differences are ratios. Of a test metric the same one on validation data is
-    read.
+    """The difference to the baseline over common seeds, when all of them have trained as long as the quickest took: the
+    metric on validation data from the straight line between two evaluations, in logarithms where differences are
+    ratios.
 
     None where a seed diverged or has not ended, where a log has no evaluation before and after that time, and where the
     table shows the best or averaged weights: logs have those of the step.
@@ -213,3 +205,76 @@ def read_at(points: Sequence[tuple[float, float]], used: float, *, logarithms: b
     if logarithms:
         return math.exp(np.interp(used, times, np.log(values)))
     return float(np.interp(used, times, values))
+
+
+def _of_table(specs: Mapping[str, RunSpec], cells: Mapping[tuple[str, str], Cell], seeds: Collection[int],
+             info: TableInfo) -> str:  # fmt: skip
+    """The runs of a table, column by column where they differ: every row was trained like those of `specs`."""
+    columns: dict[str, list[str]] = {}
+    for column, spec in specs.items():
+        parameters = cells[spec.row, column].average("parameters")
+        size = [] if parameters is None else [f"{format.short_count(parameters)} parameters"]
+        columns.setdefault(info.task.network_and_data(spec.settings, size), []).append(column)
+    several = len(columns) > 1
+    trained = "; ".join(f"{format.listing(names)}: {what}" if several else what for what, names in columns.items())
+    return f"{trained}; {circumstances(seeds, info.scale, info.changed)}"
+
+
+def _cell_notes(cell: Cell, record: Mapping[str, Any], info: TableInfo) -> list[str]:
+    """The footnotes of a cell, of which `record` has the numbers (`cells.cells_frame`)."""
+    key = record["metric"]
+    values, done = cell.values(key), {run.spec.seed: run for run in cell.having(RunState.done)}
+    lost = []
+    for run in cell.having(RunState.diverged):
+        result = run.result or {}
+        loss = result.get("last_finite_loss")
+        ending = "" if loss is None else f", last finite loss {loss:.2f}"
+        lost.append(f"seed {run.spec.seed} at step {result.get('diverged_at', '?')}{ending}")
+    reasons = {seed: run.reported("missing", key) for seed, run in done.items() if seed not in values}
+    remarks = {seed: run.reported("remark", key) for seed, run in done.items()}
+    return notes(
+        "cell_notes",
+        cell=cell,
+        ended=len(cell.having(*ENDED)),
+        point="" if cell.point is None else point_in_words(cell.point),
+        values=values,
+        lost=lost,
+        absent=[f"seed {run.spec.seed} is {run.state}" for run in cell.runs if run.state not in ENDED],
+        missing=[f"seed {seed} has none{f' ({why})' if why else ''}" for seed, why in reasons.items()],
+        remarks=[f"seed {seed} {remark}" for seed, remark in remarks.items() if remark is not None],
+        apart=record["_apart"],
+        metric=record["_metric"],
+        paper=record["paper"],
+        published=info.recipe.rows[cell.row].published,
+        note=record.get("note"),
+    )
+
+
+def _table_notes(runs: Sequence[Run], info: TableInfo) -> list[str]:
+    """In what a table differs from its whole recipe, what a grid tries, rows that train under other settings, and what
+    makes numbers weak or not comparable: few samples, several signatures of an evaluation, libraries for products
+    (`kernels.products`) or numerical versions (`NUMERICS`)."""
+    grid, rows = info.grid, list(info.recipe.rows)
+    specs = sorted((run.spec for run in runs), key=lambda spec: rows.index(spec.row))
+    keys = dict.fromkeys(info.keys[run.spec.column] for run in runs)
+    signed: dict[str, dict[str, None]] = {}
+    for run in runs:
+        if (signature := run.reported("signatures", key := info.keys[run.spec.column])) is not None:
+            signed.setdefault(key, {})[signature] = None
+    done = [run.result for run in runs if run.result]
+    return notes(
+        "table_notes",
+        info=info,
+        recipe=info.recipe,
+        rows={spec.row for spec in specs},
+        columns={spec.column for spec in specs},
+        grid=grid,
+        tried=grid and tried_values(grid),
+        judged=[key for key in keys if grid and not grid.seeds and not key.startswith(OF_TEST)],
+        others=[*other_settings(specs, info.baseline)],
+        scored=dict.fromkeys(filter(None, (run.scored_on(info.keys[run.spec.column]) for run in runs))),
+        few=FEW,
+        signed=signed,
+        libraries=sorted({str(result.get("products") or PYTORCH) for result in done}),  # older results are PyTorch's
+        versions=sorted({str(result.get("numerics") or "unknown") for result in done}),
+    )

@@ -1,4 +1,4 @@
-"""The planned runs of a table, each with its directory's content, and the cells that they make."""
+"""The planned runs of a table, each with its directory's content, the cells that they make, and the curves of logs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json
@@ -18,13 +18,17 @@ from comt_cli.report.statistics import summarise
 from comt_cli.runs.directory import RunDirectory, RunState, scored_on
 from comt_cli.runs.known import known_runs
 from comt_cli.runs.plan import RunSpec
+from comt_cli.sums import added
 
 ENDED = (RunState.done, RunState.diverged)
 _ORDER = (RunState.done, RunState.diverged, RunState.running, RunState.unfinished, RunState.missing)
 _RUN_NAME = re.compile(r"seed(\d+)-[0-9a-f]{12}")
 _SPEED_LINES = 10
-_NAMED = 6
-"""Runs that an error names for each content, at most."""
+POINTS = 50
+"""At most so many points has a curve: each is the mean of as many logged values in a row."""
+Log = Sequence[Mapping[str, Any]]
+Budget = Literal["steps", "FLOPs", "time"]
+_NAMED = 6  # runs that an error names for each content, at most
 
 
 @dataclass(frozen=True)
@@ -65,24 +69,23 @@ class Run:
     def reported(self, key: str, metric: str) -> str | None:
         """An entry of the evaluation that gave a metric: its `remark`, or, of this metric, one of its `signatures` or
         of the reasons why it is `missing`."""
-        prefix, evaluation = self._evaluation(metric)
-        found = evaluation.get(key)
+        prefix = self._prefix(metric)
+        result = self.result or {}
+        found = (result[f"{prefix}evaluation"] if prefix else result).get(key)
         if key != "remark":
             found = found.get(metric.removeprefix(prefix)) if isinstance(found, dict) else None
         return None if found is None else str(found)
 
     def scored_on(self, metric: str) -> tuple[int, str, str] | None:
         """The number of samples that gave a metric, their split, and what they are."""
-        prefix = self._evaluation(metric)[0]
+        prefix = self._prefix(metric)
         found = scored_on(self.result or {}, prefix)
         return found and (found[0], prefix.strip("_").replace("_", " ") or "validation", found[1])
 
-    def _evaluation(self, metric: str) -> tuple[str, dict[str, Any]]:
-        """The evaluation that gave a metric, with its prefix, which is that of the metric; validation has none."""
-        result = self.result or {}
-        found = {key.removesuffix("evaluation"): value for key, value in result.items() if key.endswith("_evaluation")}
-        prefix = max((each for each in found if metric.startswith(each)), key=len, default="")
-        return prefix, found.get(prefix, result)
+    def _prefix(self, metric: str) -> str:
+        """The prefix of a metric and of the evaluation that gave it; validation has none."""
+        found = (key.removesuffix("evaluation") for key in self.result or () if key.endswith("_evaluation"))
+        return max((each for each in found if metric.startswith(each)), key=len, default="")
 
     @property
     def content(self) -> str | None:
@@ -93,15 +96,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Cell:
-    """One row under one column: a run per seed, of a grid those of the chosen point.
-
-    Attributes:
-        runs: those that are shown; all, while not every run of a grid has ended: then the cell has no values.
-        others: those of the other points.
-        points: how many points the grid has, 0 without one; `without`: how many of them have no mean, since a run
-            diverged or has no value.
-        is_open: whether nothing is chosen yet.
-    """
+    """One row under one column: a run per seed, of a grid those of the chosen point; `others` are those of the other
+    points, all of them `runs` while nothing is chosen (`is_open`): then the cell has no values. `points`: how many the
+    grid has, 0 without one; `without`: how many of them have no mean, since a run diverged or has no value."""
 
     row: str
     column: str
@@ -141,6 +138,16 @@ class Cell:
         counts = {state: count for state in _ORDER if (count := len(self.having(state)))}
         return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{n} {state}" for state, n in counts.items())
 
+    def standing(self, metric: str) -> str:
+        """`state` in a cell without a value: with the step of the furthest run that has begun, or why the runs that are
+        done have no number for the metric: `needs Java`."""
+        reasons = {reason for run in self.runs if (reason := run.reported("missing", metric)) is not None}
+        if reasons:
+            return ", ".join(sorted(reasons))
+        begun = [run.progress for run in self.having(RunState.running, RunState.unfinished) if run.progress]
+        furthest = max(begun, key=lambda each: each.step, default=None)
+        return self.state if furthest is None else f"{self.state} (step {furthest.step:,} of {furthest.steps:,})"
+
 
 @dataclass(frozen=True)
 class Collection:
@@ -156,17 +163,17 @@ class Collection:
 
     def check_contents(self) -> None:
         """Raise `UserError` where runs of a column with equal data settings were trained on different contents."""
-        found: dict[tuple[str, str], dict[str, list[Run]]] = {}
+        found: dict[tuple[str, str], dict[str, list[RunSpec]]] = {}
         for run in self.runs():
             if run.result is not None and run.content is not None:
                 asked = (run.spec.column, run.spec.settings.data.model_dump_json(exclude={"folder"}))
-                found.setdefault(asked, {}).setdefault(run.content, []).append(run)
+                found.setdefault(asked, {}).setdefault(run.content, []).append(run.spec)
         for (column, _), contents in found.items():
             if len(contents) > 1:
-                named = {content: [f"{run.spec.row} seed {run.spec.seed} ({run.spec.id})" for run in runs[:_NAMED]]
-                         for content, runs in contents.items()}  # fmt: skip
-                listed = "".join(f"\n  {content[:12]}: {', '.join(each)}" for content, each in named.items())
-                rows = ",".join(dict.fromkeys(run.spec.row for run in min(contents.values(), key=len)))
+                named = {content: ", ".join(f"{spec.row} seed {spec.seed} ({spec.id})" for spec in specs[:_NAMED])
+                         for content, specs in contents.items()}  # fmt: skip
+                listed = "".join(f"\n  {content[:12]}: {each}" for content, each in named.items())
+                rows = ",".join(dict.fromkeys(spec.row for spec in min(contents.values(), key=len)))
                 raise UserError(
                     f"the runs under {column} were trained on different data, by the hash of its content:{listed}",
                     f"Train the same command with --fresh and --rows {rows}, or leave those rows or seeds out.",
@@ -176,20 +183,20 @@ class Collection:
         """One dictionary a cell, in the order of the table: mean, standard error and number of the runs that are done,
         and how many are in each state. `metrics` has by column what a cell shows. With a grid, the chosen point, and
         all its runs are counted."""
-        rows = []
-        for cell in self.cells.values():
+
+        def told(cell: Cell) -> dict[str, Any]:
             metric, states = metrics[cell.column], Counter(run.state for run in cell.every)
             done = summarise(list(cell.values(metric).values()))
-            rows.append({
+            found: dict[str, Any] = {
                 "row": cell.row,
                 "column": cell.column,
                 "metric": metric,
                 "mean": done and done.mean,
-                "stderr": done and done.stderr,
-                **({"grid": cell.point} if cell.points else {}),
-                "runs": {state.value: states[state] for state in RunState if states[state]},
-            })  # fmt: skip
-        return rows
+            }
+            found |= {"stderr": done and done.stderr, **({"grid": cell.point} if cell.points else {})}
+            return found | {"runs": {state.value: states[state] for state in RunState if states[state]}}
+
+        return [told(cell) for cell in self.cells.values()]
 
 
 def tables_with_runs(
@@ -235,7 +242,7 @@ def cell_of(row: str, column: str, found: Iterable[Run], choose_by: str | None) 
     points = by_point(runs)
     if len(points) > 1 and (choose_by is None or any(run.state not in ENDED for run in runs)):
         return Cell(row, column, runs, points=len(points), is_open=True)
-    means = {} if choose_by is None else {key: mean_of(each, choose_by) for key, each in points.items()}
+    means = {key: mean_of(each, choose_by) for key, each in points.items()} if choose_by else {}
     known = {key: mean for key, mean in means.items() if mean is not None}
     whole = (key for key, each in points.items() if all(run.state is RunState.done for run in each))
     sign = 1 if choose_by and runs[0].spec.task.metrics[choose_by].better == "higher" else -1
@@ -300,13 +307,17 @@ def _remarks(cells: Mapping[tuple[str, str], Sequence[Run]], runs: Path) -> Iter
     for own in cells.values():
         points = {canonical_json(run.spec.point): run.spec for run in own}.values()
         folder = (runs / own[0].spec.relative_path).parent  # of links
-        done = {path.name: int(name[1]) for path in (folder.glob("seed*") if folder.is_dir() else ())
+        done = {path.name: int(name[1]) for path in folder.glob("seed*")
                 if (name := _RUN_NAME.fullmatch(path.name)) and RunDirectory(path).result_file.exists()}  # fmt: skip
         known = {seed: {spec.model_copy(update={"seed": seed}).relative_path.name for spec in points}
                  for seed in {*done.values()}}  # fmt: skip
         more |= {seed for seed, names in known.items() if names <= done.keys()} - {run.spec.seed for run in own}
-        strange = (name for name, seed in done.items() if name not in known[seed])
-        others += sum(_may_be_of_scale(folder / name, own[0].spec.scale) for name in strange)
+        for path, seed in done.items():
+            if path not in known[seed]:
+                try:
+                    others += RunDirectory(folder / path).spec().scale == own[0].spec.scale
+                except UserError:  # written by another version: its scale is not known
+                    others += 1
     if more:
         every = format.seeds(more | {spec.seed for spec in specs})
         yield f"Seeds that are finished and not shown here: {format.seeds(more)} (--seeds {every} shows them)."
@@ -318,8 +329,42 @@ def _remarks(cells: Mapping[tuple[str, str], Sequence[Run]], runs: Path) -> Iter
         )
 
 
-def _may_be_of_scale(path: Path, scale: str) -> bool:
-    try:
-        return RunDirectory(path).spec().scale == scale
-    except UserError:  # written by another version: it is not known
-        return True
+def quantities(log: Log) -> list[str]:
+    """The quantities of a log that have curves: the training loss, and what is measured on validation data."""
+    return list(dict.fromkeys(key for line in log for key in line if key == "loss" or key.startswith("validation_")))
+
+
+def logged(log: Log, key: str) -> list[tuple[int, float]]:
+    """Step and value of every line that has one; not of chosen or averaged weights, which are no step of training."""
+    lines = (line for line in log if not line.get("chosen"))
+    return [(line["step"], line[key]) for line in lines if isinstance(line.get(key), int | float)]
+
+
+def width_for(values: int) -> int:
+    """The number of values that a point is the mean of, so that there are at most `POINTS`."""
+    return max(1, -(-values // POINTS))
+
+
+def window_means(values: Sequence[tuple[int, float]], width: int) -> list[tuple[int, float]]:
+    """The mean of every `width` values in a row, at the step of the last one; the last window may be shorter."""
+    groups = [values[begin : begin + width] for begin in range(0, len(values), width)]
+    return [(group[-1][0], added(value for _, value in group) / len(group)) for group in groups]
+
+
+def curve(
+    directory: RunDirectory, result: Mapping[str, Any], budget: Budget, quantity: str = "loss"
+) -> list[tuple[float, float]]:
+    """The logged values of a quantity, the training loss if none is named, each behind the budget that was used by
+    then. FLOPs are those of the whole run in proportion to its steps; time is that of training alone, without
+    evaluations, and between two steps whose time is logged on the straight line between them."""
+    values = logged(directory.metrics(), quantity)
+    if budget == "steps":
+        return [(float(step), value) for step, value in values]
+    if budget == "FLOPs":
+        flops, steps = result.get("flops"), result.get("steps")
+        return [(step * flops / steps, value) for step, value in values] if flops and steps else []
+    import numpy as np
+
+    timings = [(0, 0.0), *((line["step"], line["seconds"]) for line in directory.timings() if "seconds" in line)]
+    steps, seconds = zip(*timings, strict=True)
+    return [(float(np.interp(step, steps, seconds)), value) for step, value in values if step <= steps[-1]]

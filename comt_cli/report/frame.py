@@ -24,7 +24,7 @@ from comt_cli.tasks.base import Metric
 if TYPE_CHECKING:
     import pandas as pd
 
-Record = dict[str, Any]
+Record = dict[Any, Any]
 """A row of a frame by column."""
 GRID = "grid."
 """Beginning of the columns that have the values of a grid's keys."""
@@ -34,15 +34,11 @@ _OF_PAPER = ("data.", "model.", "train.steps=", "train.batch_size=")
 
 @dataclass(frozen=True)
 class TableInfo:
-    """A recipe at one scale as far as exhibits need it, resolved once: `attrs["table"]` of a frame of runs.
+    """A recipe at one scale as far as exhibits need it, resolved once: `attrs["table"]` of every frame of a table.
 
-    Attributes:
-        folder, name: of its files; `file` and `origin` name the recipe (`LoadedRecipe`).
-        paper: None where no number of a paper may be shown.
-        keys: by column what it shows, a key of the task's metrics; all columns of the scale, in their order. `metrics`
-            are these.
-        compared: by column the paper's that it is compared with; empty without a paper.
-        changed: the `--set` arguments.
+    `folder` and `name` are of its files; `file` and `origin` name the recipe (`LoadedRecipe`); `paper` is None where no
+    number of a paper may be shown. By column, all of the scale in their order: `keys`, those of the task's `metrics`
+    that are shown, and `compared`, the paper's column. `changed` are the `--set` arguments.
     """
 
     recipe: Recipe
@@ -95,23 +91,10 @@ def table_info(loaded: LoadedRecipe, specs: Sequence[RunSpec]) -> TableInfo:
     )
 
 
-def info_of(frame: pd.DataFrame) -> TableInfo:
-    """The table of a frame of runs or cells."""
-    info: TableInfo = frame.attrs["table"]
-    return info
-
-
 def runs_frame(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path) -> pd.DataFrame:
     """Every planned run of a table, columns outermost, from the run directories below `runs`. Of a grid all runs, those
-    of the chosen point first.
-
-    Columns: `row`, `column`, `seed`, `id`, `state`; with a grid `grid.<key>` and `chosen`; recipe, command, scale, hash
-    of the data; the settings and results that the task names (metrics, costs, circumstances); `_run` and `_cell`.
-    `attrs` have the `table` and `notes` on what the folder has beside them.
-
-    Raises:
-        UserError: runs of one column were trained on different data.
-    """
+    of the chosen point first. Columns: those of `run_record`, and `_cell`; `attrs` have the `table` and `notes` on what
+    the folder has beside them. Raises `UserError` where runs of one column were trained on different data."""
     info = table_info(loaded, specs)
     # Beside runs at the values that trials chose lie those at other values.
     choose_by = None if info.grid is None else info.grid.metric
@@ -133,14 +116,10 @@ def frame_of(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame([[record.get(key) for key in keys] for record in every], columns=keys, dtype=object)
 
 
-def rows_of(frame: pd.DataFrame) -> list[Record]:
-    """The rows of a frame, with the objects."""
-    return [{str(key): value for key, value in each.items()} for each in frame.to_dict("records")]
-
-
 def records_of(frame: pd.DataFrame) -> list[Record]:
     """The rows of a frame, without the columns that are not written."""
-    return [{key: value for key, value in each.items() if not key.startswith("_")} for each in rows_of(frame)]
+    records: list[Record] = frame[[key for key in frame if not str(key).startswith("_")]].to_dict("records")
+    return records
 
 
 def csv_text(records: Sequence[Mapping[str, Any]], digits: int = 8) -> str:

@@ -11,18 +11,19 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
-
-import jinja2
 
 from comt_cli.errors import UserError
 from comt_cli.files import write_changed
 from comt_cli.report import format
-from comt_cli.report.markdown import escaped
+from comt_cli.report.caption import templates
 from comt_cli.report.statistics import ALPHA, POWER, Verdict, excludes_published, stands
 from comt_cli.report.written import Line, Reader, Written, WrittenCell, written_below
 from comt_cli.tasks import tasks
+
+if TYPE_CHECKING:
+    import jinja2
 
 HIGHLIGHTS = "highlights.csv"
 """Below the results: the cells that an overview begins with, in its order: `table`, `row`, `column`, `method`, `on`."""
@@ -68,11 +69,7 @@ class Overview:
 
     @classmethod
     def of(cls, results: Path, reader: Reader) -> Overview:
-        """Read everything below `results`.
-
-        Raises:
-            UserError: there is no table there, or none that can be read.
-        """
+        """Read everything below `results`. Raises `UserError` where there is no table that can be read."""
         written = written_below(results, reader)
         if not written:
             damaged = next(iter(reader.damaged.values()), f"there are no tables below {results}")
@@ -87,12 +84,8 @@ class Overview:
 
 
 def write_overview(results: Path, reader: Reader | None = None) -> Path:
-    """Write `<results>/README.md`; returns its path. A page that would be the same is left alone.
-
-    Raises:
-        UserError: there is no table below `results`.
-        StorageError: the page cannot be written.
-    """
+    """Write `<results>/README.md`; returns its path. A page that would be the same is left alone. Raises `UserError`
+    where there is no table below `results`, `StorageError` where the page cannot be written."""
     found, page = Overview.of(results, reader or Reader()), results / "README.md"
     besides = {  # what has no scale: residual connections before any training, figures of other models, and speeds
         "Residual connections at the start of training": sorted(results.glob("diagnose/diagnose.md")),
@@ -106,18 +99,9 @@ def write_overview(results: Path, reader: Reader | None = None) -> Path:
 
 
 def template(name: str, results: Path) -> jinja2.Template:
-    """A template of this folder. It escapes what it shows in HTML; in Markdown the filter `md` does."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=jinja2.select_autoescape(["html.jinja"]),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    """A template on a folder of results."""
+    environment = templates()
     environment.filters |= {
-        "md": escaped,
-        "plural": format.plural,
-        "listing": format.listing,
         "probability": format.probability,
         "shell": shlex.quote,
         "drawn_from": _drawn_from,
@@ -236,9 +220,8 @@ def _trained(scale: str, written: Sequence[Written]) -> Iterator[Mapping[str, st
 def _span(runs: Sequence[Line], key: str, states: Iterable[str] = ENDED) -> str:
     """`100 k`, `100 k to 1.2 M`."""
     numbers = [float(run[key]) for run in runs if run.get(key) and run["state"] in states]
-    return (
-        " to ".join(dict.fromkeys(map(format.short_count, (min(numbers), max(numbers))))) if numbers else "not recorded"
-    )
+    ends = (min(numbers), max(numbers)) if numbers else ()
+    return " to ".join(dict.fromkeys(map(format.short_count, ends))) or "not recorded"
 
 
 def _filled(template: str, networks: Any, runs: Sequence[Line]) -> str:

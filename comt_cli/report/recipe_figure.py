@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from comt_cli.files import Unreadable, read_csv
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.schema import Figure
 from comt_cli.report.caption import FIGURE_FILES
 from comt_cli.report.collect import Run, collect
 from comt_cli.report.words import of_runs
-from comt_cli.report.write import other_recipe, place
+from comt_cli.report.write import lines_of, other_recipe, place
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 
@@ -21,10 +20,8 @@ from comt_cli.runs.plan import RunSpec
 class RecipeFigure:
     """The runs that are drawn, all of the first column and the first seed, and the figure's place.
 
-    Attributes:
-        settings: what the recipe asks for.
-        log_setting: the setting that had training log what is drawn; None where the trained network is drawn.
-        trained: what the networks in it were trained on, with the settings that were changed on the command line.
+    `settings` are what the recipe asks for; `log_setting` the setting that had training log what is drawn, None where
+    the trained network is; `trained` what the networks were trained on, with the settings of the command line.
     """
 
     loaded: LoadedRecipe
@@ -51,34 +48,26 @@ class RecipeFigure:
         return self.folder / f"{self.stem}-runs.csv"
 
     @property
-    def of_another_recipe(self) -> str | None:
-        """The recipe that the files there are of, where it is another one."""
-        return other_recipe((self.runs_csv, self.folder / f"{self.stem}.csv"), self.loaded)
-
-    @property
-    def is_there(self) -> bool:
-        """Whether all its files are."""
-        return all(path.exists() for path in (*self.files, self.runs_csv))
-
-    @property
     def is_fresh(self) -> bool:
         """Whether the files are there, were drawn from these very runs, and are not older than what they drew.
 
         A checkpoint that was thrown away cannot be newer. A clone dates committed figures to the moment of cloning:
         they count as fresh only where the runs' identities are theirs too.
         """
-        if not self.is_there or [line.get("id") for line in self._drawn()] != [run.spec.id for run in self.runs]:
+        is_there = all(path.exists() for path in (*self.files, self.runs_csv))
+        if not is_there or [line.get("id") for line in self._drawn()] != [run.spec.id for run in self.runs]:
             return False
         oldest = min(path.stat().st_mtime for path in self.files)
         return all(source.stat().st_mtime <= oldest for source in map(self._source, self.runs) if source.exists())
 
     @property
-    def is_of_another_selection(self) -> bool:
-        """Whether the files show another column or seed than these runs', or more rows: chosen on the command line,
-        then or now."""
-        drawn = self._drawn()
-        shown = {(line.get("column"), line.get("seed")) for line in drawn}
-        return shown != {(run.spec.column, str(run.spec.seed)) for run in self.runs} or len(drawn) > len(self.runs)
+    def of_another(self) -> str | None:
+        """That the files there are of another recipe, column or seed than these runs', or of more rows."""
+        drawn, shown = self._drawn(), {(run.spec.column, str(run.spec.seed)) for run in self.runs}
+        is_other = {(line.get("column"), line.get("seed")) for line in drawn} != shown or len(drawn) > len(self.runs)
+        said = f"{self.files[0]} is of another column or seed, or of more rows"
+        other = other_recipe((self.runs_csv, self.folder / f"{self.stem}.csv"), self.loaded.origin)
+        return other or (said if drawn and is_other else None)
 
     @property
     def undrawable(self) -> str | None:
@@ -95,10 +84,7 @@ class RecipeFigure:
 
     def _drawn(self) -> list[dict[str, str]]:
         """The lines of the runs that the files were drawn from; none where that is not known."""
-        try:
-            return read_csv(self.runs_csv)
-        except (FileNotFoundError, Unreadable):
-            return []
+        return lines_of(self.runs_csv) or []
 
     def _source(self, run: Run) -> Path:
         return run.directory.gradients_file if self.log_setting else run.directory.checkpoint_file

@@ -27,27 +27,23 @@ _OPEN = (Standing.running, Standing.unfinished, Standing.failed)
 def described(known: Sequence[tuple[KnownRun, Place]], recipe_of: RecipeOf) -> list[dict[str, Any]]:
     """One dictionary a run and place, ordered by table, scale, column, row and seed.
 
-    `settings` are those that differ from the recipe's, as `--set` takes them; where there is no recipe, those that
-    differ among the runs of its cell.
+    `settings` are those that differ from the recipe's, as `--set` takes them; None where there is no recipe.
     """
-    rows = [_described(run, place, recipe_of) for run, place in sorted(known, key=_order)]
-    _tell_apart(rows)
-    return rows
 
+    def order(found: tuple[KnownRun, Place]) -> tuple[str, str, str, str, int, str]:
+        run, place = found
+        seed = -1 if run.seed is None else run.seed
+        return place.recipe, run.label("scale"), place.column, place.row, seed, run.name
 
-def _order(known: tuple[KnownRun, Place]) -> tuple[str, ...]:
-    run, place = known
-    seed = f"{run.seed if run.seed is not None else -1:012}"
-    return place.recipe, run.label("scale"), place.column, place.row, seed, run.name
+    return [_described(run, place, recipe_of) for run, place in sorted(known, key=order)]
 
 
 def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, Any]:
     scale, spec = run.label("scale"), run.spec
     loaded = None if spec is None else recipe_of(place.recipe, (), scale)
     metric = _metric(run, place, loaded)
-    settings, told, trained = None, {}, ""
+    settings, trained = None, ""
     if spec is not None:
-        told = _told(spec.settings, spec.task) | {f"method.{key}": option for key, option in spec.method.items()}
         trained = spec.task.network_and_data(spec.settings)
     if spec is not None and loaded is not None:
         settings = differing(spec, place, loaded)
@@ -62,7 +58,6 @@ def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, An
         trained = "" if is_said else f"on {data}"
     value = run.result.get(metric) if metric is not None else None
     return {
-        "_all": told,
         "command": run.label("command"),
         "recipe": place.recipe,
         "tables": list(run.tables),
@@ -136,29 +131,6 @@ def _told(settings: RunSettings, task: Task[Any]) -> dict[str, Any]:
     sections = identity_of(settings, task).items()
     found = {f"{section}.{key}": value for section, keys in sections for key, value in keys.items()}
     return found | {"train.kernels": settings.train.kernels}
-
-
-def _tell_apart(rows: Sequence[dict[str, Any]]) -> None:
-    """Give the runs that no recipe is known of the settings that differ among those of their cell; and those that
-    differ in nothing but the content of their data, that."""
-    for alike in _alike((row for row in rows if row["settings"] is None), "recipe", "scale", "row", "column"):
-        every = [row["_all"] for row in alike]
-        for row in alike:
-            mine = row["_all"].items()
-            row["settings"] = {key: value for key, value in mine if any(each.get(key) != value for each in every)}
-    for alike in _alike(rows, "recipe", "scale", "row", "column", "seed", "settings"):
-        if len({row["data_content"] for row in alike}) > 1:
-            for row in alike:
-                row["settings"] = {**row["settings"], "data": str(row["data_content"])[:8]}
-    for row in rows:
-        del row["_all"]
-
-
-def _alike(rows: Iterable[dict[str, Any]], *keys: str) -> list[list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        found.setdefault(repr([row[key] for key in keys]), []).append(row)
-    return list(found.values())
 
 
 def settings_text(row: Mapping[str, Any]) -> str:

@@ -31,10 +31,8 @@ class Summary:
 
 @dataclass(frozen=True)
 class Paired:
-    """Difference to the baseline over the n seeds both have, in the metric's unit of differences (`paired_difference`).
-
-    `low` and `high` bound the 95 % interval of Student's t with n - 1 degrees of freedom; None for one seed.
-    """
+    """Difference to the baseline over the n seeds both have, in the metric's unit of differences (`paired_difference`);
+    `low` and `high` bound the 95 % interval of Student's t with n - 1 degrees of freedom, None for one seed."""
 
     mean: float
     low: float | None
@@ -65,11 +63,8 @@ def summarise(values: Sequence[float]) -> Summary | None:
 def paired_difference(ours: Mapping[int, float], baseline: Mapping[int, float], unit: DifferenceUnit) -> Paired | None:
     """Mean over common seeds s of d_s, and mean +- t(0.975, n - 1) times its standard error.
 
-    Pairing takes out what runs of one seed share: the order of samples and the initial weights.
-
     Points are d_s = ours - baseline. A relative difference is d_s = log(ours / baseline), of which mean and ends are
-    given as 100 (exp(.) - 1): the geometric mean of the ratios, and an interval that cannot go below -100 %. Of
-    perplexities, d_s is the difference of the losses in nats.
+    given as 100 (exp(.) - 1): the geometric mean of the ratios, and an interval that cannot go below -100 %.
 
     None where there is no common seed, or a number that is not finite, or no ratio since one is not positive.
     """
@@ -78,11 +73,11 @@ def paired_difference(ours: Mapping[int, float], baseline: Mapping[int, float], 
         return None
     summary = summarise([math.log(one) - math.log(other) if unit.is_relative else one - other for one, other in pairs])
     assert summary is not None
+    mean = summary.mean
     if summary.stderr is None:
-        return Paired(_told(summary.mean, unit), None, None, 1)
+        return Paired(_told(mean, unit), None, None, 1)
     margin = _t_quantile(summary.n) * summary.stderr
-    mean, low, high = (_told(each, unit) for each in (summary.mean, summary.mean - margin, summary.mean + margin))
-    return Paired(mean, low, high, summary.n)
+    return Paired(_told(mean, unit), _told(mean - margin, unit), _told(mean + margin, unit), summary.n)
 
 
 def difference(value: float | None, baseline: float | None, unit: DifferenceUnit) -> float | None:
@@ -102,8 +97,7 @@ def p_value(paired: Paired, unit: DifferenceUnit) -> float | None:
     Where the differences do not vary it is 0, or 1 if they are zero. None where there is no interval, or one that
     cannot be read back (`_read_back`).
     """
-    found = _read_back(paired, unit)
-    if found is None:
+    if (found := _read_back(paired, unit)) is None:
         return None
     mean, stderr = found
     if not stderr:
@@ -119,8 +113,7 @@ def detectable(paired: Paired, unit: DifferenceUnit) -> tuple[float, float] | No
 
     None where there is no interval, or one that cannot be read back, or where the differences do not vary.
     """
-    found = _read_back(paired, unit)
-    if found is None or not found[1]:
+    if (found := _read_back(paired, unit)) is None or not found[1]:
         return None
     apart = detectable_effect(paired.n) * found[1] * math.sqrt(paired.n)
     return _told(-apart, unit), _told(apart, unit)
@@ -236,11 +229,8 @@ STANDS = "*"
 
 
 def corrected(cells: Mapping[_KeyT, tuple[Verdict, Paired | None, DifferenceUnit]]) -> dict[_KeyT, float]:
-    """Holm's adjusted p-values of the cells of one table.
-
-    The family of hypotheses is every difference of the table whose interval its verdict was taken from, resolved or
-    not, under whatever metric and in whatever column: what a reader looks through for something resolved.
-    """
+    """Holm's adjusted p-values of the cells of one table. The family of hypotheses is every difference whose interval
+    its verdict was taken from, resolved or not, under whatever metric and in whatever column."""
     found = {
         key: p_value(difference, unit)
         for key, (verdict, difference, unit) in cells.items()
@@ -261,10 +251,8 @@ def stands(adjusted: float | None) -> bool:
 
 
 def published_direction(paper: float | None, paper_baseline: float | None, metric: Metric) -> int:
-    """The sign of the published difference to the baseline; 0 where the paper shows none.
-
-    There is none where a value is missing, both are equal, or both runs collapsed.
-    """
+    """The sign of the published difference to the baseline; 0 where a value is missing, both are equal, or both runs
+    collapsed."""
     if paper is None or paper_baseline is None or (metric.collapsed(paper) and metric.collapsed(paper_baseline)):
         return 0
     return (paper > paper_baseline) - (paper < paper_baseline)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
 from comt_cli.report import format
-from comt_cli.report.collect import Cell, Collection, Progress
+from comt_cli.report.collect import Cell, Collection
 from comt_cli.report.statistics import summarise
 from comt_cli.runs.directory import RunState
 from comt_cli.runs.plan import point_in_words
@@ -17,10 +17,8 @@ from comt_cli.runs.plan import point_in_words
 if TYPE_CHECKING:
     from rich.console import Console
 
-_WIDTH = 100
-"""Where the output is no terminal and $COLUMNS says nothing."""
-_GAP = 2
-"""Spaces between columns."""
+_WIDTH = 100  # where the output is no terminal and $COLUMNS says nothing
+_GAP = 2  # spaces between columns
 
 
 def console_for(file: IO[str] | None = None) -> Console:
@@ -91,26 +89,16 @@ def print_progress(collection: Collection, metrics: Mapping[str, str]) -> None:
 
 
 def cell_text(cell: Cell, metric: str) -> str:
-    """`26.73 ± 0.12 (3)`; of a cell that is not done what there is: `26.51 (2), running 120/480, 3 min to go`."""
+    """`26.73 ± 0.12 (3)`; of a cell that is not done what there is: `26.51 (2), 2 done, 1 running (step 40 of 200)`."""
     done, parts = summarise(list(cell.values(metric).values())), []
-    if cell.is_open and (ended := cell.having(RunState.done)):
-        parts.append(f"{len(ended)} of {len(cell.runs)} done")
     if done is not None:
         decimals = cell.runs[0].spec.task.metrics[metric].decimals
         parts.append(format.value(done.mean, decimals) if len(cell.runs) == 1 else format.summary(done, decimals))
-    for state in (RunState.diverged, RunState.running, RunState.unfinished, RunState.missing):
-        runs = cell.having(state)
-        if runs and state in (RunState.diverged, RunState.missing):
-            parts.append(state.value if len(runs) == len(cell.runs) else f"{len(runs)} {state}")
-        elif runs:
-            for run in runs:
-                progress = run.progress or Progress(0, 0)
-                eta = progress.eta_seconds if state is RunState.running else None
-                to_go = "" if eta is None else f", {format.duration(eta)} to go"
-                parts.append(f"{state} {progress.step:,}/{run.spec.settings.train.steps:,}{to_go}")
+    if done is None or cell.state != RunState.done:
+        parts.append(cell.standing(metric))
     if cell.point is not None and done is not None:
         parts.append(point_in_words(cell.point))
-    return ", ".join(parts) or "done, without a value"
+    return ", ".join(parts)
 
 
 def say(text: str, file: IO[str] | None = None, style: str = "") -> None:

@@ -11,12 +11,11 @@ from typing import IO, TYPE_CHECKING, Any
 from comt_cli.errors import StorageError
 from comt_cli.files import Unreadable, read_csv, read_text, write_text
 from comt_cli.recipe.load import LoadedRecipe
-from comt_cli.report import format, words
-from comt_cli.report.cells import only
+from comt_cli.report import format
 from comt_cli.report.exhibits import Exhibit, exhibits, ladder
 from comt_cli.report.exhibits.costs import with_costs
-from comt_cli.report.exhibits.table import Table, print_table
-from comt_cli.report.frame import GRID, cells_of, frame_csv, info_of, records_of, runs_frame
+from comt_cli.report.exhibits.table import Table, footnotes, print_table, verdict
+from comt_cli.report.frame import GRID, TableInfo, cells_of, frame_csv, records_of, runs_frame
 from comt_cli.report.terminal import say, say_written
 from comt_cli.runs.known import link_runs
 from comt_cli.runs.plan import RunSpec
@@ -69,7 +68,7 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """The table as plain data: its cells as in the CSV, its remarks, the paths."""
-        info, trends = info_of(self.cells), ladder.trends(self.cells)
+        info, trends = self.cells.attrs["table"], ladder.trends(self.cells)
         metric = self.cells["metric"].iloc[0]
         return {
             "title": info.recipe.title,
@@ -84,8 +83,8 @@ class Report:
             "baseline": info.baseline,
             "seeds": list(self.cells.attrs["seeds"]),
             "cells": records_of(self.cells),
-            "verdict": words.verdict(self.cells),
-            "footnotes": words.footnotes(self.cells),
+            "verdict": verdict(self.cells),
+            "footnotes": footnotes(self.cells),
             "notes": list(self.cells.attrs["notes"]),
             **({"ladder": trends} if trends else {}),
             "files": {key: str(path) for key, path in vars(self.files).items()} if self.files else None,
@@ -94,18 +93,12 @@ class Report:
 
 
 def write_report(
-    loaded: LoadedRecipe,
-    specs: Sequence[RunSpec],
-    runs: Path,
-    results: Path,
-    *,
-    overwrite: bool = False,
+    loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, results: Path, *, overwrite: bool = False
 ) -> Report:
     """Make the table of a plan from the run directories below `runs` and write it below `results`.
 
-    Where no run has ended, nothing is written: an empty table must not take the place of one that says something. Nor
-    must one of another recipe or sweep, or of fewer seeds, rows or columns, take the place of one that is there, unless
-    `overwrite`.
+    Where no run has ended, nothing is written. Nor does a table of another recipe or sweep, or of fewer seeds, rows or
+    columns, take the place of one that is there, unless `overwrite`.
 
     Raises:
         UserError: runs of one column were trained on different data.
@@ -113,22 +106,21 @@ def write_report(
     """
     with contextlib.suppress(StorageError):  # runs that may only be read keep the links they have
         link_runs(specs, runs)
-    scale = specs[0].scale
+    frame, table = runs_frame(loaded, specs, runs), Table()
+    info: TableInfo = frame.attrs["table"]
     # Changed settings may leave the networks as they are: then the costs of the recipe's table are theirs.
-    measured = (costs_file(results, scale, each) for each in (loaded, replace(loaded, changes={})))
-    frame = with_costs(runs_frame(loaded, specs, runs), measured, loaded.recipe.baseline)
-    table = Table()
+    measured = [costs_file(results, info.scale, each) for each in (loaded, replace(loaded, changes={}))]
+    frame = with_costs(frame, measured)
     cells = table.frame(frame)
     if not any(run.result for run in frame["_run"]):
         unwritten = (
-            f"No run with these settings has ended yet at scale {scale}: nothing is written. "
+            f"No run with these settings has ended yet at scale {info.scale}: nothing is written. "
             "--set, --scale and --seeds, as they were given to the training, show others."
         )
         return Report(frame, cells, None, unwritten)
-    files = ReportFiles.of(results, scale, loaded)
+    files = ReportFiles.of(results, info.scale, loaded)
     settled = [run for cell in cells_of(frame).values() if not cell.is_open for run in cell.runs]
-    ended = [run.spec for run in settled if run.result is not None]
-    kept = None if overwrite else _kept(files, loaded, ended)
+    kept = None if overwrite else _kept(files, info, [run.spec for run in settled if run.result is not None])
     if kept is not None:
         return Report(frame, cells, None, kept)
     _make(files.csv.parent)
@@ -141,7 +133,7 @@ def write_exhibits(of: str, runs: pd.DataFrame, files: ReportFiles) -> list[Path
     """Everything that is shown beside a written table, of the frames of this kind (`Exhibit.of`): those that have
     something to show and are not there with these numbers and words already. Returns the files that were written."""
     written = []
-    for exhibit in (each for kind in exhibits() if kind.of == of for each in kind.all_of(info_of(runs))):
+    for exhibit in (each for kind in exhibits() if kind.of == of for each in kind.all_of(runs.attrs["table"])):
         if exhibit.name and not (frame := exhibit.frame(runs)).empty:
             written += write_exhibit(exhibit, frame, files.csv.parent, f"{files.csv.stem}-{exhibit.name}")
     return written
@@ -187,13 +179,13 @@ def _is_drawn(folder: Path, stem: str, texts: dict[str, Any]) -> bool:
     return is_same and all((folder / f"{stem}.{kind}").exists() for kind in ("png", "pdf", "tex"))
 
 
-def _kept(files: ReportFiles, loaded: LoadedRecipe, ended: Sequence[RunSpec]) -> str | None:
+def _kept(files: ReportFiles, info: TableInfo, ended: Sequence[RunSpec]) -> str | None:
     """Why the table that is there is not replaced; None if it is, or there is none."""
-    lost = other_recipe((files.csv, files.runs_csv), loaded)
-    if lost is None and ended and loaded.has_trials(ended[0].scale):  # choices change with the values, and so the runs
-        first = next(iter(_lines(files.csv) or ()), {})
+    lost = other_recipe((files.csv, files.runs_csv), info.origin)
+    if lost is None and ended and info.has_trials and info.grid:  # choices change with the values, and so the runs
+        first = next(iter(lines_of(files.csv) or ()), {})
         there = [key.removeprefix(GRID) for key in first if key.startswith(GRID)]
-        if there and there != list(loaded.grids[ended[0].scale].values):
+        if there and there != list(info.grid.values):
             lost = f"{files.csv} is of a sweep of {format.listing(there)}"
     if lost is None and (lost := _would_be_lost(files, ended)) is not None:
         lost += ". comt report, with the --seeds, --rows and --also of both, writes one table of all of them"
@@ -202,31 +194,33 @@ def _kept(files: ReportFiles, loaded: LoadedRecipe, ended: Sequence[RunSpec]) ->
     return f"{lost}. Nothing is written: --results DIR writes this table elsewhere, --overwrite in its place."
 
 
-def other_recipe(written: Iterable[Path], loaded: LoadedRecipe) -> str | None:
-    """The recipe that the files were written for, if it is another; None if it is this one, or there are no files.
+def other_recipe(written: Iterable[Path], origin: str) -> str | None:
+    """The recipe that the files were written for, if it is another than `origin`; None if there are no files.
 
     A recipe that was moved is another one; its files say where it was.
     """
     for path in written:
-        of = next((line["recipe"] for line in _lines(path) or () if line.get("recipe")), None)
-        if of is not None and of != loaded.origin:
-            return f"{path} is of the recipe {format.one_line(of)}, and this is {format.one_line(loaded.origin)}"
+        of = next((line["recipe"] for line in lines_of(path) or () if line.get("recipe")), None)
+        if of is not None and of != origin:
+            return f"{path} is of the recipe {format.one_line(of)}, and this is {format.one_line(origin)}"
     return None
 
 
 def _would_be_lost(files: ReportFiles, ended: Iterable[RunSpec]) -> str | None:
     """The loss if the table that is there were replaced: finished runs of a cell with seeds that `ended` lacks."""
-    lines, every = _lines(files.csv), _lines(files.runs_csv)
+    lines, every = lines_of(files.csv), lines_of(files.runs_csv)
     if lines is None or every is None:
         return f"{files.csv if lines is None else files.runs_csv} cannot be read"
-    here: dict[tuple[str, str], set[str]] = {}
+    here: dict[tuple[str | None, str | None], set[str]] = {}
     for spec in ended:
         here.setdefault((spec.row, spec.column), set()).add(str(spec.seed))
     seeds = {line.get("id"): line.get("seed") or "" for line in every}
     for line in lines:
-        row, column = line.get("row") or "", line.get("column") or ""
-        there = {seeds.get(run, run) for run in (line.get("run_ids") or "").split()}
-        ours = here.get((row, column), set())
+        row, column = line.get("row"), line.get("column")
+        there, ours = (
+            {seeds.get(run, run) for run in (line.get("run_ids") or "").split()},
+            here.get((row, column), set()),
+        )
         if there - ours:
             others = "" if len(there) > len(ours) else " with other seeds"
             runs = format.plural(len(there), "finished run")
@@ -234,7 +228,7 @@ def _would_be_lost(files: ReportFiles, ended: Iterable[RunSpec]) -> str | None:
     return None
 
 
-def _lines(path: Path) -> list[dict[str, str]] | None:
+def lines_of(path: Path) -> list[dict[str, str]] | None:
     """The lines of a CSV; none where there is no file, None where it cannot be read."""
     try:
         return read_csv(path)
@@ -247,9 +241,11 @@ def _lines(path: Path) -> list[dict[str, str]] | None:
 def print_report(report: Report, file: IO[str] | None = None, shown: Iterable[tuple[str, str]] | None = None) -> None:
     """Print the table, or of it the cells that are to be `shown`, then where it was written."""
     cells = report.cells
-    if shown is not None and len(part := only(cells, *zip(*shown, strict=True))) and len(part) < len(cells):
-        cells = part
+    if shown is not None:  # its numbers are those of the whole
+        rows, columns = map(set, zip(*shown, strict=True))
+        part = cells[cells["row"].isin(rows) & cells["column"].isin(columns)]
+        cells = part if len(part) else cells
     print_table(cells, file)
-    if cells is not report.cells and report.files is not None:
+    if len(cells) < len(report.cells) and report.files is not None:
         say("These are the rows and columns that were chosen; the files have all.", file)
     say_written(vars(report.files).values() if report.files else (), file)

@@ -6,10 +6,10 @@ import contextlib
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from comt_cli.errors import UserError
 from comt_cli.files import read_csv, read_text
@@ -20,6 +20,7 @@ from comt_cli.tasks.base import Metric
 
 Line = Mapping[str, str]
 """A line of a CSV; an empty text where there is no value."""
+_Content = TypeVar("_Content")
 _OF_RUNS = {"row", "column", "seed", "id", "state"}
 _NUMBERS = {"parameters", "tokens", "images", "examples", "image_size", "loss"}
 """Columns of runs that are read as numbers."""
@@ -27,11 +28,8 @@ _NUMBERS = {"parameters", "tokens", "images", "examples", "image_size", "loss"}
 
 @dataclass(frozen=True)
 class WrittenCell:
-    """One row and column of a table that was written. Differences are in the metric's unit.
-
-    `comparison` is the metric, the ids of the runs and of the baseline's: several tables may have the same cell.
-    `adjusted` is the p-value after Holm's correction over the table, computed from the intervals that were written.
-    """
+    """One row and column of a table that was written. Differences are in the metric's unit; `comparison` is the metric,
+    the ids of the runs and of the baseline's; `adjusted` is the p-value after Holm's correction over the table."""
 
     row: str
     column: str
@@ -51,12 +49,9 @@ class WrittenCell:
 
 @dataclass(frozen=True)
 class Written:
-    """A table (`cells`) or a figure of a paper (no cells), with the runs of a task behind it and its pictures.
-
-    `title` is a table's; of a figure, `caption` has its title, what was trained, and how it is read.
-    `changed_settings` are the `--set` arguments behind the runs. `beside` are, by the end of their names, a sweep's
-    `rates` and `trials`, the gains against compute (`ladder`) and what steps cost (`costs`); they are among `files`.
-    """
+    """A table (`cells`, `title`) or a figure of a paper (`caption`), with the runs of a task behind it and its
+    pictures. `changed_settings` are the `--set` arguments. `beside` are, by the end of their names, a sweep's `rates`
+    and `trials`, the gains against compute (`ladder`) and what steps cost (`costs`); they are among `files`."""
 
     task: Task[Any]
     scale: str
@@ -89,23 +84,19 @@ class Reader:
 
     def text(self, path: Path) -> str:
         """The text of a file; empty where there is none, or it is damaged."""
-        try:
-            return read_text(path)
-        except FileNotFoundError:
-            return ""
-        except ValueError as error:
-            self.leave_out(path, error)
-            return ""
+        return self._read(path, read_text) or ""
 
     def lines(self, path: Path) -> list[Line]:
         """The lines of a CSV; none where there is no file, or it is damaged."""
-        try:
-            return read_lines(path)
-        except FileNotFoundError:
-            return []
-        except UserError as error:
-            self.leave_out(path, error)
-            return []
+        return self._read(path, read_lines) or []
+
+    def _read(self, path: Path, how: Callable[[Path], _Content]) -> _Content | None:
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                return how(path)
+            except (UserError, ValueError) as error:
+                self.leave_out(path, error)
+        return None
 
 
 def written_below(results: Path, reader: Reader) -> dict[str, list[Written]]:
@@ -187,7 +178,7 @@ def _cells(lines: list[Line], task: Task[Any]) -> tuple[WrittenCell, ...]:
             raise ValueError(
                 f"{line['row']} at {line['column']} has an interval, and {n} of its seeds the baseline has too"
             )
-        cell = WrittenCell(
+        cells.append(WrittenCell(
             row=line["row"],
             column=line["column"],
             metric=metric,
@@ -201,8 +192,7 @@ def _cells(lines: list[Line], task: Task[Any]) -> tuple[WrittenCell, ...]:
             paper_difference=_number(line[f"paper_difference_{unit}"]),
             paper_baseline=paper_baseline,
             comparison=(line["metric"], line["run_ids"], baseline.get("run_ids", "")),
-        )
-        cells.append(cell)
+        ))  # fmt: skip
     adjusted = corrected({n: (cell.verdict, cell.difference, cell.metric.difference) for n, cell in enumerate(cells)})
     return tuple(replace(cell, adjusted=adjusted.get(number)) for number, cell in enumerate(cells))
 
@@ -214,17 +204,17 @@ def read_lines(path: Path) -> list[Line]:
         FileNotFoundError: there is none.
         UserError: it cannot be read, or is damaged.
     """
-    is_of_runs = path.stem.endswith(("-runs", "-trials"))
     try:
         lines: list[Line] = [*read_csv(path)]
         for number, line in enumerate(lines, 2):
             if any(None in pair for pair in line.items()):
                 raise ValueError(f"line {number} has not as many fields as the first")
-            if is_of_runs and (absent := _OF_RUNS - line.keys()):
-                raise ValueError(f"it has no column {min(absent)}")
-            numbers = [float(line[key]) for key in _NUMBERS if line.get(key)] if is_of_runs else []
-            if is_of_runs and not all(map(math.isfinite, [int(line["seed"]), *numbers])):
-                raise ValueError(f"line {number} has a number that is not finite")
+            if path.stem.endswith(("-runs", "-trials")):
+                if absent := _OF_RUNS - line.keys():
+                    raise ValueError(f"it has no column {min(absent)}")
+                numbers = [float(line[key]) for key in _NUMBERS if line.get(key)]
+                if not all(map(math.isfinite, [int(line["seed"]), *numbers])):
+                    raise ValueError(f"line {number} has a number that is not finite")
     except FileNotFoundError:
         raise
     except (ValueError, OverflowError) as error:

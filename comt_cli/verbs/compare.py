@@ -15,11 +15,10 @@ from comt_cli.errors import UserError
 from comt_cli.files import read_json
 from comt_cli.recipe.problems import nearest
 from comt_cli.report import format
-from comt_cli.report.collect import ENDED, Cell, Run
+from comt_cli.report.collect import ENDED, Budget, Cell, Run, curve
 from comt_cli.report.exhibits.curves import Curves
 from comt_cli.report.exhibits.sweep import read_sweep
 from comt_cli.report.frame import cells_of, runs_frame
-from comt_cli.report.logs import Budget, curve
 from comt_cli.report.statistics import Paired, Summary, detectable, judge, p_value, paired_difference, summarise
 from comt_cli.report.terminal import print_texts, say_written
 from comt_cli.report.write import place, write_exhibit

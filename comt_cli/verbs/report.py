@@ -80,20 +80,24 @@ def report(
             unwritten.append(write_outcome(plan, runs, results, overwrite=overwrite, draw=False))
             if plan is not planned[-1]:
                 typer.echo()
+    is_damaged = (overview or html) and _write_pages(results, overview=overview, html=html)
+    reasons = [reason for reason in unwritten if reason is not None]
+    if is_damaged or (reasons and (recipes or len(reasons) == len(unwritten))):
+        raise typer.Exit(1)
+
+
+def _write_pages(results: Path, *, overview: bool, html: bool) -> bool:
+    """Write the pages of all tables; whether files were left out of them, which has been said."""
     from comt_cli.report.html.page import write_page
     from comt_cli.report.overview import write_overview
     from comt_cli.report.written import Reader
 
     reader = Reader()
-    if overview:
-        typer.echo(f"wrote {write_overview(results, reader)}")
-    if html:
-        typer.echo(f"wrote {write_page(results, reader)}")
+    for write in ([write_overview] if overview else []) + ([write_page] if html else []):
+        typer.echo(f"wrote {write(results, reader)}")
     for damaged in reader.damaged.values():
         typer.echo(f"comt: {damaged}; it is left out", err=True)
-    reasons = [reason for reason in unwritten if reason is not None]
-    if reader.damaged or (reasons and (recipes or len(reasons) == len(unwritten))):
-        raise typer.Exit(1)
+    return bool(reader.damaged)
 
 
 def _planned(recipes: Sequence[str], of: Selection, runs: Path) -> list[Planned]:
@@ -258,9 +262,7 @@ def _figure_state(
         return f"{name} is not drawn: its row {loaded.recipe.baseline} was not selected.", None, True
     if figure.is_fresh and not (overwrite and figure.undrawable is None):
         return f"{name} is drawn: {figure.files[0]}", None, False
-    kept = figure.undrawable or figure.of_another_recipe
-    if kept is None and figure.is_there and figure.is_of_another_selection:
-        kept = f"{figure.files[0]} is of another column or seed, or of more rows"
+    kept = figure.undrawable or figure.of_another
     if figure.undrawable is not None or (kept is not None and not overwrite):
         instead = " Nothing is written: --results DIR draws the figure elsewhere, --overwrite in its place."
         return f"{name} is not drawn: {kept}.{'' if figure.undrawable else instead}", None, True

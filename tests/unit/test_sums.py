@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from comt_cli.report.logs import window_means
+from comt_cli.report.collect import window_means
 from comt_cli.scoring.captions import caption_scores
 from comt_cli.sums import added
 

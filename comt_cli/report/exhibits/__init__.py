@@ -20,16 +20,12 @@ Input = Literal["table", "sweep", "command"]
 
 
 class Exhibit(ABC):
-    """An exhibit of a frame of runs: its numbers, its sentences, and its figure where it has one.
+    """An exhibit of a frame of runs: its numbers, its sentences, and its figure where it has one. A subclass in a file
+    of this folder is found. The writer (`report.write`) makes the files `<table>-<name>.*` of it: CSV of so many
+    significant `digits`, a page and LaTeX where it is a table, and else PNG, PDF and caption.
 
-    A subclass in a file of this folder is found; no entry names it. The writer (`report.write`) makes the files
-    `<table>-<name>.*` of it: CSV from `frame`, a page and LaTeX where it is a table, and else PNG, PDF and caption.
-
-    Attributes:
-        name: ends the names of its files.
-        of: which frame it is made from, and so when it is written: the runs of every table, those of a sweep
-            (`sweep.sweep_frame`), or those that a command of its own selects.
-        digits: significant ones in the CSV.
+    `of` says which frame it is made from, and so when it is written: the runs of every table, those of a sweep
+    (`sweep.sweep_frame`), or those that a command of its own selects.
     """
 
     name: str

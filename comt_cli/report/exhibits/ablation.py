@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.schema import AblationName
 from comt_cli.report import format
+from comt_cli.report.caption import notes
 from comt_cli.report.cells import cells_frame
 from comt_cli.report.exhibits import Exhibit
-from comt_cli.report.frame import Record, TableInfo, frame_of, rows_of
+from comt_cli.report.frame import Record, TableInfo, frame_of
 from comt_cli.report.words import other_settings, paper_name
 from comt_cli.words import in_words
 
@@ -49,8 +50,7 @@ COST = "cost"
 """The ablation whose quantity is not an option but the price: parameters beyond the plain model."""
 _OUTLIER = 1.6
 """So many times the median of a panel's rows, or a value of as many times less where higher is better, is far off."""
-_NEAR_FLOOR = 2
-"""An accuracy of at most so many times that of guessing is no learning to speak of."""
+_NEAR_FLOOR = 2  # an accuracy of at most so many times that of guessing is no learning to speak of
 Bar = tuple[float, float]
 _COLOURS = {"ours": "#0072B2", "paper": "#D55E00"}
 _FIELDS = ("panel", "column", "row", "baseline", "x", "value", "stderr", "n", "state", "collapsed", "printed_increase",
@@ -70,101 +70,75 @@ class Ablation(Exhibit):
         return [cls(name) for name in info.recipe.ablations]
 
     def frame(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """One line a point, in the columns of the recipe's own metric; of each column the baseline's first.
-
-        `panel` is `ours` or `paper`; `x` the option's value, or for the cost the extra parameters in per cent, None of
-        a category; `position` that value, or the share of the branch that a `beta_bias` amounts to. `value` is the mean
-        over n seeds, or the printed one. Empty while none of its rows but the baseline has ended.
-        """
+        """One line a point, in the columns of the recipe's own metric; of each column the baseline's first. `panel` is
+        `ours` or `paper`; `x` the option's value, or for the cost the extra parameters in per cent, None of a category;
+        `position` that value, or the share of the branch that a `beta_bias` amounts to; `value` the mean over n seeds,
+        or the printed one. Empty while none of its rows but the baseline has ended."""
         import pandas as pd
 
         info: TableInfo = runs.attrs["table"]
-        key, option = info.recipe.metric, info.recipe.ablations[self.name].option or ""
+        key, option, is_cost = info.recipe.metric, info.recipe.ablations[self.name].option or "", self.name == COST
         every = cells_frame(runs)
-        elsewhere = list(dict.fromkeys(every.loc[every["metric"] != key, "column"]))
         rows = [row for row in ablation_rows(info, self.name) if row in {*every["row"]}]
-        numbers = {} if self.name == COST else _numbers(info, option, [row for row in rows if row != info.baseline])
+        numbers = {} if is_cost else _numbers(info, option, [row for row in rows if row != info.baseline])
         rows.sort(key=lambda row: (row != info.baseline, numbers.get(row, 0.0)))
         cells = every[(every["metric"] == key) & every["row"].isin(rows)]
         by_row = cells.sort_values("row", key=lambda names: names.map(rows.index), kind="stable")
-        points = [_ours(cell) for _, own in by_row.groupby("column", sort=False) for cell in rows_of(own)]
+        points = [_ours(cell) for _, own in by_row.groupby("column", sort=False) for cell in own.to_dict("records")]
         if info.paper is not None:  # no number of the paper's beside runs of another text, size or length
             points += _papers(info, rows)
         if not any(p["panel"] == "ours" and not p["baseline"] and (p["n"] or "diverged" in p["state"]) for p in points):
             return pd.DataFrame()
-        axis = "cost" if self.name == COST else "number" if numbers else "category"
         for point in points:
-            point["x"] = x = point["x"] if axis == "cost" else numbers.get(point["row"])
-            is_share = axis == "number" and option == "beta_bias"
+            point["x"] = x = point["x"] if is_cost else numbers.get(point["row"])
+            is_share = not is_cost and option == "beta_bias"
             point["position"] = x if x is None or not is_share else 1 / (1 + math.exp(-max(min(x, 700.0), -700.0)))
         frame = frame_of([{field: point.get(field) for field in _FIELDS} for point in points])
-        shown = [run.spec for cell in cells["_cell"] for run in cell.every]
-        notes = [*other_settings(shown, info.baseline)]
-        if elsewhere:
-            notes.append(f"Not drawn, since they show another metric: {format.listing(elsewhere)}.")
-        metric, specs = info.task.metrics[key], {name: every.attrs["specs"][name] for name in {*cells["column"]}}
+        metric, specs = info.task.metrics[key], every.attrs["specs"]
+        quantity = _OPTIONS.get(option, option.replace("_", " "))
         frame.attrs = {
+            **{each: every.attrs[each] for each in ("table", "trained", "seeds")},
             "title": _QUESTIONS[self.name],
-            "trained": every.attrs["trained"],
-            "axis": axis,
-            "quantity": "parameters beyond the plain model, %" if axis == "cost" else
-            _OPTIONS.get(option, option.replace("_", " ")),
-            "metric": metric.label,
-            "better": metric.better,
-            "is_relative": metric.difference.is_relative,
-            "baseline": info.baseline,
-            "scale": info.scale,
-            "paper": paper_name(info.paper or ""),
-            "seeds": every.attrs["seeds"],
-            "floors": {column: info.task.chance(spec.settings) for column, spec in specs.items()
+            "axis": "cost" if is_cost else "number" if numbers else "category",
+            "quantity": "parameters beyond the plain model, %" if is_cost else quantity,
+            "metric": metric,
+            "floors": {column: info.task.chance(specs[column].settings) for column in {*cells["column"]}
                        if key == info.task.metric},
-            "notes": notes,
+            "notes": [*other_settings([run.spec for cell in cells["_cell"] for run in cell.every], info.baseline)],
         }  # fmt: skip
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        attrs = frame.attrs
-        ours, printed = ([each for each in rows_of(frame) if each["panel"] == panel] for panel in ("ours", "paper"))
-        seeds, several = format.seeds(attrs["seeds"]), len({point["column"] for point in ours}) > 1
+        attrs, ours = frame.attrs, frame[frame["panel"] == "ours"].to_dict("records")
+        several = len({point["column"] for point in ours}) > 1
 
         def named(chosen: Iterable[Record]) -> str:
             return format.listing([f"{p['row']} at {in_words(p['column'])}" if several else p["row"] for p in chosen])
 
-        said = [f"Broken line (- -): {attrs['baseline']}; triangles: values beyond the scale."]
-        if any(point["interval_low"] is not None for point in ours):
-            said.append(
-                f"Bars: 95 % interval of the difference to {attrs['baseline']}, paired by seed ({seeds}); one that "
-                "reaches the broken line is not resolved."
-            )
-        if any(p["stderr"] is not None and p["interval_low"] is None for p in ours if not p["baseline"]):
-            said.append(f"Thin bars: mean ± standard error over the seeds ({seeds}), without a pair to compare.")
-        elif len(attrs["seeds"]) == 1:
-            said.append("Ours: one seed, so no error bars.")
         low = [p for p in ours if p["value"] is not None and (floor := attrs["floors"].get(p["column"])) is not None
                and p["value"] <= _NEAR_FLOOR * floor]  # fmt: skip
-        if low:
-            said.append(f"Hardly anything was learned by {named(low)}: at most {_NEAR_FLOOR} times what guessing gets.")
-        if partial := [point for point in ours if point["n"] and point["state"] != "done"]:
-            said.append(f"Hollow, since seeds diverged or are absent: {named(partial)}.")
-        if absent := [f"{named([point])} ({point['state']})" for point in ours if not point["n"]]:
-            said.append(f"Without a value: {format.listing(absent)}.")
-        if attrs["axis"] == "cost" and printed:
-            lost = {p["row"] for p in printed if p["x"] is None and not p["baseline"]}
-            none = f" The paper prints no increase for {format.listing(sorted(lost))}." if lost else ""
-            said.append(f"An increase printed as <1 % is drawn at 0.5 %.{none}")
-        return [*said, *attrs["notes"]]
+        return notes(
+            "ablation",
+            baseline=attrs["table"].baseline,
+            has_bars=any(point["interval_low"] is not None for point in ours),
+            seeds=attrs["seeds"],
+            low=named(low),
+            times=_NEAR_FLOOR,
+            partial=named(point for point in ours if point["n"] and point["state"] != "done"),
+            absent=[f"{named([point])} ({point['state']})" for point in ours if not point["n"]],
+            has_costs=attrs["axis"] == "cost" and "paper" in {*frame["panel"]},
+            more=attrs["notes"],
+        )
 
     def draw(self, frame: pd.DataFrame) -> Figure:
-        """Ours on the left and the paper's on the right, one panel a column, each with its own axis of values.
-
-        A broken line is the baseline. Bars are the paired intervals that verdicts are taken from, drawn from that line.
-        A value beyond the scale is a triangle with its number, and a run without a value a word.
-        """
+        """Ours on the left and the paper's on the right, one panel a column, each with its own axis of values. A value
+        beyond the scale is a triangle with its number, and a run without a value a word."""
         from matplotlib.lines import Line2D
 
         from comt_cli.report.figures.style import PAGE_WIDTH, letters_on, page_figure, row_looks, style
 
         attrs, sides = frame.attrs, [*frame.groupby("panel", sort=False)]
+        info, metric = attrs["table"], attrs["metric"]
         columns = frame.groupby("panel")["column"].nunique().max()
         widest = frame.groupby("panel")["row"].nunique().max()
         width = min(PAGE_WIDTH, max(3.6, len(sides) * max(2.6, 0.7 + 0.42 * widest)))
@@ -173,16 +147,16 @@ class Ablation(Exhibit):
             figure = page_figure(1.3 + 1.5 * columns, width)
             parts = figure.subfigures(1, len(sides), squeeze=False)[0]
             for part, (panel, here) in zip(parts, sides, strict=True):
-                rows = [row for row in dict.fromkeys(here["row"]) if row != attrs["baseline"]]
+                rows = [row for row in dict.fromkeys(here["row"]) if row != info.baseline]
                 curves = [own for _, own in here.groupby("column", sort=False)]
                 panels = part.subplots(len(curves), 1, squeeze=False, sharex=True)[:, 0]
                 for axes, own in zip(panels, curves, strict=True):
                     _draw_panel(axes, own, rows, looks, _COLOURS[str(panel)])
                 _x_axis(panels[-1], here, rows, attrs["axis"])
-                origin = f"trained here, scale {attrs['scale']}" if panel == "ours" else f"printed in {attrs['paper']}"
-                part.suptitle(origin, fontsize=8)
+                printed = f"printed in {paper_name(info.paper or '')}"
+                part.suptitle(f"trained here, scale {info.scale}" if panel == "ours" else printed, fontsize=8)
                 part.supxlabel(textwrap.fill(attrs["quantity"], letters_on(width / len(sides), 8)), fontsize=8)
-                part.supylabel(f"{attrs['metric']} ({attrs['better']} is better)", fontsize=7)
+                part.supylabel(f"{metric.label} ({metric.better} is better)", fontsize=7)
             figure.suptitle(textwrap.fill(attrs["title"], letters_on(width, 9)), fontsize=9)
             if looks:
                 marks = [Line2D([], [], linestyle="none", **look) for look in looks.values()]
@@ -191,11 +165,8 @@ class Ablation(Exhibit):
 
 
 def ablation_rows(table: LoadedRecipe | TableInfo, name: AblationName) -> list[str]:
-    """The rows of an ablation in table order, with the baseline.
-
-    Those that the recipe names (or all), and every other row that differs from one of them in the varied option alone:
-    a point that was added.
-    """
+    """The rows of an ablation in table order, with the baseline: those that the recipe names (or all), and every other
+    row that differs from one of them in the varied option alone, a point that was added."""
     recipe, methods, option = table.recipe, table.methods, table.recipe.ablations[name].option
 
     def without(row: str) -> dict[str, Any]:
@@ -267,11 +238,8 @@ def scale_of(values: Sequence[float], bars: Iterable[Bar], better: str) -> Bar:
 
 
 def bar(point: Record, baseline: float | None, *, relative: bool) -> Bar | None:
-    """The ends of a point's bar on the axis of values.
-
-    The paired interval of the difference, or of the ratio, from the baseline: it reaches the baseline's line just where
-    it contains 0, and the verdict calls it not resolved. Without a pair, mean ± standard error.
-    """
+    """The ends of a point's bar on the axis of values: the paired interval of the difference, or of the ratio, from the
+    baseline, whose line it reaches just where it contains 0. Without a pair, mean ± standard error."""
     low, high, value, stderr = (point[key] for key in ("interval_low", "interval_high", "value", "stderr"))
     if low is not None and high is not None and baseline is not None:
         low, high = (baseline * each / 100 if relative else each for each in (low, high))
@@ -281,16 +249,18 @@ def bar(point: Record, baseline: float | None, *, relative: bool) -> Bar | None:
 
 def _draw_panel(axes: Axes, own: pd.DataFrame, rows: Sequence[str], looks: Mapping[str, Any], colour: str) -> None:
     """A point a row, by number or name; of the cost (`looks`) at its increase, the baseline too."""
-    attrs, every = own.attrs, rows_of(own)
+    attrs, every, metric = own.attrs, own.to_dict("records"), own.attrs["metric"]
     base = next((p for p in every if p["baseline"]), None)
     line: float | None = None if base is None else base["value"]
     points = [p for p in every if p["x"] is not None] if looks else [p for p in every if not p["baseline"]]
     bars = {p["row"]: ends for p in every
-            if p["value"] is not None and (ends := bar(p, line, relative=attrs["is_relative"]))}  # fmt: skip
+            if p["value"] is not None and (ends := bar(p, line, relative=metric.difference.is_relative))}  # fmt: skip
     known = [p["value"] for p in every if p["value"] is not None and not p["collapsed"]]
-    low, high = scale_of(known, bars.values(), attrs["better"])
+    low, high = scale_of(known, bars.values(), metric.better)
     axes.set_ylim(low, high)
-    axes.set_title(f"{in_words(every[0]['column'])}   - - {attrs['baseline']} {_text(base)}", loc="left", fontsize=7)
+    axes.set_title(
+        f"{in_words(every[0]['column'])}   - - {attrs['table'].baseline} {_text(base)}", loc="left", fontsize=7
+    )
     if line is not None:
         axes.axhline(line, color="#606060", linewidth=0.9, linestyle="--", zorder=1)
     places = [p["x"] if looks else rows.index(p["row"]) for p in points]

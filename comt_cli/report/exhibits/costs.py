@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from comt_cli.errors import UserError
 from comt_cli.files import Unreadable, canonical_json, read_csv, sha256, write_text
 from comt_cli.report import format
+from comt_cli.report.caption import notes, pipes, prose, templates
 from comt_cli.report.cells import cells_frame
 from comt_cli.report.exhibits import Exhibit
-from comt_cli.report.frame import Record, TableInfo, csv_text, rows_of
-from comt_cli.report.markdown import escaped, pipes
+from comt_cli.report.frame import Record, TableInfo, csv_text
 from comt_cli.report.statistics import Paired
 from comt_cli.runs.plan import RunSpec
 
@@ -40,18 +40,6 @@ _RATIOS = {
 """The columns of the file by key of `_costs`."""
 _TIMES = ("step", "compiled")
 _NEEDED = ("row", "column", "network", "baseline", "baseline_network", "device", "git_commit", *_RATIOS.values())
-_EXPLAINED = (
-    "A step is a forward and a backward pass over a batch, or a micro-batch where the recipe has them, and an update. "
-    "FLOPs: those of matrix products and convolutions in uncompiled code, counted: a mixture of streams or sources is "
-    "in them where it is written as a product, and not where it is written as a sum. Bytes: what the compiled forward "
-    "and backward passes read and write, as PyTorch's compiler counts it: every input and output of a fused kernel, of "
-    "a matrix product and of an operator of ours; not those of a vocabulary's head with its loss and of the update, "
-    "which are not compiled. Saved: what a forward pass, compiled where that is possible, keeps for the backward pass. "
-    "Steps took turns; a time is the 20th percentile of its turns, since other work only slows them, and ± the reach "
-    "of the ratio's 90 % interval."
-)
-
-
 LEAST = 3
 """Rows beside the baseline below which a figure says no more than the table."""
 
@@ -75,19 +63,19 @@ class Costs(Exhibit):
         is_compiled = all(each["compiled"] is not None for each in cells["_costs"] if each is not None)
         key = "compiled" if is_compiled else "step"
         lines: list[Record] = []
-        for each in rows_of(cells):
+        for each in cells.to_dict("records"):
             costs = each["_costs"] or {}
             step, error = costs.get(key), costs.get(f"{key}_error")
             apart = Paired(0.0, None, None, 0) if each["row"] == info.baseline else each["_apart"]
             if step is not None and error is not None and apart is not None:  # a time without an interval is none
                 where = {"row": each["row"], "column": each["column"], "step": step, "error": error}
                 lines.append({**where, "difference": apart.mean, "low": apart.low, "high": apart.high})
-        for line in lines:
-            sign = 1 if info.metrics[line["column"]].better == "lower" else -1
-            others = [(each["step"], sign * each["difference"]) for each in lines if each["column"] == line["column"]]
-            line["on_front"] = is_on_front((line["step"], sign * line["difference"]), others)
         if sum(line["row"] != info.baseline for line in lines) < LEAST:
             return pd.DataFrame()
+        for line in lines:
+            sign = 1 if info.metrics[line["column"]].better == "lower" else -1
+            others = [each for each in lines if each["column"] == line["column"] and each["step"] <= line["step"]]
+            line["on_front"] = all(sign * each["difference"] >= sign * line["difference"] for each in others)
         frame = pd.DataFrame(lines).astype({"error": float, "low": float, "high": float})
         metrics = list(dict.fromkeys(info.metrics[column] for column in frame["column"]))
         how = f"of a {'compiled ' if is_compiled else ''}training step"
@@ -106,13 +94,7 @@ class Costs(Exhibit):
         several = frame["column"].nunique() > 1
         best = frame.loc[frame["on_front"], ["row", "column"]].itertuples(index=False)
         names = [f"{row} at {column}" if several else str(row) for row, column in best]
-        return [
-            frame.attrs["rule"],
-            "All rows have as many steps: at equal time the slower ones would have fewer",
-            "Bars are 95 % intervals of differences and 90 % intervals of times"
-            + ("; below and to the left is better" if frame.attrs["lower"] else ""),
-            f"No other row is both better and as quick as {format.listing(names)}, by means",
-        ]
+        return notes("costs", frame.attrs, names=names)
 
     def draw(self, frame: pd.DataFrame) -> Figure:
         """A panel a column, rows by number. A line joins the rows that no other beats in both."""
@@ -142,11 +124,6 @@ class Costs(Exhibit):
         return figure
 
 
-def is_on_front(place: tuple[float, float], others: Iterable[tuple[float, float]]) -> bool:
-    """Whether none of the others has less loss in no more time; places are (time, loss)."""
-    return not any(time <= place[0] and loss < place[1] for time, loss in others)
-
-
 def network_key(spec: RunSpec) -> str:
     """The hash of the settings that decide a step's cost: the method, the model, what its data gives it, the batch, and
     how it is computed; rate and number of steps are none of them. Nor is the code, whose commit stands in the file."""
@@ -158,18 +135,17 @@ def network_key(spec: RunSpec) -> str:
     return sha256(canonical_json(told))[:_DIGITS]
 
 
-def with_costs(runs: pd.DataFrame, files: Iterable[Path], baseline: str) -> pd.DataFrame:
+def with_costs(runs: pd.DataFrame, files: Iterable[Path]) -> pd.DataFrame:
     """A frame of runs with the costs of those rows whose networks were measured beside its baseline, in `_costs`; from
-    the first of the files that has any of them.
+    the first of the files that has any of them. `attrs` have the devices and commits of the measurement.
 
-    They are ratios to the baseline's training step by `_RATIOS`: counted FLOPs, bytes that compiled passes read and
-    write, what is saved for the backward pass, and times of the step, uncompiled and compiled, which may be off by the
-    part `..._error` (90 %). None where it was not measured, of an error where there were too few rounds for one.
-    `attrs` have the devices and commits of the measurement.
+    They are ratios to the baseline's training step by `_RATIOS`; times may be off by the part `..._error` (90 %). None
+    where it was not measured, of an error where there were too few rounds for one.
 
     Raises:
         UserError: a file is not one that `write_costs` wrote.
     """
+    baseline = runs.attrs["table"].baseline
     known = [(path, lines) for path in files if (lines := costs_lines(path))]
     networks = {(run.spec.row, run.spec.column, network_key(run.spec)) for run in runs["_run"] if known}
     for path, every in known:
@@ -194,14 +170,9 @@ def with_costs(runs: pd.DataFrame, files: Iterable[Path], baseline: str) -> pd.D
 def costs_rule(cells: pd.DataFrame) -> str:
     """The columns of costs in a table, and of which device they are."""
     attrs, every = cells.attrs, [each for each in cells["_costs"] if each is not None]
-    commits = f" at commit {format.listing(attrs['costs_commits'])}" if any(attrs["costs_commits"]) else ""
     is_open = any(each[key] is not None and each[f"{key}_error"] is None for each in every for key in _TIMES)
-    doubt = f" {UNSETTLED}: not settled, since too few rounds were timed for an interval." if is_open else ""
-    return (
-        "FLOPs of matrix products, bytes that compiled passes read and write, activations saved for the backward pass, "
-        f"and times of a training step, uncompiled and compiled, over those of {attrs['table'].baseline}; ± is the 90 "
-        f"% interval of a ratio of times.{doubt} Measured on {format.listing(attrs['costs_devices'])}{commits}."
-    )
+    about = {"baseline": attrs["table"].baseline, "is_open": is_open, "mark": UNSETTLED}
+    return prose("costs_rule", **about, devices=attrs["costs_devices"], commits=attrs["costs_commits"])
 
 
 def other_device(path: Path, device: str) -> str | None:
@@ -275,21 +246,16 @@ def _is_lesser(line: Mapping[str, str], older: Mapping[str, str]) -> bool:
 
 
 def _page(lines: Sequence[Mapping[str, str]], title: str) -> str:
-    first, commits = lines[0], sorted({line["git_commit"] or "unknown" for line in lines})
-    parts = [
-        f"# {escaped(f'Costs: {title}')}",
-        f"Measured on {escaped(first['device'])} at commit {escaped(', '.join(commits))}. Beside each number its ratio "
-        f"to that of {escaped(first['baseline'])}, measured in the same run. {_EXPLAINED}",
-    ]
     heads = ["row", "parameters", "FLOPs", "bytes, MiB", "saved, MiB", "step, ms", "compiled step, ms"]
     kinds = {"bytes": "mib", "saved": "mib", "step": "ms", "compiled_step": "ms"}
-    for column in dict.fromkeys(line["column"] for line in lines):
-        here = [line for line in lines if line["column"] == column]
-        flops = [f"{float(line['flops']):.3g} ({float(line['flops_ratio']):.3f})" for line in here]
-        texts = [[line["row"], f"{int(line['parameters']):,}", each, *(_beside(line, *kind) for kind in kinds.items())]
-                 for line, each in zip(here, flops, strict=True)]  # fmt: skip
-        parts += [f"## {escaped(column)}", pipes([heads, *texts])]
-    return "\n\n".join(parts) + "\n"
+    tables: dict[str, list[list[str]]] = {}
+    for line in lines:
+        flops = f"{float(line['flops']):.3g} ({float(line['flops_ratio']):.3f})"
+        numbers = [f"{int(line['parameters']):,}", flops, *(_beside(line, *kind) for kind in kinds.items())]
+        tables.setdefault(line["column"], [heads]).append([line["row"], *numbers])
+    commits = sorted({line["git_commit"] or "unknown" for line in lines})
+    of = {**lines[0], "title": title, "commits": commits, "tables": {name: pipes(own) for name, own in tables.items()}}
+    return templates().get_template("costs.md.jinja").render(of) + "\n"
 
 
 def _beside(line: Mapping[str, str], kind: str, unit: str) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli.report import format
-from comt_cli.report.collect import Run
+from comt_cli.report.caption import notes
+from comt_cli.report.collect import Log, Run, logged, quantities, width_for, window_means
 from comt_cli.report.exhibits import Exhibit, Input
 from comt_cli.report.frame import TableInfo
-from comt_cli.report.logs import Log, logged, quantities, width_for, window_means
 from comt_cli.report.statistics import paired_difference, summarise
 from comt_cli.report.words import of_runs
 from comt_cli.runs.directory import RunState
@@ -59,15 +59,17 @@ class Curves(Exhibit):
             width = width_for(max(len(values[run.spec.id]) for run in own))
             seeds: dict[str, dict[int, dict[int, float]]] = {}
             for run in own:
-                logs_of = values[run.spec.id]
+                found = values[run.spec.id]
                 # only runs that are done have the same last window where it is not whole
-                whole = len(logs_of) if run.state is RunState.done else len(logs_of) - len(logs_of) % width
-                seeds.setdefault(run.spec.row, {})[run.spec.seed] = dict(window_means(logs_of[:whole], width))
+                whole = len(found) if run.state is RunState.done else len(found) - len(found) % width
+                seeds.setdefault(run.spec.row, {})[run.spec.seed] = dict(window_means(found[:whole], width))
             counts = {line["step"]: line[unit] for run in own for line in logs[run.spec.id] if unit in line}
             for row, curves in seeds.items():
                 others = {} if row == baseline else seeds.get(baseline, {})
-                points += [{"column": column, "row": row, "step": step, unit: counts.get(step), **line}
-                           for step, line in _points(curves, others)]  # fmt: skip
+                for step in sorted({step for curve in curves.values() for step in curve}):
+                    at = {"column": column, "row": row, "step": step, unit: counts.get(step)}
+                    points.append(at | _point(*({seed: curve[step] for seed, curve in each.items() if step in curve}
+                                                for each in (curves, others))))  # fmt: skip
         drawn = [run for run in every if values[run.spec.id]]
         frame = pd.DataFrame(points)
         if points:
@@ -85,13 +87,7 @@ class Curves(Exhibit):
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        return [
-            "Left: means over seeds, each point of a fiftieth of the training or less; bands span the seeds",
-            f"Right: differences to {frame.attrs['baseline']} at equal steps, paired by seed, with 95 % intervals of "
-            "Student's t",
-            f"Values of the first {_BEGINNING:.0%} of training may lie beyond the axes",
-            *frame.attrs["findings"],
-        ]
+        return notes("curves", frame.attrs, share=_BEGINNING)
 
     def draw(self, frame: pd.DataFrame) -> Figure:
         """Two panels a column: means with the span over seeds, and differences with their intervals."""
@@ -145,18 +141,13 @@ def _range(axes: Axes, low: pd.Series[float], high: pd.Series[float]) -> None:
         axes.set_ylim(bottom - air, top + air)
 
 
-def _points(
-    curves: Mapping[int, Mapping[int, float]], others: Mapping[int, Mapping[int, float]]
-) -> Iterator[tuple[int, Point]]:
-    for step in sorted({step for curve in curves.values() for step in curve}):
-        ours = {seed: curve[step] for seed, curve in curves.items() if step in curve}
-        summary = summarise(list(ours.values()))
-        assert summary is not None
-        line: Point = {"mean": summary.mean, "least": min(ours.values()), "greatest": max(ours.values())}
-        theirs = {seed: curve[step] for seed, curve in others.items() if step in curve}
-        paired = paired_difference(ours, theirs, POINTS)  # of losses in nats, not of ratios
-        line |= {"n": summary.n, "difference": paired and paired.mean, "low": paired and paired.low}
-        yield step, line | {"high": paired and paired.high, "pairs": paired.n if paired else 0}
+def _point(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Point:
+    """The numbers of a step, by the values of seeds, the baseline's too."""
+    summary, paired = summarise(list(ours.values())), paired_difference(ours, theirs, POINTS)  # in nats, no ratios
+    assert summary is not None
+    line: Point = {"mean": summary.mean, "least": min(ours.values()), "greatest": max(ours.values()), "n": summary.n}
+    ends = {"low": paired and paired.low, "high": paired and paired.high}
+    return line | {"difference": paired and paired.mean, **ends, "pairs": paired.n if paired else 0}
 
 
 def resolved_since(points: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], bool] | None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from comt_cli.recipe.schema import LADDER_SIZES
 from comt_cli.report import format
+from comt_cli.report.caption import prose
 from comt_cli.report.cells import cells_frame
 from comt_cli.report.exhibits import Exhibit
-from comt_cli.report.frame import Record, TableInfo, frame_of, rows_of
+from comt_cli.report.frame import Record, TableInfo, frame_of
 from comt_cli.report.statistics import ALPHA, STANDS, holm, stands
 from comt_cli.sums import added
 from comt_cli.tasks.base import Metric
@@ -21,10 +22,8 @@ if TYPE_CHECKING:
 
 HEADING = "Gain against compute"
 NOT_RESOLVED = "not resolved"
-_FAR = 2
-"""Powers of ten beyond the largest size from which on nothing is said of a line."""
-_ASIDE = 0.012
-"""Distance between the rows of a size, as a share of the axis, so that no bar hides another."""
+_FAR = 2  # powers of ten beyond the largest size from which on nothing is said of a line
+_ASIDE = 0.012  # distance between the rows of a size, as a share of the axis, so that no bar hides another
 _OF_LINE = {"intercept": "intercept", "slope": "slope", "slope_low": "low", "slope_high": "high", "p_value": "p_value"}
 """The numbers of a line by column."""
 Line = dict[str, float]
@@ -35,9 +34,8 @@ Trend = Record
 """A row of a ladder: `row`; `rungs`, one for each size; `line`, None where there is none, and `verdict` then says why;
 `adjusted`, the p-value of the slope after Holm's correction over the rows.
 
-A rung has `column`, `flops` (those of the baseline's training there, so all rows of a size stand at one place), `gain`
-(the mean over `pairs` of equal seeds, `gain_of`), and `low` and `high`, its 95 % interval, None of one seed and where
-an end of it is beyond what numbers hold.
+A rung has `column`, `flops` (of the baseline's training there), `gain` (the mean over `pairs` of equal seeds,
+`gain_of`), and `low` and `high`, its 95 % interval, None of one seed and where an end is beyond what numbers hold.
 """
 
 
@@ -57,17 +55,13 @@ class Ladder(Exhibit):
         found = trends(cells)
         if not any(trend["rungs"] for trend in found):
             return pd.DataFrame()
-        frame = frame_of(
-            {
-                "row": trend["row"],
-                **{key: rung.get(key) for key in ("column", "flops", "gain", "low", "high", "pairs")},
-                **{key: (trend["line"] or {}).get(of) for key, of in _OF_LINE.items()},
-                "p_value_holm": trend["adjusted"],
-                "verdict": trend["verdict"],
-            }
-            for trend in found
-            for rung in trend["rungs"] or [{}]
-        )
+        lines = []
+        for trend in found:
+            line = {key: (trend["line"] or {}).get(of) for key, of in _OF_LINE.items()}
+            end = {**line, "p_value_holm": trend["adjusted"], "verdict": trend["verdict"]}
+            for rung in trend["rungs"] or [dict.fromkeys(("column", "flops", "gain", "low", "high", "pairs"))]:
+                lines.append({"row": trend["row"], **rung, **end})
+        frame = frame_of(lines)
         numbers = [key for key in frame if key not in ("row", "column", "pairs", "verdict")]
         frame = frame.astype(dict.fromkeys(numbers, float)).astype({"pairs": "Int64"})
         frame.attrs = {
@@ -149,7 +143,7 @@ def fitted(flops: Sequence[float], gains: Sequence[float]) -> Line:
 def trends(cells: pd.DataFrame) -> list[Trend]:
     """The trend of every row of a ladder's table but the baseline; none of another table, or where the baseline was not
     selected."""
-    columns = [{each["row"]: each for each in rows_of(own)} for _, own in cells.groupby("column", sort=False)]
+    columns = [{each["row"]: each for each in own.to_dict("records")} for _, own in cells.groupby("column", sort=False)]
     info: TableInfo = cells.attrs["table"]
     if not info.recipe.ladder or info.baseline not in columns[0]:
         return []
@@ -173,8 +167,9 @@ def _trend(row: str, pairs: Sequence[tuple[Record, Record]]) -> Trend:
             # An end that is -100 % to the last digit has no logarithm: of two seeds that lie far apart.
             if apart.low is not None and (apart.low > -100 or not metric.difference.is_relative):
                 ends = sorted(gain_of(each, metric) for each in (apart.low, apart.high))  # type: ignore[assignment]
-            rungs.append({"column": own["column"], "flops": flops, "gain": gain_of(apart.mean, metric),
-                          "low": ends[0], "high": ends[1], "pairs": apart.n})  # fmt: skip
+            gain, (low, high) = gain_of(apart.mean, metric), ends
+            rungs.append({"column": own["column"], "flops": flops, "gain": gain, "low": low, "high": high,
+                          "pairs": apart.n})  # fmt: skip
     line = None
     if diverged:
         verdict = f"no line: a run diverged at {format.listing(diverged)}"
@@ -197,8 +192,8 @@ def texts(found: Sequence[Trend], columns: Sequence[str]) -> list[list[str]]:
     for trend in found:
         gains = {rung["column"]: format.signed(rung["gain"]) for rung in trend["rungs"]}
         slope = "-" if trend["line"] is None else _slope(trend["line"])
-        verdict = trend["verdict"] + (STANDS if _is_marked(trend) else "")
-        made.append([trend["row"], *(gains.get(column, "-") for column in columns), slope, verdict])
+        mark = STANDS if _is_marked(trend) else ""
+        made.append([trend["row"], *(gains.get(column, "-") for column in columns), slope, trend["verdict"] + mark])
     return made
 
 
@@ -208,15 +203,9 @@ def _is_marked(trend: Trend) -> bool:
 
 def rule(cells: pd.DataFrame, found: Sequence[Trend]) -> str:
     """The sentence on the making of the lines."""
-    sizes = cells["column"].nunique()
-    gains = f"Gains over {cells.attrs['table'].baseline} in {_unit(cells)}, paired by seed; above zero is better."
-    if sizes < LADDER_SIZES:
-        return f"{gains} A line takes {LADDER_SIZES} sizes."
-    mark = f" {STANDS}: resolved after Holm's correction over the rows, too." if any(map(_is_marked, found)) else ""
-    return (
-        f"{gains} Lines: ordinary least squares of the mean gains against log10 of the baseline's training FLOPs, with "
-        f"intervals of Student's t with {sizes - 2} degrees of freedom.{mark}"
-    )
+    sizes, baseline = cells["column"].nunique(), cells.attrs["table"].baseline
+    mark = STANDS if any(map(_is_marked, found)) else ""
+    return prose("ladder", baseline=baseline, unit=_unit(cells), sizes=sizes, least=LADDER_SIZES, mark=mark)
 
 
 def _unit(cells: pd.DataFrame) -> str:

@@ -1,15 +1,11 @@
-"""A sweep: what trials chose for every cell, the table of every row at three choices of the grid's values, and the map
-of the trials.
-
-The trials have seeds of their own and are compared on validation data. Each cell's runs are shown three times: at the
-recipe's own values, at the baseline's best and at the cell's own best. A best at the edge of the grid is no optimum:
-such a cell has a problem instead of a choice.
+"""A sweep: what trials with seeds of their own chose for every cell, the table of every row at the recipe's values, at
+the baseline's best and at its own best, and the map of the trials. A best at the edge of the grid is no optimum: such a
+cell has a problem instead of a choice.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -17,21 +13,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.merge import LoadedGrid
 from comt_cli.report import format
+from comt_cli.report.caption import in_markdown, notes, pipes
 from comt_cli.report.cells import cells_frame
 from comt_cli.report.collect import ENDED, Cell, Run, by_point, collect, mean_of
 from comt_cli.report.exhibits import Exhibit, Input
-from comt_cli.report.frame import Record, TableInfo, frame_of, rows_of, run_record, table_info
-from comt_cli.report.markdown import escaped, pipes
-from comt_cli.report.statistics import paired_difference, summarise
+from comt_cli.report.frame import Record, TableInfo, cells_of, frame_of, run_record, table_info
+from comt_cli.report.words import tried_values
 from comt_cli.runs.directory import RunState
 from comt_cli.runs.plan import RunSpec, chosen_runs, point_in_words
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
 
 Place = Literal["recipe", "baseline", "own"]
 PLACES: dict[Place, str] = {"recipe": "the recipe's", "baseline": "the baseline's best", "own": "its own best"}
@@ -39,11 +33,8 @@ PLACES: dict[Place, str] = {"recipe": "the recipe's", "baseline": "the baseline'
 CellName = tuple[str, str]
 """Row and column."""
 
-
 FAR = 4.0
 """A mean so many times worse than the best of its column, or more, has the darkest colour."""
-_DARK = 0.5
-"""Of the shades, from 0 for the best: beyond it letters are white."""
 
 
 @dataclass(frozen=True)
@@ -184,44 +175,22 @@ def tuned_cell(cell: Cell, grid: LoadedGrid) -> Tuned:
     if not means:
         return Tuned(tried, None, f"{where}: at every value a trial diverged, or has no {grid.metric}: try others")
     sign = 1 if first.task.metrics[grid.metric].better == "lower" else -1
+    values = {key: sorted({each.point[key] for each in tried}) for key in grid.values}
 
-    def off_centre(number: int) -> tuple[list[int], list[float]]:
-        """For every key how far the value's rank is from the middle, then the values."""
-        own = {key: float(value) for key, value in tried[number].point.items()}
-        ranks = {key: sorted({float(each.point[key]) for each in tried}) for key in own}
-        apart = [abs(2 * ranks[key].index(value) - len(ranks[key]) + 1) for key, value in own.items()]
-        return apart, list(own.values())
+    def order(number: int) -> tuple[float, list[int], list[Any]]:
+        """By the mean, then for every key how far its value's rank is from the middle, then the values."""
+        own = tried[number].point
+        apart = [abs(2 * known.index(own[key]) - len(known) + 1) for key, known in values.items()]
+        return sign * means[number], apart, [own[key] for key in values]
 
-    best = min(means, key=lambda number: (sign * means[number], *off_centre(number)))
-    return Tuned(tried, best, "; ".join(_at_edges(tried, best, grid, where)) or None)
-
-
-def _at_edges(tried: Sequence[Tried], best: int, grid: LoadedGrid, where: str) -> Iterator[str]:
-    """The values to try besides, for every key whose best value is the least or the greatest."""
-    for key in grid.values:
-        values = sorted({each.point[key] for each in tried})
-        value = tried[best].point[key]
-        if value not in (values[0], values[-1]):
-            continue
-        least = value == values[0]
-        yield (
-            f"{where}: the best {key} of the trials, {value:g}, is the {'least' if least else 'greatest'} that was "
-            f"tried; {_wider(key, values if least else values[::-1])}"
-        )
-
-
-def _wider(key: str, values: Sequence[float]) -> str:
-    """The grid with one step more, by the ratio of the first two values, beyond the first. Values stay as they were
-    given, so that none is trained again. Where that step may leave what the key can be (below 0, or a share of 1 and
-    more), only its direction is said."""
-    first, second = values[:2]
-    beyond = first * first / second if first > 0 and second > 0 else 2 * first - second
-    if all(isinstance(each, int) for each in values):
-        beyond = math.ceil(beyond) if beyond > first else math.floor(beyond)
-    if beyond == first or (all(0 <= each < 1 for each in values) and beyond >= 1) or beyond <= 0 <= min(values):
-        return f"give {key} also values {'above' if first > second else 'below'} {first!r}"
-    wider = sorted([float(f"{beyond:.4g}") if isinstance(beyond, float) else beyond, *values])
-    return f"widen the grid: {key}: [{', '.join(map(repr, wider))}]"
+    best = min(means, key=order)
+    problems = []
+    for key, known in values.items():
+        if (value := tried[best].point[key]) in (known[0], known[-1]):
+            end, way = ("least", "below") if value == known[0] else ("greatest", "above")
+            said = f"{value:g}, is the {end} that was tried; give {key} also values {way} {value!r}"
+            problems.append(f"{where}: the best {key} of the trials, {said}")
+    return Tuned(tried, best, "; ".join(problems) or None)
 
 
 class Rates(Exhibit):
@@ -237,94 +206,65 @@ class Rates(Exhibit):
         info: TableInfo = runs.attrs["table"]
         grid = info.grid
         assert grid is not None
-        cells: dict[str, dict[CellName, Cell]] = {}
-        for place, cell in zip(runs["place"], runs["_cell"], strict=True):
-            cells.setdefault(place, {})[cell.row, cell.column] = cell
-        whole = whole_columns({name: [] for name in cells.get("own", {})})
-        places = zip(runs["place"], runs["row"], runs["column"], strict=True)
-        at_own = runs[[place == "own" and (row, column) in whole for place, row, column in places]]
-        table = rows_of(cells_frame(at_own)) if len(at_own) else []
-        verdicts = {(each["row"], each["column"]): each["verdict"] for each in table}
-        columns = list(dict.fromkeys(column for _, column in cells["trial"]))
+        cells = {place: _by_name(runs[runs["place"] == place]) for place in PLACES}
+        whole = whole_columns({name: [] for name in cells["own"]})
+        trials = _trials_of(runs)
+        columns = list(dict.fromkeys(column for _, column in trials))
         lines: list[Record] = []
-        for name in sorted(cells["trial"], key=lambda name: columns.index(name[1])):
-            tuned, trials = tuned_cell(cells["trial"][name], grid), cells["trial"][name].runs
+        for name in sorted(trials, key=lambda name: columns.index(name[1])):
+            tuned, ran = tuned_cell(trials[name], grid), trials[name].runs
             row, column = name
-            key, metric = info.keys[column], info.metrics[column]
-            line: Record = {"row": row, "column": column, "metric": key}
+            metric = info.metrics[column]
+            line: Record = {"row": row, "column": column, "metric": info.keys[column]}
             for place in PLACES:
-                cell, base = (cells.get(place, {}).get(each) for each in (name, (info.baseline, column)))
-                values = {} if cell is None else cell.values(key)
-                theirs = base.values(key) if base is not None and row != info.baseline else {}
-                ours, apart = summarise(list(values.values())), paired_difference(values, theirs, metric.difference)
-                point = {} if cell is None else cell.runs[0].spec.point
-                line |= {
-                    **{f"{place}.{each}": point.get(each) for each in grid.values},
-                    f"{place}.mean": ours and ours.mean,
-                    f"{place}.stderr": ours and ours.stderr,
-                    f"{place}.n": ours.n if ours else 0,
-                    f"{place}.difference_{metric.difference.name}": apart and apart.mean,
-                    f"{place}.interval_low": apart and apart.low,
-                    f"{place}.interval_high": apart and apart.high,
-                    f"_{place}": (cell and cell.state, ours, apart, point),
-                }
+                cell = cells[place].get(name)
+                point = cell["_cell"].runs[0].spec.point if cell else {}
+                line |= {f"{place}.{key}": point.get(key) for key in grid.values}
+                shown = ("mean", "stderr", "n", f"difference_{metric.difference.name}", "interval_low", "interval_high")
+                line |= {f"{place}.{key}": cell[key] if cell else 0 if key == "n" else None for key in shown}
+                line |= {f"_{place}": cell}
             line |= {
-                "trials": len(trials),
-                "trials_ended": sum(run.state in ENDED for run in trials),
-                "trials_diverged": sum(run.state is RunState.diverged for run in trials),
-                "verdict": verdicts.get(name),
+                "trials": len(ran),
+                "trials_ended": sum(run.state in ENDED for run in ran),
+                "trials_diverged": sum(run.state is RunState.diverged for run in ran),
+                "verdict": cells["own"][name]["verdict"] if name in whole else None,
                 "problem": tuned.problem,
                 "_tuned": tuned,
                 "_metric": metric,
             }
             lines.append(line)
         frame = frame_of(lines)
-        tried = "; ".join(f"{key} {format.listing(str(each) for each, _ in given)}" for key, given in
-                          grid.values.items())  # fmt: skip
+        at_recipe = {point_in_words(each["_cell"].runs[0].spec.point) for each in cells["recipe"].values()}
         frame.attrs = {
             "title": f"{info.recipe.title}: sweep",
             "baseline": info.baseline,
-            "tried": f"{tried}. Trials (seeds {format.seeds(grid.seeds)}) choose by their mean {grid.metric} on "
-            "validation data.",
+            "tried": tried_values(grid),
+            "grid": grid,
+            "at_recipe": sorted(at_recipe),
             "seeds": runs.attrs["seeds"],
         }
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        attrs, lines = frame.attrs, rows_of(frame)
-        at_recipe = {point_in_words(each["_recipe"][3]) for each in lines if each["_recipe"][0] is not None}
-        return [
-            f"The same grid for every row: {attrs['tried']}",
-            f"The numbers are of the seeds {format.seeds(attrs['seeds'])}: mean ± standard error (n). The recipe's "
-            f"values: {format.listing(sorted(at_recipe))}. The baseline is {attrs['baseline']}; differences to it are "
-            "paired by seed, at its own best where a row is at its own.",
-            *(f"Not chosen: {each['problem']}." for each in lines if each["problem"] is not None),
-            *filter(None, map(lacking, lines)),
-        ]
+        return notes("rates", frame.attrs, problems=frame["problem"].dropna())
 
     def page(self, frame: pd.DataFrame) -> str:
-        parts = [f"# {escaped(frame.attrs['title'])}", *map(escaped, self.sentences(frame)), pipes(texts(frame))]
-        return "\n\n".join(parts) + "\n"
+        said = map(in_markdown, self.sentences(frame))
+        return "\n\n".join([f"# {in_markdown(frame.attrs['title'])}", *said, pipes(texts(frame))]) + "\n"
 
 
-def lacking(line: Record) -> str | None:
-    """Note that the recipe's values are not in the grid, and better than the best of it."""
-    (_, ours, _, point), (_, own, _, _), metric = line["_recipe"], line["_own"], line["_metric"]
-    better = 1 if metric.better == "higher" else -1
-    if not point or ours is None or own is None or better * (ours.mean - own.mean) <= 0:
-        return None
-    if any(each.point == point for each in line["_tuned"].tried):
-        return None
-    apart = f"{format.value(ours.mean, metric.decimals)} against {format.value(own.mean, metric.decimals)}"
-    named = f"{line['row']} at {line['column']}"
-    return (
-        f"The recipe's {point_in_words(point)} is not in the grid, and better for {named} than its own best: {apart}."
-    )
+def _by_name(runs: pd.DataFrame) -> dict[CellName, Record]:
+    """The cells of a part of the runs of a sweep, as a table has them."""
+    return {(each["row"], each["column"]): each for each in (cells_frame(runs).to_dict("records") if len(runs) else ())}
+
+
+def _trials_of(runs: pd.DataFrame) -> dict[CellName, Cell]:
+    return cells_of(runs[runs["place"] == "trial"])
 
 
 def texts(frame: pd.DataFrame) -> list[list[str]]:
     """The table as texts, the headings first."""
-    lines, baseline = rows_of(frame), frame.attrs["baseline"]
+    lines, baseline = frame.to_dict("records"), frame.attrs["baseline"]
     several = frame["column"].nunique() > 1
     signs = "/".join(dict.fromkeys(each["_metric"].difference.sign for each in lines))
     head = ["method", *(["column"] if several else [])]
@@ -332,16 +272,16 @@ def texts(frame: pd.DataFrame) -> list[list[str]]:
         head += [f"at {said}", f"vs {baseline}, {signs} [95 %]"]
     made = [[*head, "best of the trials", "trials (n)", "verdict at own best"]]
     for each in lines:
-        cells = [each["row"], *([each["column"]] if several else [])]
-        for place in PLACES:
-            state, ours, apart, _ = each[f"_{place}"]
-            cells.append(format.summary(ours, each["_metric"].decimals) if ours else state or "-")
-            cells.append("-" if apart is None else format.difference(apart))
+        texts = [each["row"], *([each["column"]] if several else [])]
+        for cell in (each[f"_{place}"] or {"_ours": None, "_apart": None, "state": "-"} for place in PLACES):
+            ours, apart = cell["_ours"], cell["_apart"]
+            texts.append(format.summary(ours, each["_metric"].decimals) if ours else cell["state"])
+            texts.append("-" if apart is None else format.difference(apart))
         tuned, ended, lost = each["_tuned"], each["trials_ended"], each["trials_diverged"]
         edge = ", at the edge" if tuned.problem else ""
         best = point_in_words(tuned.point) + edge if tuned.point is not None else "none" if edge else "-"
         count = str(ended) if ended == each["trials"] else f"{ended} of {each['trials']}"
-        made.append([*cells, best, f"{count}, {lost} diverged" if lost else count, each["verdict"] or "-"])
+        made.append([*texts, best, f"{count}, {lost} diverged" if lost else count, each["verdict"] or "-"])
     return made
 
 
@@ -358,25 +298,31 @@ class Trials(Exhibit):
 
         info: TableInfo = runs.attrs["table"]
         grid = info.grid
-        keys = list(grid.values) if grid is not None else []
-        if grid is None or len(keys) != 1:
+        if grid is None or len(grid.values) != 1:
             return pd.DataFrame()
-        cells = {(cell.row, cell.column): cell for cell in runs.loc[runs["place"] == "trial", "_cell"]}
+        ((key, _),) = grid.values.items()
+        cells = _trials_of(runs)
         every = {name: tuned_cell(cell, grid) for name, cell in cells.items()}
         lines: list[dict[str, Any]] = []
         for (row, column), tuned in every.items():
-            for number, tried in enumerate(tuned.tried):
+            for number, tried in enumerate(tuned.tried, 1):
                 values = [value for run in tried.runs if (value := run.value(grid.metric)) is not None]
-                ends = {"least": min(values, default=None), "greatest": max(values, default=None)}
-                diverged = sum(run.state is RunState.diverged for run in tried.runs)
-                ended = {"ended": all(run.state in ENDED for run in tried.runs), "chosen": tuned.chosen == number + 1}
-                at = {"column": column, "row": row, "value": float(tried.point[keys[0]])}
-                lines.append({**at, "mean": tried.mean, **ends, "n": len(values), "diverged": diverged, **ended})
+                lines.append({
+                    "column": column,
+                    "row": row,
+                    "value": float(tried.point[key]),
+                    "mean": tried.mean,
+                    "least": min(values, default=None),
+                    "greatest": max(values, default=None),
+                    "n": len(values),
+                    "diverged": sum(run.state is RunState.diverged for run in tried.runs),
+                    "ended": all(run.state in ENDED for run in tried.runs),
+                    "chosen": tuned.chosen == number,
+                })  # fmt: skip
         frame = pd.DataFrame(lines).astype({"mean": float, "least": float, "greatest": float})
-        specs = {column: cell.runs[0].spec for (_, column), cell in reversed(cells.items())}
-        trained = {column: spec.task.network_and_data(spec.settings) for column, spec in reversed(specs.items())}
-        metric = info.task.metrics[grid.metric]
-        said = keys[0].rpartition(".")[2].replace("_", " ")
+        named = {cell.column: cell.runs[0].spec for cell in reversed(cells.values())}
+        trained = {column: spec.task.network_and_data(spec.settings) for column, spec in reversed(named.items())}
+        metric, said = info.task.metrics[grid.metric], key.rpartition(".")[2].replace("_", " ")
         frame.attrs = {
             "title": f"{info.recipe.title}: {metric.label} against the {said}",
             "trained": "; ".join(f"{name}: {each}" if len(trained) > 1 else each for name, each in trained.items()),
@@ -390,14 +336,7 @@ class Trials(Exhibit):
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        return [
-            f"Numbers are means over trials with the seeds {format.seeds(frame.attrs['seeds'])}, rows in the order of "
-            "their best, chosen or not",
-            f"Colours are how many times worse than the best of all rows they are, the darkest {FAR:g} times or more",
-            "A frame is the value that was chosen, a cross a point of which a trial diverged or has no value, and what "
-            "is empty has not ended",
-            *frame.attrs["problems"],
-        ]
+        return notes("trials", frame.attrs, far=FAR)
 
     def draw(self, frame: pd.DataFrame) -> Figure:
         """One map a column. Rows of which no trial has ended are left out, unless none has."""
@@ -427,6 +366,8 @@ class Trials(Exhibit):
 
 def _draw_map(axes: Axes, own: pd.DataFrame, *, lower: bool, decimals: int) -> None:
     import numpy as np
+    from matplotlib import colormaps
+    from matplotlib.colors import LogNorm
     from matplotlib.patches import Rectangle
 
     from comt_cli.report.figures.style import SEQUENCE
@@ -434,34 +375,21 @@ def _draw_map(axes: Axes, own: pd.DataFrame, *, lower: bool, decimals: int) -> N
     order = own.groupby("row", sort=False)["mean"].agg("min" if lower else "max")
     rows = list(order.sort_values(ascending=lower, kind="stable", na_position="last").index)
     table = own.pivot(index="row", columns="value", values="mean").loc[rows]
-    means = table.to_numpy(dtype=float)
-    shades = shades_of(means, lower=lower)
-    axes.imshow(1 - shades, cmap=SEQUENCE, vmin=0, vmax=1, aspect="auto")
+    best = float(order.min() if lower else order.max())
+    best = best if best > 0 else 1.0  # of scores that are all 0 no multiple says how far off one is
+    norm = LogNorm(best, FAR * best, clip=True) if lower else LogNorm(best / FAR, best, clip=True)
+    colours = colormaps[SEQUENCE].reversed() if lower else colormaps[SEQUENCE]
+    axes.imshow(table, cmap=colours, norm=norm, aspect="auto")
     axes.grid(visible=False)
     axes.set_yticks(range(len(rows)), rows, fontsize=6.5)
     axes.set_xticks(range(table.shape[1]), [f"{float(value):.3g}" for value in table.columns.to_list()])
     points = own.set_index(["row", "value"])[["ended", "chosen"]].to_dict("index")
-    for (down, across), mean in np.ndenumerate(means):
-        point = points[rows[down], table.columns[across]]
+    for (down, across), mean in np.ndenumerate(table.to_numpy(dtype=float)):
+        point, is_known = points[rows[down], table.columns[across]], bool(np.isfinite(mean))
         if point["chosen"]:
             axes.add_patch(Rectangle((across - 0.48, down - 0.46), 0.96, 0.92, fill=False, linewidth=1.2))
-        if np.isfinite(mean) or point["ended"]:
-            said = f"{mean:,.{decimals}f}" if np.isfinite(mean) else "×"
-            colour = "white" if shades[down, across] > _DARK else "black"  # black on no colour, too
-            weight = "bold" if point["chosen"] else "normal"
-            axes.text(across, down, said, ha="center", va="center", fontsize=6, color=colour, fontweight=weight)
-
-
-def shades_of(means: NDArray[np.float64], *, lower: bool) -> NDArray[np.float64]:
-    """0 for the best to 1 for what is `FAR` times worse or more, or, of scores whose best is, not above zero; all 0
-    where the best is not: no multiple says how far off a value is. NaN stays."""
-    import numpy as np
-
-    if np.isnan(means).all():
-        return means
-    best = np.nanmin(means) if lower else np.nanmax(means)
-    if not best > 0:
-        return np.where(np.isnan(means), np.nan, 0.0)
-    worse = means / best if lower else best / np.maximum(means, best / FAR)
-    shades: NDArray[np.float64] = np.clip(np.log(worse) / np.log(FAR), 0, 1)
-    return shades
+        if is_known or point["ended"]:
+            said = f"{mean:,.{decimals}f}" if is_known else "×"
+            is_dark = is_known and (norm(mean) > 0.5) == lower
+            axes.text(across, down, said, ha="center", va="center", fontsize=6, color="white" if is_dark else "black",
+                      fontweight="bold" if point["chosen"] else "normal")  # fmt: skip

@@ -9,16 +9,15 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
-from comt_cli.report import format, words
-from comt_cli.report.caption import escaped as tex
+from comt_cli.report import format
+from comt_cli.report.caption import in_latex as tex
+from comt_cli.report.caption import in_markdown, pipes, prose, templates
 from comt_cli.report.cells import cells_frame
-from comt_cli.report.collect import Cell
 from comt_cli.report.exhibits import Exhibit, ladder
 from comt_cli.report.exhibits.costs import UNSETTLED, costs_rule
-from comt_cli.report.frame import Record, TableInfo, rows_of
-from comt_cli.report.markdown import escaped, pipes
-from comt_cli.report.statistics import POWER, STANDS, stands
-from comt_cli.runs.directory import RunState
+from comt_cli.report.frame import Record, TableInfo
+from comt_cli.report.statistics import POWER, STANDS, Verdict, excludes_published, stands
+from comt_cli.report.words import paper_name
 from comt_cli.tasks.base import Metric
 from comt_cli.words import in_words
 
@@ -54,8 +53,7 @@ _IN_LATEX = ("method", "ours", "beside", "difference", "paper", "paper_differenc
 paper's numbers take its place."""
 _FIRST = ("method", "ours", "verdict", "difference", "paper_difference", "paper", "published", "median", "beside")
 """Columns that a narrow terminal has before all others."""
-_CONTENT_DIGITS = 12
-"""Digits of a hash of data on a page; the CSV of the runs has it whole."""
+_CONTENT_DIGITS = 12  # digits of a hash of data on a page; the CSV of the runs has it whole
 
 
 class Table(Exhibit):
@@ -68,31 +66,31 @@ class Table(Exhibit):
         return cells_frame(runs)
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        return [words.verdict(frame), *words.footnotes(frame), *frame.attrs["notes"]]
+        return [verdict(frame), *footnotes(frame), *frame.attrs["notes"]]
 
     def page(self, frame: pd.DataFrame) -> str:
         """Title, what was trained, how it was made, the verdict, a table for each column, footnotes and notes."""
-        info, texts, notes = frame.attrs["table"], texts_of(frame), words.footnotes(frame)
+        info, texts, notes = frame.attrs["table"], texts_of(frame), footnotes(frame)
         scale = f"Scale {info.scale}: {info.recipe.scales[info.scale].description.rstrip('.')}."
         parts = [
-            f"# {escaped(info.recipe.title)}",
-            f"*{escaped(frame.attrs['trained'])}*",
-            escaped(f"{' '.join(_origin(frame, list(texts[0])))} {scale}"),
-            f"**Verdict.** {escaped(words.verdict(frame))}",
+            f"# {in_markdown(info.recipe.title)}",
+            f"*{in_markdown(frame.attrs['trained'])}*",
+            in_markdown(f"{_origin(frame, texts[0])} {scale}"),
+            f"**Verdict.** {in_markdown(verdict(frame))}",
         ]
-        in_markdown = [_markdown(each, is_best) for each, is_best in zip(texts, frame["_best"], strict=True)]
+        in_pipes = [_markdown(each, is_best) for each, is_best in zip(texts, frame["_best"], strict=True)]
         for columns in groups_of(frame):
-            (head, *rows), several = grid_of(frame, in_markdown, columns), len(columns) > 1
+            (head, *rows), several = grid_of(frame, in_pipes, columns), len(columns) > 1
             right = [at > several and title != "verdict" for at, title in enumerate(head)]
-            rows = [[line[0], escaped(line[1]), *line[2:]] for line in rows] if several else rows
-            table = pipes([[*map(escaped, head)], *rows], right, are_escaped=True)
+            rows = [[line[0], in_markdown(line[1]), *line[2:]] for line in rows] if several else rows
+            table = pipes([[*map(in_markdown, head)], *rows], right, are_escaped=True)
             heading = ", ".join(column_name(frame, column) for column in columns)
-            parts += [f"## {escaped(heading)}", escaped(_setup(frame, columns)), table]
+            parts += [f"## {in_markdown(heading)}", in_markdown(_setup(frame, columns)), table]
         if trends := ladder.trends(frame):
             shown = ladder.texts(trends, list(dict.fromkeys(frame["column"])))
-            parts += [f"## {ladder.HEADING}", escaped(ladder.rule(frame, trends)), pipes(shown)]
-        marked = [f"[{mark}] {escaped(text)}" for mark, text in enumerate(notes, start=1)]
-        lists = (marked, [*map(escaped, frame.attrs["notes"])])
+            parts += [f"## {ladder.HEADING}", in_markdown(ladder.rule(frame, trends)), pipes(shown)]
+        marked = [f"[{mark}] {in_markdown(text)}" for mark, text in enumerate(notes, start=1)]
+        lists = (marked, [*map(in_markdown, frame.attrs["notes"])])
         parts += ["\n".join(f"- {line}" for line in lines) for lines in lists]
         return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -102,32 +100,28 @@ class Table(Exhibit):
         keys = [key for key in texts[0] if key in _IN_LATEX and not (key == "beside" and "paper" in texts[0])]
         explained = [*keys, *(["parameters"] if "paper_increase" in texts[0] else [])]
         columns = list(dict.fromkeys(frame["column"]))
-        notes = [f"{_superscript(f' [{mark}]')}{tex(text)}" for mark, text in enumerate(words.footnotes(frame), 1)]
-        label = re.sub("[^A-Za-z0-9]", "-", f"{info.folder}-{info.name}-{info.scale}")
-        said = tex(f"{frame.attrs['trained']}. {' '.join(_origin(frame, explained))}")
-        sides = "".join({"method": "l", "verdict": r"p{0.17\textwidth}"}.get(key, "r") for key in keys)
-        lines = [
-            rf"% Needs \usepackage{{booktabs}}. Written by comt report from {format.one_line(info.file)}.",
-            r"\begin{table}[htbp]",
-            r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
-            rf"\caption{{\textbf{{{tex(info.recipe.title.rstrip('.'))}.}} {said}}}",
-            rf"\label{{tab:{label}}}",
-            rf"\begin{{tabular}}{{@{{}}{sides}@{{}}}}",
-            r"\toprule",
-            rf"{' & '.join(map(tex, _headings(frame, keys, columns)))} \\",
-            *(line for column in columns for line in _block(frame, texts, column, keys)),
-            r"\bottomrule",
-            r"\end{tabular}",
-            *(rf"\par\smallskip\raggedright {note}" for note in [*notes, *map(tex, frame.attrs["notes"])]),
-            r"\end{table}",
-        ]
-        return "\n".join(lines) + "\n"
+        notes = [f"{_superscript(f' [{mark}]')}{tex(text)}" for mark, text in enumerate(footnotes(frame), 1)]
+        text = (
+            templates()
+            .get_template("table.tex.jinja")
+            .render(
+                file=format.one_line(info.file),
+                title=tex(info.recipe.title.rstrip(".")),
+                said=tex(f"{frame.attrs['trained']}. {_origin(frame, explained)}"),
+                label=re.sub("[^A-Za-z0-9]", "-", f"{info.folder}-{info.name}-{info.scale}"),
+                sides="".join({"method": "l", "verdict": r"p{0.17\textwidth}"}.get(key, "r") for key in keys),
+                headings=map(tex, _headings(frame, keys, columns)),
+                lines=[line for column in columns for line in _block(frame, texts, column, keys)],
+                notes=[*notes, *map(tex, frame.attrs["notes"])],
+            )
+        )
+        return f"{text}\n"
 
 
 def texts_of(cells: pd.DataFrame) -> list[Texts]:
     """The texts of every cell, of the keys that say something in any of them."""
-    shown, marks = _beside(cells), {text: number for number, text in enumerate(words.footnotes(cells), start=1)}
-    every = [_texts(each, shown.get(each["column"]), marks) for each in rows_of(cells)]
+    shown, marks = _beside(cells), {text: number for number, text in enumerate(footnotes(cells), start=1)}
+    every = [_texts(each, shown.get(each["column"]), marks) for each in cells.to_dict("records")]
     keys = [key for key in _HEADINGS if key in ("method", "ours") or any(texts[key] != NOTHING for texts in every)]
     return [{key: texts[key] for key in keys} for texts in every]
 
@@ -144,7 +138,7 @@ def _texts(record: Record, beside: Metric | None, marks: Mapping[str, int]) -> T
         end = f" {UNSETTLED}" if error is None else f" ± {ratio * error:.2f}" if error else ""
         return NOTHING if ratio is None else f"{ratio:.2f}{end}"
 
-    value = format.summary(ours, metric.decimals) if ours else state(record["_cell"], record["metric"])
+    value = format.summary(ours, metric.decimals) if ours else record["_cell"].standing(record["metric"])
     speed = next(value for key, value in record.items() if key.endswith("_per_second"))
     return {
         "method": record["row"],
@@ -165,17 +159,6 @@ def _texts(record: Record, beside: Metric | None, marks: Mapping[str, int]) -> T
         **{key: time(key) for key in ("step", "compiled")},
         "speed": shown(speed, format.speed),
     }  # fmt: skip
-
-
-def state(cell: Cell, metric: str) -> str:
-    """The text of a cell that has no value: `missing`, `running (step 40 of 200)`, `2 diverged, 1 missing`, or why the
-    runs that are done have no number for the metric: `needs Java`. Of several runs in progress the furthest counts."""
-    reasons = {reason for run in cell.runs if (reason := run.reported("missing", metric)) is not None}
-    if reasons:
-        return ", ".join(sorted(reasons))
-    begun = cell.having(RunState.running, RunState.unfinished)
-    furthest = max((run.progress for run in begun if run.progress), key=lambda each: each.step, default=None)
-    return cell.state if furthest is None else f"{cell.state} (step {furthest.step:,} of {furthest.steps:,})"
 
 
 def _headings(cells: pd.DataFrame, keys: Sequence[str], columns: Sequence[str]) -> list[str]:
@@ -237,56 +220,35 @@ def grid_of(cells: pd.DataFrame, texts: Sequence[Texts], columns: Sequence[str])
     return made
 
 
-def _origin(cells: pd.DataFrame, shown: Collection[str]) -> Iterator[str]:
+def _origin(cells: pd.DataFrame, shown: Collection[str]) -> str:
     """Origin of the table, what a cell shows, on what it was made; explains the columns that are `shown`."""
-    info, attrs, columns = cells.attrs["table"], cells.attrs, list(dict.fromkeys(cells["column"]))
+    info, columns = cells.attrs["table"], list(dict.fromkeys(cells["column"]))
     metrics: dict[Metric, list[str]] = {}
     for column in columns:
         metrics.setdefault(info.metrics[column], []).append(column)
-    phrases = [f"{f'{format.listing(names)}: ' if len(metrics) > 1 else ''}{metric.words} ({metric.better} is better)"
-               for metric, names in metrics.items()]  # fmt: skip
-    yield f"{words.source(info)}. Cells show {'; '.join(phrases)}: mean ± standard error (number of seeds)."
-    for train in {(each.select, each.averaged_steps): each
-                  for each in (spec.settings.train for spec in attrs["specs"].values())}.values():  # fmt: skip
-        if train.select == "best":
-            best = info.task.metrics[info.task.metric].brief
-            yield f"Runs end with the weights of the best validation {best}: the same data chose and judges them."
-        elif train.averaged_steps:
-            steps = format.listing(map(str, train.averaged_steps))
-            yield f"Runs end with the mean of the weights after {steps} steps."
-    if "difference" in shown:
-        pairings = dict.fromkeys(metric.difference.paired(info.baseline) for metric in metrics)
-        yield f"Differences are paired by seed, {', or '.join(pairings)}."
-    if "detectable" in shown:
-        yield f"Detectable: the smallest true differences that as many seeds resolve with probability {POWER:g}."
-    if "equal_time" in shown:
-        yield (
-            f"At equal time: the difference to {info.baseline} on validation data when both have trained as long as "
-            "the quicker took, without evaluations; the slower one's learning rate has not fallen to the end by then "
-            "(docs/statistics.md)."
-        )
-    yield from _rules(cells)
-    if "beside" in shown:
-        others = (info.task.metrics[metric.beside].remark for metric in metrics if metric.beside)
-        yield from dict.fromkeys(filter(None, others))
-    if "parameters" in shown:
-        differing = f", the paper's those of its own column, {info.task.differs} at the smaller scales"
-        yield f"Parameters are those beyond {info.task.plain}{differing if any(cells['paper_increase']) else ''}."
-    if {"step", "compiled"} & {*shown}:
-        yield costs_rule(cells)
-    if attrs["devices"]:
-        commits = f", commit {format.listing(attrs['commits'])}" if attrs["commits"] else ""
-        yield f"Trained on {format.listing(attrs['devices'])}{commits}."
-    if attrs["contents"]:
-        yield f"Content of the data: {format.listing([each[:_CONTENT_DIGITS] for each in attrs['contents']])}."
+    trains = (spec.settings.train for spec in cells.attrs["specs"].values())
+    beside = (info.task.metrics[metric.beside].remark for metric in metrics if metric.beside)
+    return prose(
+        "origin",
+        cells.attrs,
+        shown=shown,
+        source=source(info),
+        metrics=metrics,
+        pairings=dict.fromkeys(metric.difference.paired(info.baseline) for metric in metrics),
+        endings=dict.fromkeys((each.select, each.averaged_steps) for each in trains),
+        best=info.task.metrics[info.task.metric].brief,
+        rules=_rules(cells),
+        beside=dict.fromkeys(filter(None, beside)),
+        has_increase=any(cells["paper_increase"]),
+        costs=costs_rule(cells) if {"step", "compiled"} & {*shown} else "",
+        power=POWER,
+        digits=_CONTENT_DIGITS,
+    )
 
 
-def _rules(cells: pd.DataFrame) -> Iterator[str]:
-    if any(map(stands, cells["p_value_holm"])):
-        yield f"{STANDS}: resolved after Holm's correction over all differences of the table, too."
-    if any(cells["_best"]):
-        baseline = cells.attrs["table"].baseline
-        yield f"Bold: the best mean over all seeds, where it is resolved as better than {baseline}."
+def _rules(cells: pd.DataFrame) -> str:
+    stars, bold = any(map(stands, cells["p_value_holm"])), any(cells["_best"])
+    return prose("rules", mark=STANDS, stars=stars, bold=bold, baseline=cells.attrs["table"].baseline)
 
 
 def _setup(cells: pd.DataFrame, columns: Sequence[str]) -> str:
@@ -309,10 +271,61 @@ def _papers_columns(cells: pd.DataFrame, columns: Sequence[str]) -> str:
     return f"Paper: {', '.join(dict.fromkeys(compared))}." if compared else none
 
 
+def source(info: TableInfo) -> str:
+    """The name of a table: `Table 3 of CoMT (recipe comt/table3.yaml)`, or of one's own its recipe alone."""
+    if info.paper is None:
+        return f"Recipe {info.file}"
+    number = re.fullmatch(r"table([A-Z]?\d+)", info.recipe.table or "")
+    return f"{f'Table {number[1]} of ' if number else ''}{paper_name(info.paper)} (recipe {info.file})"
+
+
+def verdict(cells: pd.DataFrame) -> str:
+    """The number of rows of each verdict, with their names: of those with a published direction, those with a printed
+    value but none, and all others; then what Holm's correction leaves, and what as many seeds would have shown."""
+    info: TableInfo = cells.attrs["table"]
+    judged = [each for each in cells.to_dict("records") if each["row"] != info.baseline]
+    several = cells["column"].nunique() > 1
+    found = [each["_verdict"] for each in judged]
+    shown: dict[int, list[str]] = {}
+    for each in judged:
+        each["_name"] = f"{each['row']} at {each['column']}" if several else each["row"]
+        if each["_verdict"] is Verdict.not_resolved and each["_detectable"] is not None:
+            least = format.detectable(each["_detectable"], each["_metric"].difference)
+            shown.setdefault(each["_apart"].n, []).append(f"{each['_name']} {least}")
+    directed = [each for each in judged if each["_direction"]]
+    outside = [each["_name"] for each in directed
+               if excludes_published(each["_verdict"], each["_apart"], each["_paper_apart"])]  # fmt: skip
+    own = f"Against {info.baseline}{'' if info.paper is None else ' and without a printed value'}"
+    parts: dict[str, dict[Verdict, list[str]]] = {
+        f"Of {format.plural(len(directed), 'published direction')} against {info.baseline}": {},
+        "With a printed value but no direction": {},
+        own: {},
+    }
+    for each in sorted(judged, key=lambda each: list(Verdict).index(each["_verdict"])):
+        part = [*parts.values()][0 if each["_direction"] else 2 if each["paper"] is None else 1]
+        part.setdefault(each["_verdict"], []).append(each["_name"])
+    return prose(
+        "verdict",
+        info=info,
+        parts=parts,
+        outside=outside,
+        has_one_seed=any(each.is_of_one_seed for each in found),
+        resolved=sum(each.is_resolved for each in found),
+        standing=sum(stands(each["p_value_holm"]) for each in judged),
+        shown=shown,
+        power=POWER,
+    )
+
+
+def footnotes(cells: pd.DataFrame) -> list[str]:
+    """The remarks of all cells in order of appearance, each once; marks in a table count them from 1."""
+    return list(dict.fromkeys(text for remarks in cells["_remarks"] for text in remarks))
+
+
 def _markdown(texts: Texts, is_best: bool) -> Texts:
     ours, mark, marks = texts["ours"].partition(" [")
-    bold = f"**{escaped(ours)}**" if is_best else escaped(ours)
-    return {**{key: escaped(text) for key, text in texts.items()}, "ours": f"{bold}{mark}{marks}"}
+    bold = f"**{in_markdown(ours)}**" if is_best else in_markdown(ours)
+    return {**{key: in_markdown(text) for key, text in texts.items()}, "ours": f"{bold}{mark}{marks}"}
 
 
 def _superscript(marks: str) -> str:
@@ -350,7 +363,7 @@ def print_table(cells: pd.DataFrame, file: IO[str] | None = None) -> None:
     info: TableInfo = cells.attrs["table"]
     left_out: dict[str, None] = {}
     say(info.recipe.title, file, "bold")
-    say(f"{cells.attrs['trained']}; {words.source(info)}", file, "dim")
+    say(f"{cells.attrs['trained']}; {source(info)}", file, "dim")
     for columns in groups_of(cells):
         several = len(columns) > 1
         shown = ", ".join(f"{column_name(cells, column)}: {info.metrics[column].label}" for column in columns)
@@ -364,15 +377,15 @@ def print_table(cells: pd.DataFrame, file: IO[str] | None = None) -> None:
         left = [at < 1 + several or head[at] == "verdict" for at in range(len(head))]
         print_texts(head, lines, file, width, left=left, bold=() if several else list(best))
     print(file=file)
-    for mark, text in enumerate(words.footnotes(cells), start=1):
+    for mark, text in enumerate(footnotes(cells), start=1):
         say(f"[{mark}] {text}", file)
-    for text in _rules(cells):
-        say(text, file, "dim")
+    if rules := _rules(cells):
+        say(rules, file, "dim")
     if left_out:
         say(f"Too narrow for {', '.join(left_out)}: the files have them.", file, "dim")
     for sentence in ladder.sentences(ladder.trends(cells)):
         say(f"{ladder.HEADING}, {sentence}.", file)
-    for text in (*cells.attrs["notes"], words.verdict(cells)):
+    for text in (*cells.attrs["notes"], verdict(cells)):
         say(text, file)
 
 

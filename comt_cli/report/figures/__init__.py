@@ -21,8 +21,7 @@ from comt_cli.runs.plan import RunSpec, point_in_words
 
 __all__ = ["figure_folder", "of_all", "run_figure_folder", "sign", "write_figure"]
 
-_HEAVY = 380_000
-"""Bytes. Figures are committed beside the tables, and a repository keeps every version."""
+_HEAVY = 380_000  # bytes. Figures are committed beside the tables, and a repository keeps every version
 
 
 def write_figure(figure: Figure, frame: pd.DataFrame | str, folder: Path, stem: str, caption: Caption) -> list[Path]:

@@ -44,26 +44,19 @@ _MEDIAN = OKABE_ITO[0]
 _SMALL = 6.5
 _APART = 3
 """Of so many layers off the scale each has a line of its own beyond the frame; more of them share one."""
-_LEVEL = 9.0
-"""Points of such a line."""
-_TAIL = 1 / 3
-"""At most such a share of the values may be off the scale, together."""
-_DISTANCE = 0.5
-"""What is off the scale is farther from the rest than so many times the span of the rest."""
+_LEVEL = 9.0  # points of such a line
+_TAIL = 1 / 3  # at most such a share of the values may be off the scale, together
+_DISTANCE = 0.5  # what is off the scale is farther from the rest than so many times the span of the rest
 _DWARFS = 2.0
 """What is nearer to the rest than others that are off the scale is off it too if it is farther than so many times."""
 _LONGEST = 14
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
-_CELL = 0.21
-"""Inches of a token of attention at most: room for its label."""
+_CELL = 0.21  # inches of a token of attention at most: room for its label
 _MARGIN, _LEAST, _HIGHEST = 1.1, 2.6, 9.0
-_SMALLEST = 4.0
-"""Points of a letter that can still be read."""
+_SMALLEST = 4.0  # points of a letter that can still be read
 _ABREAST = 6
-_PANEL, _HEAD = 1.25, 0.45
-"""Inches of a row of panels, and of the caption above them."""
-_INK = 0.75
-"""How opaque the pixels are that differ most from the paper."""
+_PANEL, _HEAD = 1.25, 0.45  # inches of a row of panels, and of the caption above them
+_INK = 0.75  # how opaque the pixels are that differ most from the paper
 _WEIGHTS = LinearSegmentedColormap.from_list("weights", ["white", OKABE_ITO[1]])
 """Light, so that black ink shows on all of it."""
 
@@ -169,42 +162,36 @@ def log_ticks(axes: Axes, ratio: float) -> None:
 
 
 def off_scale(axes: Axes, frame: pd.DataFrame, value: str, ends: Ends, *, brief: bool = False) -> float:
-    """Triangles beyond the frame for the layers that have values off the scale, each in a line of its own with the
-    least and the greatest of these, or in a panel that has room for a `brief` number with the farthest. Many layers are
-    marked in one line, and the least and the greatest value of all stand beyond it. Returns the inches they take."""
-    across, inches = axes.get_xaxis_transform(), 0.0
-    for sign, edge, mark in ((1, 1, "▲"), (-1, 0, "▼")):
+    """Triangles beyond the frame for the layers that have values off the scale, each in a line of its own with their
+    ends, or the farthest where `brief`; many layers share one line. Returns the inches they take."""
+    inches = 0.0
+    for sign, edge, mark, most in ((1, 1, "▲", "max"), (-1, 0, "▼", "min")):
         beyond = frame[frame[value] > ends.high] if sign > 0 else frame[frame[value] < ends.low]
         if beyond.empty:
             continue
-
-        def write(
-            text: str, layer: float, level: int, align: str, beside: int, sign: int = sign, edge: int = edge
-        ) -> None:
-            axes.annotate(text, (layer, edge), xytext=(beside, sign * _LEVEL * (level + 0.8)), xycoords=across,
-                          textcoords="offset points", ha=align, va="center_baseline", fontsize=_SMALL, color=_MEDIAN,
-                          annotation_clip=False)  # fmt: skip
-
-        ranges = beyond.groupby("layer")[value].agg(["min", "max"])
-        ranges = ranges.sort_values("max" if sign > 0 else "min", ascending=sign > 0)  # the farthest last
-        levels = len(ranges)
+        ranges = beyond.groupby("layer")[value].agg(["min", "max"]).sort_values(most, ascending=sign > 0)
+        is_few = len(ranges) <= _APART  # the farthest last
+        marks: list[tuple[str, float, int, str, int]] = []
         for level, (layer, line) in enumerate(ranges.iterrows()):
-            place, far = float(str(layer)), line["max" if sign > 0 else "min"]
-            write(mark, place, level if levels <= _APART else 0, "center", 0)
-            if levels <= _APART:
-                said = f"{far:.2g}" if brief else _span(line["min"], line["max"])
-                write(
-                    said, place, level, *(("right", -6) if place > 0.6 * float(frame["layer"].max()) else ("left", 6))
-                )
-        if levels > _APART:
-            counted = "" if brief else f"{levels} layers: "
-            levels = 2
-            write(counted + _span(ranges["min"].min(), ranges["max"].max()), axes.get_xlim()[0], 1, "left", 0)
-        inches += (levels + 0.4) * _LEVEL / 72
+            place = float(str(layer))
+            marks.append((mark, place, level if is_few else 0, "center", 0))
+            if is_few:
+                side = ("right", -6) if place > 0.6 * float(frame["layer"].max()) else ("left", 6)
+                marks.append((f"{line[most]:.2g}" if brief else _span(line["min"], line["max"]), place, level, *side))
+        if not is_few:
+            counted = "" if brief else f"{len(ranges)} layers: "
+            said = counted + _span(ranges["min"].min(), ranges["max"].max())
+            marks.append((said, axes.get_xlim()[0], 1, "left", 0))
+        for text, place, level, align, beside in marks:
+            axes.annotate(text, (place, edge), xytext=(beside, sign * _LEVEL * (level + 0.8)),
+                          xycoords=axes.get_xaxis_transform(), textcoords="offset points", ha=align,
+                          va="center_baseline", fontsize=_SMALL, color=_MEDIAN, annotation_clip=False)  # fmt: skip
+        points = ((len(ranges) if is_few else 2) + 0.4) * _LEVEL
+        inches += points / 72
         if sign > 0:
-            axes.set_title(axes.get_title(), pad=4 + (levels + 0.4) * _LEVEL)
+            axes.set_title(axes.get_title(), pad=4 + points)
         else:
-            axes.tick_params(axis="x", pad=3 + (levels + 0.4) * _LEVEL)
+            axes.tick_params(axis="x", pad=3 + points)
     return inches
 
 
@@ -313,27 +300,21 @@ def draw_attention(
     width = min(max(_CELL * len(columns) + 2 * _MARGIN, _LEAST), PAGE_WIDTH)
     height = min(max(_CELL * len(rows) + _MARGIN, _LEAST), _HIGHEST)
 
-    def labels(inches: float, tokens: Sequence[str]) -> tuple[int, float]:
-        """The distance of labelled tokens, and the size of labels, with which these can be read and do not overlap."""
-        room = 0.85 * 72 * inches / max(len(tokens), 1)
-        every = math.ceil(_SMALLEST / room)
-        return every, min(7.0, every * room)
+    def letters(inches: float, tokens: Sequence[str]) -> float:
+        return min(7.0, max(_SMALLEST, 0.85 * 72 * inches / max(len(tokens), 1)))
 
-    (down, down_size), (across, across_size) = labels(height - _MARGIN, rows), labels(width - 2 * _MARGIN, columns)
-    names = [f"{name} (one of {every} is named)" if every > 1 else name
-             for name, every in zip(called, (down, across), strict=True)]  # fmt: skip
     with style():
         figure = page_figure(height, width)
         axes = figure.subplots()
         image = axes.imshow(weights, vmin=0, vmax=1, cmap=SEQUENCE, aspect="auto", interpolation="nearest")
         axes.grid(visible=False)
-        axes.set_yticks(range(0, len(rows), down), rows[::down], fontsize=down_size)
-        axes.set_xticks(range(0, len(columns), across), columns[::across], fontsize=across_size, rotation=90)
+        axes.set_yticks(range(len(rows)), rows, fontsize=letters(height - _MARGIN, rows))
+        axes.set_xticks(range(len(columns)), columns, fontsize=letters(width - 2 * _MARGIN, columns), rotation=90)
         axes.tick_params(length=0)
         axes.xaxis.tick_top()
         axes.xaxis.set_label_position("top")
         axes.spines[:].set_visible(False)
-        axes.set(ylabel=names[0], xlabel=names[1])
+        axes.set(ylabel=called[0], xlabel=called[1])
         figure.colorbar(image, ax=axes, shrink=0.8, aspect=25, label="weight")
     return figure, _table("target", rows, columns, weights)
 

@@ -23,8 +23,7 @@ SEQUENCE = "viridis"
 QUIET = "#8C8C8C"
 ROUND = (1, 2, 5, 10)
 """Ticks are these times a power of ten apart."""
-_SIGNED = 6.5
-"""Points of the note under a figure."""
+_SIGNED = 6.5  # points of the note under a figure
 _MARKERS = "osD^vP*Xph"
 
 _SETTINGS: Any = {

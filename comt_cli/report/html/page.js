@@ -1,51 +1,8 @@
 "use strict";
-// The page's behaviour: headings sort, links open their target, and the contents can be searched and hidden.
-
-const BEGINS_WITH_NUMBER = /^[<>~]?\s*([+\-\u2212]?(?:\d[\d,]*)?\.?\d+(?:e[+-]?\d+)?)(?=$|[\s%x\/\[(])/i;
-const COLLATOR = new Intl.Collator("en", { numeric: true });
-
-// The number that a cell begins with ("+229 [+163, +310]", "4,018", "<1 %"), or null.
-function numberOf(text) {
-  const found = BEGINS_WITH_NUMBER.exec(text.trim());
-  return found ? Number(found[1].replace(/,/g, "").replace("\u2212", "-")) : null;
-}
-
-// The order of a column's cells, as a list of their positions. A column whose cells all begin with numbers is sorted by
-// these, another by its words; empty cells ("-") come last both ways; equal ones stay in their order.
-function orderOf(texts, descending) {
-  const isEmpty = (text) => ["", "-"].includes(text.trim());
-  const numeric = texts.every((text) => isEmpty(text) || numberOf(text) !== null);
-  const compare = numeric ? (a, b) => numberOf(a) - numberOf(b) : (a, b) => COLLATOR.compare(a.trim(), b.trim());
-  return [...texts.keys()].sort((i, j) => {
-    const empty = isEmpty(texts[i]) - isEmpty(texts[j]);
-    return empty || (descending ? -1 : 1) * compare(texts[i], texts[j]) || i - j;
-  });
-}
-
-// Each heading becomes a button: ascending, descending, and back to the written order.
-function makeSortable(table) {
-  const body = table.tBodies[0], written = [...body.rows], headings = [...table.tHead.rows[0].cells];
-  if (written.length < 2) return;
-  headings.forEach((heading, column) => {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.append(...heading.childNodes);
-    heading.append(button);
-    button.addEventListener("click", () => {
-      const next = { ascending: "descending", descending: null }[heading.getAttribute("aria-sort")];
-      const direction = next === undefined ? "ascending" : next;
-      for (const other of headings) other.removeAttribute("aria-sort");
-      if (direction) heading.setAttribute("aria-sort", direction);
-      const texts = written.map((row) => row.cells[column].textContent);
-      const order = direction ? orderOf(texts, direction === "descending") : [...written.keys()];
-      body.append(...order.map((position) => written[position]));
-    });
-  });
-}
+// The page's behaviour: links open their target, and the contents can be searched and hidden.
 
 document.documentElement.classList.add("js");
 const [search, found, tree, menu] = ["search", "found", "tree", "menu"].map((id) => document.getElementById(`comt-${id}`));
-document.querySelectorAll("table").forEach(makeSortable);
 
 function show(isOpen) {
   document.body.classList.toggle("open", isOpen);

@@ -20,12 +20,9 @@ from comt_cli.report.written import Reader
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 """HTML in a text is shown, not obeyed: recipes, and so names of rows, may be a stranger's."""
-_LEVEL = 4
-"""The level of the headings in a section: of those that are second-level ones in its Markdown."""
-_WIDEST = 960
-"""Pixels: what a page has room for beside its contents. The files have more."""
-_COLOURS = 32, 48, 96
-"""The fewest that will do."""
+_LEVEL = 4  # the level of the headings in a section: of those that are second-level ones in its Markdown
+_WIDEST = 960  # pixels: what a page has room for beside its contents. The files have more
+_COLOURS = 32, 48, 96  # the fewest that will do
 _LARGEST_DIFFERENCE = 2.0
 """Between a figure and itself in few colours: the mean over its pixels, of 255, in any of red, green and blue."""
 _FIGURE = Markup(
@@ -38,10 +35,8 @@ _MORE = Markup("<details><summary>What it shows, and how to read it</summary>{}<
 
 class Prose:
     """Renders Markdown, and embeds each figure where it comes first; where it comes again, a link leads there.
-
-    `sections` says of which Markdown files, by their path below `results`, the page has a section, and its id: links to
-    them lead there. Other relative links lead to the files beside the page. `shown` are the PNG files on it so far.
-    """
+    `sections` has the ids of the page's sections of Markdown files, by their path below `results`: links to them lead
+    there, others to the files beside the page. `shown` are the PNG files on it so far."""
 
     def __init__(self, reader: Reader, results: Path, sections: Mapping[str, str]) -> None:
         self.reader, self.results, self.sections = reader, results, sections

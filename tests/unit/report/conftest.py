@@ -12,112 +12,13 @@ from planning_on import plan_on
 
 from comt_cli.methods import catalogue
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
-from comt_cli.report.exhibits.table import Table
-from comt_cli.report.frame import Record, records_of, rows_of, runs_frame
-from comt_cli.report.words import footnotes, verdict
+from comt_cli.report.exhibits.table import Table, footnotes, verdict
+from comt_cli.report.frame import Record, records_of, runs_frame
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 
-RECIPE = """
-title: Gates & norms_50% | a test
-paper: comt
-table: table9
-command: train-lm
-baseline: pre-ln
-seeds: [1, 2, 3]
-settings:
-  data: {corpus: python-docs, vocabulary: 512, sequence_length: 64}
-  train: {steps: 200, batch_size: 8}
-rows:
-  post-ln: {method: post-ln, paper: {c4/130m: 26.95, c4/250m: 1409.79}}
-  pre-ln: {method: pre-ln, paper: {c4/130m: 26.73, c4/250m: 21.92}}
-  pre-ln+comt: {method: comt, paper: {c4/130m: 23.77, c4/250m: null}, paper_increase: {c4/130m: <1%}}
-  pre-ln+own: {method: transponder, in_paper: false}
-columns:
-  c4/130m: {settings: {model: {size: 130m}}}
-  c4/250m: {settings: {model: {size: 250m}}}
-scales:
-  smoke:
-    description: A tiny model
-    settings: {model: {size: tiny}}
-    columns:
-      tiny: {compare_to: c4/130m}
-  paper:
-    description: As published
-"""
-
-RESULT: dict[str, Any] = {
-    "state": "done",
-    "step": 200,
-    "steps": 200,
-    "tokens": 100_000,
-    "loss": 3.0,
-    "galore_perplexity": 30.0,
-    "bits_per_byte": 2.125,
-    "train_loss": 2.9,
-    "parameters": 1_234_567,
-    "extra_parameters": 1000,
-    "extra_parameters_percent": 0.5,
-    "flops": 1.5e12,
-    "train_seconds": 12.5,
-    "tokens_per_second": 8000.0,
-    "mfu": None,
-    "peak_memory_bytes": None,
-    "waiting_share": 0.01,
-    "device": "a test CPU",
-    "git_commit": "0123456789ab",
-}
-
-
-IMAGE_RECIPE = """
-title: Modulators of convolutions
-paper: comt
-table: table8
-command: train-resnet
-metric: accuracy
-baseline: baseline
-seeds: [1, 2, 3]
-settings:
-  model: {size: resnet18}
-  train: {steps: 200, batch_size: 64}
-rows:
-  baseline: {method: addition, paper: {cifar10: 91.12, cifar100: 66.30}}
-  sliding-window:
-    method: comt-sliding-window
-    paper: {cifar10: 91.37, cifar100: 66.75}
-    paper_increase: {cifar10: 1.43%, cifar100: 1.42%}
-  pixel: {method: comt-pixel, paper: {cifar10: 91.30, cifar100: 66.32}, paper_increase: {cifar10: 0.07%}}
-  pixel-4: {method: {name: comt-pixel, hidden: 4}, paper: {cifar10: 90.98, cifar100: 66.14}}
-  own: {method: rezero, in_paper: false}
-columns:
-  cifar10: {settings: {data: {images: cifar10, augmentation: crop-flip}}}
-  cifar100: {settings: {data: {images: cifar100}}}
-scales:
-  smoke:
-    description: Narrow networks
-    settings:
-      model: {width: 16, blocks: [1, 1, 1, 1]}
-      data: {images: glyphs10, size: 16, augmentation: crop, train_images: 4096}
-    columns:
-      glyphs10: {compare_to: cifar10}
-  paper:
-    description: As published
-"""
-
-_OF_TEXT = ("tokens", "tokens_per_second", "galore_perplexity", "bits_per_byte")
-IMAGE_RESULT: dict[str, Any] = {
-    **{key: RESULT[key] for key in RESULT if key not in _OF_TEXT},
-    "images": 12_800,
-    "top5_accuracy": 97.5,
-    "loss": 0.6,
-    "train_loss": 0.55,
-    "parameters": 701_466,
-    "extra_parameters": 9818,
-    "extra_parameters_percent": 1.4,
-    "flops": 2.5e12,
-    "train_seconds": 10.5,
-    "images_per_second": 1219.0,
-}
+RECIPES = {path.stem: path.read_text(encoding="utf-8") for path in (Path(__file__).parent / "recipes").iterdir()}
+RESULTS: dict[str, dict[str, Any]] = json.loads(RECIPES.pop("results"))
 
 
 class Shown:
@@ -133,7 +34,9 @@ class Shown:
 
     def at(self, row: str, column: str | None = None) -> Record:
         """The cell of a row, under the first column if none is named."""
-        return next(each for each in rows_of(self.cells) if each["row"] == row and column in (None, each["column"]))
+        return next(
+            each for each in self.cells.to_dict("records") if each["row"] == row and column in (None, each["column"])
+        )
 
 
 @dataclass
@@ -142,9 +45,9 @@ class Bench:
 
     folder: Path
     name: str = "table9"
-    text: str = RECIPE
+    text: str = RECIPES["table9"]
     metric: str = "perplexity"
-    result: dict[str, Any] = field(default_factory=lambda: RESULT)
+    result: dict[str, Any] = field(default_factory=lambda: RESULTS["text"])
 
     def __post_init__(self) -> None:
         self.runs, self.results = self.folder / "runs", self.folder / "results"
@@ -227,7 +130,7 @@ def mixed(bench: Bench) -> Bench:
 @pytest.fixture
 def images(tmp_path: Path) -> Bench:
     """A table of accuracies, three seeds each: a gain, a loss, a row of which a seed diverged, a row with one seed."""
-    bench = Bench(tmp_path, "table8", IMAGE_RECIPE, "accuracy", IMAGE_RESULT)
+    bench = Bench(tmp_path, "table8", RECIPES["table8"], "accuracy", RESULTS["images"])
     bench.done("baseline", {1: 80.0, 2: 81.0, 3: 80.5}, extra_parameters_percent=0.0)
     bench.done("sliding-window", {1: 80.75, 2: 81.5, 3: 81.25})
     bench.done("pixel", {1: 79.0, 2: 80.25, 3: 79.25}, extra_parameters_percent=0.07)

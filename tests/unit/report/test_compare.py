@@ -1,20 +1,27 @@
-"""`comt compare`: two cells paired by seed, at equal budgets, and what makes it unfair."""
+"""`comt compare` and `comt curves`: cells paired by seed, at equal budgets and step by step."""
 
 from __future__ import annotations
 
+import csv
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner, Result
 
 from comt_cli.app import app
 from comt_cli.errors import UserError
+from comt_cli.report.exhibits.curves import Curves, resolved_since
+from comt_cli.report.frame import runs_frame
 from comt_cli.report.statistics import paired_difference
-from comt_cli.tasks.base import PERCENT
+from comt_cli.tasks import Task
+from comt_cli.tasks.base import PERCENT, POINTS
 
 if TYPE_CHECKING:
     from conftest import Bench
+
 
 BASELINE, OURS = "pre-ln", "pre-ln+comt"
 
@@ -80,3 +87,85 @@ def test_a_run_that_has_not_ended_is_refused(bench: Bench, state: str, said: str
     found = comt(bench, str(bench.directory(BASELINE, 1).path), str(other))
     assert isinstance(found.exception, UserError)
     assert (said in found.exception.message, found.exception.exit_status) == (True, 2)
+
+
+@pytest.fixture(autouse=True)
+def no_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No corpus to hash."""
+    monkeypatch.setattr(Task, "identify", lambda self, settings: ("feedfeedfeedfeed", "c0ffee"))
+
+
+BASELINE, OURS = "pre-ln", "pre-ln+comt"
+
+
+def write_log(bench: Bench, row: str, seed: int, losses: list[float]) -> None:
+    directory = bench.started(row, seed, 1)
+    lines = [{"step": n, "tokens": 512 * n, "loss": loss} for n, loss in enumerate(losses, 1)]
+    directory.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def curves(bench: Bench, quantity: str = "loss") -> pd.DataFrame:
+    specs = bench.specs(seeds=[1, 2, 3], rows=f"{BASELINE},{OURS}")
+    return Curves(quantity).frame(runs_frame(bench.loaded(), specs, bench.runs))
+
+
+def at(found: pd.DataFrame, row: str, step: int) -> Any:
+    return found[(found["row"] == row) & (found["step"] == step)].iloc[0]
+
+
+def test_differences_are_those_of_tables_over_the_seeds_that_both_have(bench: Bench) -> None:
+    base = {1: [8.0, 5.0], 2: [8.25, 5.5], 3: [8.5, 5.25]}
+    ours = {1: [8.0, 4.5], 2: [8.0, 5.25]}
+    for seed, losses in base.items():
+        write_log(bench, BASELINE, seed, losses)
+    for seed, losses in ours.items():
+        write_log(bench, OURS, seed, losses)
+    found = curves(bench)
+    line = at(found, OURS, 2)
+    expected = paired_difference({s: v[1] for s, v in ours.items()}, {s: v[1] for s, v in base.items()}, POINTS)
+    assert expected is not None
+    assert (line["difference"], line["low"], line["high"], line["pairs"]) == (
+        expected.mean,
+        expected.low,
+        expected.high,
+        2,
+    )
+    assert (line["mean"], line["least"], line["greatest"], line["n"], line["tokens"]) == (4.875, 4.5, 5.25, 2, 1024)
+    assert math.isnan(at(found, BASELINE, 2)["difference"])
+    assert found.attrs["findings"][-1] == f"Not drawn, without a log: {OURS}, seeds 3"
+
+
+def interval(low: float, high: float) -> dict[str, float]:
+    return {"low": low, "high": high}
+
+
+def test_resolved_is_from_where_on_all_intervals_lie_on_one_side() -> None:
+    points = [interval(-2, -1), interval(-1, 1), interval(1, 2), interval(-3, -2), interval(-2, -1)]
+    assert resolved_since(points) == (points[3], True)
+    assert resolved_since(points[:3]) == (points[2], False)
+    assert resolved_since(points[:2]) is None
+    assert resolved_since([{"low": None, "high": None}]) is None
+
+
+def test_the_command_draws_what_is_there_and_says_from_when_on_rows_differ(bench: Bench, quick_figures: None) -> None:
+    for seed in (1, 2, 3):
+        write_log(bench, BASELINE, seed, [8 + seed / 10, 6 + seed / 10, 5 + seed / 10, 4 + seed / 10])
+        write_log(bench, OURS, seed, [8 + seed / 10, 6.1, 4.5 + seed / 10, 3.5 + seed / 10])
+    options = ["--runs", str(bench.runs), "--results", str(bench.results), "--rows", f"{BASELINE},{OURS}"]
+    done = CliRunner().invoke(app, ["curves", str(bench.recipe), "--seeds", "1-3", *options])
+    assert done.exit_code == 0, done.output
+    assert f"{OURS}: resolved as lower from step 3, 1.5 k tokens to step 4, so far." in done.output
+    (table,) = bench.results.glob("smoke/*/*-curves-*.csv")
+    with table.open(encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 8
+    assert table.with_suffix(".png").exists()
+
+
+def test_a_damaged_log_is_named_and_not_read_in_part(bench: Bench) -> None:
+    write_log(bench, BASELINE, 1, [3.0, 2.0, 1.0])
+    path = bench.directory(BASELINE, 1).metrics_file
+    first, _, last = path.read_text(encoding="utf-8").splitlines()
+    path.write_text(f"{first}\n{{\n{last}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"metrics\.jsonl, line 2"):
+        curves(bench)

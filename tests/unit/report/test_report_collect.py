@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from comt_cli.report.collect import Cell, Collection, collect, tables_with_runs
-from comt_cli.report.exhibits.table import state
 from comt_cli.runs.directory import RunState
 
 PERPLEXITY = defaultdict(lambda: "perplexity")
@@ -20,18 +19,6 @@ if TYPE_CHECKING:
 
 def cell_of(collection: Collection, row: str) -> Cell:
     return collection.cells[row, "tiny"]
-
-
-def test_values_states_and_averages(mixed: Bench) -> None:
-    collection = collect(mixed.specs(), mixed.runs, PERPLEXITY)
-    assert cell_of(collection, "pre-ln").values("perplexity") == {1: 100.0, 2: 110.0, 3: 105.0}
-    assert cell_of(collection, "pre-ln").state == "done"
-    assert cell_of(collection, "post-ln").values("perplexity") == {1: 120.0, 2: 130.0}
-    assert cell_of(collection, "post-ln").state == "2 done, 1 diverged"
-    assert cell_of(collection, "pre-ln+own").state == "1 done, 1 unfinished, 1 missing"
-    assert cell_of(collection, "pre-ln+comt").average("extra_parameters_percent") == 1.0
-    assert cell_of(collection, "pre-ln+own").average("mfu") is None
-    assert collection.notes == ()
 
 
 def test_a_locked_run_is_running_with_its_progress(bench: Bench) -> None:
@@ -45,7 +32,7 @@ def test_a_locked_run_is_running_with_its_progress(bench: Bench) -> None:
     assert run.progress.speed == 1024.0
     assert run.progress.eta_seconds == pytest.approx(170 * 0.5)
     assert cell.state == "1 running, 2 missing"
-    assert state(cell, "perplexity") == "1 running, 2 missing (step 30 of 200)"
+    assert cell.standing("perplexity") == "1 running, 2 missing (step 30 of 200)"
 
 
 @pytest.mark.parametrize("content", ['{"state": "do', "[]", "{}", ""])

@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,11 +14,13 @@ import pytest
 
 from comt_cli.errors import StorageError
 from comt_cli.files import write_text
-from comt_cli.report.caption import escaped
+from comt_cli.report.caption import in_latex
+from comt_cli.report.frame import frame_csv, frame_of, records_of
 from comt_cli.report.write import write_report
 
 if TYPE_CHECKING:
     from conftest import Bench
+
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -129,18 +130,8 @@ def test_json_holds_the_cells_of_the_csv(mixed: Bench) -> None:
 
 def test_latex_reads_no_sign_of_a_text_as_a_command() -> None:
     signs = {"\\": r"\textbackslash{}", "{": r"\{", "_": r"\_", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#"}
-    assert escaped("".join(signs)) == "".join(signs.values())
-    assert escaped("a\tb e\u0301 ☃") == "a b é U+2603"
-
-
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
-def test_latex_compiles(mixed: Bench) -> None:
-    body = mixed.table().latex + escaped("".join(chr(number) for number in range(0x20, 0x17F)) + "☃αβ…“”‘’≤≥×")
-    document = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}%s\\end{document}"
-    (mixed.folder / "t.tex").write_text(document % body, encoding="utf-8")
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
-    done = subprocess.run(command, cwd=mixed.folder, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stdout
+    assert in_latex("".join(signs)) == "".join(signs.values())
+    assert in_latex("a\tb e\u0301 ☃") == "a b é U+2603"
 
 
 def test_what_was_published_elsewhere_is_a_ratio_beside_ours_and_no_verdict(bench: Bench) -> None:
@@ -151,3 +142,26 @@ def test_what_was_published_elsewhere_is_a_ratio_beside_ours_and_no_verdict(benc
     found = bench.table().at("pre-ln+own")
     assert found["published_percent"] == pytest.approx(-5.0)
     assert found["verdict"] == "worse"
+
+
+def test_a_higher_accuracy_is_the_better_one(images: Bench) -> None:
+    table = images.table()
+    assert {each["row"]: each["verdict"] for each in table.records} == {
+        "baseline": "-",
+        "sliding-window": "agrees",  # higher here and in the paper
+        "pixel": "disagrees",  # lower here, higher in the paper
+        "pixel-4": "diverged here",
+        "own": "one seed",
+    }
+    assert table.best == ["sliding-window"]
+    assert table.at("sliding-window")["difference_points"] == pytest.approx((0.75 + 0.5 + 0.75) / 3)
+    images.done("pixel-4", {1: 79.0, 2: 80.25, 3: 79.25})
+    assert images.table().at("pixel-4")["verdict"] == "agrees"  # lower here and in the paper
+    images.done("baseline", {1: 0.0, 2: 0.0, 3: 0.0})  # which is still a baseline
+    assert images.table().at("sliding-window")["verdict"] == "agrees"
+
+
+def test_a_frame_keeps_whole_numbers_whole_and_what_is_absent_empty() -> None:
+    frame = frame_of([{"count": 2**60, "share": 1 / 3, "_object": {}}, {"count": None, "word": "x"}])
+    assert frame_csv(frame) == f"count,share,word\n{2**60},0.33333333,\n,,x\n"
+    assert records_of(frame)[0] == {"count": 2**60, "share": 1 / 3, "word": None}

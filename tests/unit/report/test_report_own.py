@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,40 +14,20 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from comt_cli.errors import UserError
+from comt_cli.report.caption import in_markdown
 from comt_cli.report.exhibits.table import texts_of
-from comt_cli.report.markdown import escaped
 from comt_cli.report.statistics import stands
 from comt_cli.report.write import write_report
 
 if TYPE_CHECKING:
     from conftest import Bench
 
-OWN = """
-title: How wide must a modulator be?
-command: train-lm
-baseline: pre-ln
-seeds: [1, 2, 3]
-settings:
-  model: {size: tiny}
-  data: {corpus: python-docs, vocabulary: 512, sequence_length: 64}
-  train: {steps: 200, batch_size: 8}
-rows:
-  pre-ln: {method: pre-ln}
-  narrow: {method: comt}
-  wide: {method: {name: comt, hidden: 8}}
-  wider: {method: {name: comt, hidden: 16}}
-columns:
-  tiny: {}
-scales:
-  smoke: {description: Minutes}
-"""
-
 
 @pytest.fixture
 def own(bench: Bench) -> Bench:
     """A recipe without a paper, outside the recipe roots: a gain, a loss, one that is not resolved."""
     bench.recipe = bench.folder / "gates.yaml"
-    bench.recipe.write_text(OWN, encoding="utf-8")
+    shutil.copy(Path(__file__).parent / "recipes" / "gates.yaml", bench.recipe)
     bench.done("pre-ln", {1: 100.0, 2: 110.0, 3: 105.0})
     bench.done("narrow", {1: 95.0, 2: 104.0, 3: 100.0})
     bench.done("wide", {1: 120.0, 2: 132.0, 3: 126.0})
@@ -104,7 +85,7 @@ def test_runs_on_different_data_do_not_stand_in_one_column(own: Bench) -> None:
 def test_escaped_text_is_read_by_markdown_as_it_stands(text: str) -> None:
     """Nothing of a stranger's title becomes a heading, a list, a link, an image, HTML or emphasis."""
     shown = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-    tokens = MarkdownIt("commonmark").enable("table").parse(escaped(text))
+    tokens = MarkdownIt("commonmark").enable("table").parse(in_markdown(text))
     if not shown or shown in ("-", "+"):
         return
     assert [token.type for token in tokens] == ["paragraph_open", "inline", "paragraph_close"]

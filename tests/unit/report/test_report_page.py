@@ -17,6 +17,7 @@ from comt_cli.report.written import Reader, read_lines
 if TYPE_CHECKING:
     from conftest import Bench
 
+
 NAME = '<script>alert("x")</script>'
 
 

@@ -1,26 +1,34 @@
-"""Statistics against values worked out by hand or printed in tables."""
+"""Statistics against values worked out by hand or printed in tables, verdicts, and how numbers look."""
 
 from __future__ import annotations
 
 import math
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from scipy.stats import nct, t, ttest_1samp
 
+from comt_cli.report import format
 from comt_cli.report.statistics import (
     Paired,
     Summary,
+    Verdict,
+    corrected,
     detectable,
     detectable_effect,
     difference,
     holm,
+    judge,
     p_value,
     paired_difference,
+    stands,
     summarise,
 )
+from comt_cli.runs.plan import parse_seeds
+from comt_cli.tasks import tasks
 from comt_cli.tasks.base import PERCENT, POINTS, DifferenceUnit
 
 POSITIVE = st.floats(1e-300, 1e300)
@@ -87,10 +95,6 @@ def test_holm_is_monotone_free_of_order_and_between_no_correction_and_bonferroni
     assert holm({key: p_values[key] for key in random.sample(list(p_values), len(p_values))}) == adjusted
 
 
-def test_holm_by_hand() -> None:
-    assert holm(dict(enumerate([0.01, 0.04, 0.03, 0.005]))) == pytest.approx({0: 0.03, 1: 0.06, 2: 0.06, 3: 0.02})
-
-
 # Two of three runs collapsed: means of percentages would have an interval that ends at -190 %.
 @example([(98.4, 105.1), (376.2, 112.0), (377.0, 126.9)])
 @example([(1.0, 1e5), (1e5, 1.0)])
@@ -145,3 +149,120 @@ def test_there_is_no_ratio_of_what_is_not_positive(number: float) -> None:
     assert difference(1.0, number, PERCENT) is None
     assert difference(number, 1.0, PERCENT) is None
     assert (paired_difference({1: 1.0}, {1: number}, POINTS) is None) == (not math.isfinite(number))
+
+
+LOWER, HIGHER, UNRESOLVED = Paired(-5.0, -8.0, -2.0, 3), Paired(5.0, 2.0, 8.0, 3), Paired(-1.0, -5.0, 3.0, 3)
+ALL_LOST = {"diverged": True, "has_values": False, "difference": None}
+BASELINE_LOST = {"baseline_diverged": True, "has_baseline": False, "difference": None}
+METRICS = {name: metric for task in tasks().values() for name, metric in task.metrics.items()}
+
+
+def judged(*, metric: str = "perplexity", **case: Any) -> Verdict:
+    return judge(**{"difference": LOWER, "paper": 23.0, "paper_baseline": 26.0} | case, metric=METRICS[metric])
+
+
+@pytest.mark.parametrize(
+    ("difference", "paper", "expected"),
+    [
+        (LOWER, 23.0, "agrees"),
+        (HIGHER, 23.0, "disagrees"),
+        (LOWER, 27.0, "disagrees"),
+        (HIGHER, 27.0, "agrees"),
+        (UNRESOLVED, 23.0, "not resolved"),
+        (Paired(0.0, 0.0, 0.0, 2), 23.0, "not resolved"),
+        (Paired(-5.0, -8.0, 0.0, 3), 23.0, "not resolved"),
+        (Paired(-5.0, None, None, 1), 23.0, "one seed (same direction)"),
+        (Paired(5.0, None, None, 1), 23.0, "one seed (opposite direction)"),
+        (Paired(0.0, None, None, 1), 23.0, "one seed (no difference)"),
+        (HIGHER, 1400.0, "agrees"),  # a collapsed row is worse than its baseline
+        (LOWER, 1400.0, "disagrees"),
+    ],
+)
+def test_direction_against_the_papers(difference: Paired, paper: float, expected: str) -> None:
+    assert judged(difference=difference, paper=paper) == expected
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ({"paper": None, "diverged": True}, "diverged"),
+        ({"paper": None, "has_values": False}, "no result"),
+        ({"paper": None, "baseline_diverged": True}, "baseline diverged"),
+        ({"paper": None, "has_baseline": False, "difference": None}, "no baseline"),
+        ({"paper": None, "difference": None}, "no common seed"),
+        ({"diverged": True}, "diverged here"),
+        ({"diverged": True, "paper": 1400.0}, "diverged in both"),
+        ({**ALL_LOST, "paper": 1400.0, "paper_baseline": 1300.0}, "diverged in both"),
+        ({**ALL_LOST, **BASELINE_LOST}, "diverged here"),
+        ({"has_values": False, "difference": None, "has_baseline": False}, "no result"),
+        ({"paper_baseline": None}, "no baseline in the paper"),
+        ({"paper": 1400.0, "paper_baseline": 1300.0}, "both collapsed in the paper"),
+        ({"paper": 26.0}, "equal in the paper"),
+        ({"baseline_diverged": True}, "baseline diverged here"),
+        ({**BASELINE_LOST, "paper_baseline": 1400.0}, "baseline diverged in both"),
+        ({"has_baseline": False, "difference": None}, "no baseline"),
+        ({"difference": None}, "no common seed"),
+        ({"paper": 1400.0, "paper_baseline": 1300.0, "metric": "accuracy"}, "disagrees"),  # which cannot collapse
+    ],
+)
+def test_what_has_no_direction_says_why(case: dict[str, Any], expected: str) -> None:
+    assert judged(**case) == expected
+
+
+@given(
+    mean=st.floats(-50, 50),
+    half=st.floats(0, 50),
+    n=st.integers(1, 9),
+    metric=st.sampled_from(["perplexity", "accuracy"]),
+    baseline=st.sampled_from([None, 23.0, 1400.0]),
+)
+def test_without_a_printed_value_the_interval_alone_decides(mean, half, n, metric, baseline) -> None:
+    """Better or worse is said where the interval lies wholly on that side of zero, and only there."""
+    interval = (None, None) if n == 1 else (mean - half, mean + half)
+    found = judged(difference=Paired(mean, *interval, n), paper=None, paper_baseline=baseline, metric=metric)
+    sign = 0 if n == 1 or mean - half <= 0 <= mean + half else 1 if mean > 0 else -1
+    sign *= -1 if metric == "perplexity" else 1
+    assert found == ("one seed" if n == 1 else {1: "better", 0: "not resolved", -1: "worse"}[sign])
+
+
+def test_the_family_of_holms_correction_is_every_difference_that_a_verdict_was_taken_from() -> None:
+    """Resolved or not, in whatever unit; not one of a row with a seed that diverged, nor of one seed."""
+    cells = {
+        "agrees": (Verdict.agrees, LOWER, PERCENT),
+        "worse": (Verdict.worse, HIGHER, POINTS),
+        "open": (Verdict.not_resolved, UNRESOLVED, PERCENT),
+        "diverged": (Verdict.diverged_here, LOWER, PERCENT),
+        "one seed": (Verdict.one_seed_same, Paired(-5.0, None, None, 1), PERCENT),
+        "baseline": (Verdict.baseline, None, PERCENT),
+    }
+    found = corrected(cells)
+    alone = {key: p_value(cells[key][1], cells[key][2]) for key in ("agrees", "worse", "open")}
+    assert found.keys() == alone.keys()
+    least = min(alone, key=alone.__getitem__)
+    assert found[least] == pytest.approx(3 * alone[least])
+    assert {key: corrected({key: cells[key]})[key] for key in found} == alone
+    assert [stands(p) for p in (None, 0.0499, 0.05, 1.0)] == [False, True, False, False]
+
+
+NUMBERS = {26.734: "26.73", 1409.79: "1409.79", 123456.7: "123457", 9999.996: "10000"}
+SUMMARIES = {(0.123, 3): "26.73 ± 0.12 (3)", (None, 1): "26.73 (1)", (0.0001, 3): "26.73 ± <0.01 (3)",
+             (0.0, 2): "26.73 ± 0.00 (2)"}  # fmt: skip
+SIGNED = {-0.001: "0.00", -11.07: "-11.1", 9.999: "+10.0", -99.96: "-100", 999_999.7: "+1.0e+06", 5174.2: "+5174"}
+SIZES = {812: "812 B", 99_960: "100 kB", 999_999: "1.0 MB", 2e15: "2000 TB"}
+FIELDS = {None: "", 1 / 3: "0.33333333", 1_234_567: "1234567", "a": "a"}
+
+
+def test_numbers() -> None:
+    assert [format.value(number) for number in NUMBERS] == [*NUMBERS.values()]
+    assert [format.summary(Summary(26.734, *each)) for each in SUMMARIES] == [*SUMMARIES.values()]
+    assert [format.signed(number) for number in SIGNED] == [*SIGNED.values()]
+    assert [format.size(number) for number in SIZES] == [*SIZES.values()]
+    assert [format.machine(field) for field in FIELDS] == [*FIELDS.values()]
+    assert format.difference(Paired(-3.21, -4.93, -1.49, 3)) == "-3.21 [-4.93, -1.49]"
+    assert format.difference(Paired(-3.21, None, None, 1)) == "-3.21"
+    assert [format.increase(number) for number in (0.9849, -0.01, -0.001)] == ["+0.98 %", "-0.01 %", "+0.00 %"]
+
+
+@pytest.mark.parametrize("numbers", [[1], [1, 2, 3], [1, 3, 4, 9]])
+def test_seeds_read_back_as_the_option_takes_them(numbers: list[int]) -> None:
+    assert parse_seeds(format.seeds(numbers)) == numbers

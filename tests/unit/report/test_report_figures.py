@@ -1,10 +1,12 @@
-"""The figure of an ablation: which rows are its points, what is said beside them, and what can be seen of them."""
+"""Ablations: which rows are their points, and what can be seen of them; and the maps of attention."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -14,44 +16,20 @@ from comt_cli.files import read_csv
 from comt_cli.methods import catalogue
 from comt_cli.recipe.load import load_recipe
 from comt_cli.report.exhibits.ablation import Ablation, ablation_rows, bar, scale_of
+from comt_cli.report.figures import lines
 from comt_cli.report.frame import runs_frame
 from comt_cli.report.write import write_exhibits, write_report
 
 if TYPE_CHECKING:
     from conftest import Bench
 
-RECIPE = """
-title: Widths
-paper: comt
-table: table9
-command: train-lm
-baseline: baseline
-seeds: [1, 2, 3]
-settings:
-  model: {size: tiny}
-  data: {corpus: python-docs, vocabulary: 512, sequence_length: 64}
-  train: {steps: 200, batch_size: 8}
-rows:
-  baseline: {method: pre-ln, paper: {c4/60m: 33.28, c4/130m: 26.07}}
-  "16": {method: {name: comt, hidden: 16}, paper: {c4/60m: 32.56, c4/130m: 23.82}, paper_increase: {c4/60m: 3%}}
-  "2": {method: {name: comt, hidden: 2}, paper: {c4/60m: 32.69, c4/130m: 23.83}, paper_increase: {c4/60m: <1%}}
-  "8": {method: {name: comt, hidden: 8}, paper: {c4/60m: 32.21, c4/130m: 1088}, paper_increase: {c4/60m: 1.5%}}
-columns:
-  c4/60m: {}
-  c4/130m: {}
-ablations:
-  hidden-size: {rows: ["2", "8"], option: hidden}
-  modules: {}
-  cost: {}
-scales:
-  smoke: {description: Tiny, columns: {tiny: {compare_to: c4/60m}}}
-"""
+
 VALUES = {"baseline": 100.0, "16": 94.0, "2": 97.0, "8": 95.0}
 
 
 @pytest.fixture
 def widths(bench: Bench) -> Bench:
-    return replace(bench, text=RECIPE)
+    return replace(bench, text=(Path(__file__).parent / "recipes" / "widths.yaml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
@@ -75,18 +53,6 @@ def test_an_added_row_is_a_point_if_it_differs_by_the_option_alone(widths: Bench
     loaded = load_recipe(widths.recipe, catalogue(), also=also)
     assert ablation_rows(loaded, "hidden-size") == ["baseline", "16", "2", "8", "64"]
     assert ablation_rows(loaded, "modules")[-1] == "other"
-
-
-def test_what_has_no_value_is_said(widths: Bench) -> None:
-    widths.done("baseline", {1: 100.0, 2: 101.0})
-    assert frame_of(widths).empty, "nothing is drawn before one of its rows has ended"
-    widths.done("2", {1: 97.0, 2: 98.0})
-    widths.diverged("16", 1, 2, 3)
-    frame = frame_of(widths)
-    said = " ".join(Ablation("hidden-size").sentences(frame))
-    assert "Without a value: 8 (missing) and 16 (diverged)." in said
-    ours, *_ = Ablation("hidden-size").draw(frame).axes
-    assert {"missing", "diverged"} <= {text.get_text() for text in ours.texts}
 
 
 @pytest.mark.usefixtures("quick_figures")
@@ -131,3 +97,24 @@ def test_only_what_is_far_worse_than_the_others_is_beyond_the_scale(values, bett
     low, high = scale_of(values, [(min(values) - 1e6, 0.0)], better)
     assert [value for value in values if not low <= value <= high] == beyond
     assert high - low < 100, "a bar that reaches far does not set the scale"
+
+
+def test_the_table_has_the_names_of_the_tokens_and_of_the_regions():
+    weights = np.random.default_rng(1).dirichlet(np.ones(36), size=5)
+    source = ["▁The", "▁train", "▁to", "▁Ha", "noi", *["▁x"] * 31]
+    _, read = lines.draw_attention(weights, ["▁Chuyến", "▁tàu", "▁đi", "▁Hà", "▁Nội"], source)
+    assert list(read["target"]) == ["1 Chuyến", "2 tàu", "3 đi", "4 Hà", "5 Nội"]
+    assert list(read.columns)[:6] == ["target", "1 The", "2 train", "3 to", "4 Ha", "5 -noi"]
+    np.testing.assert_allclose(read.drop(columns="target").to_numpy(), weights, rtol=1e-5)
+    pixels = np.full((48, 48, 3), (229, 207, 158), dtype=np.uint8)
+    pixels[4:12, 8:16] = 255, 210, 0  # nearly as bright as the paper
+    figure, frame = lines.draw_captioned(pixels, "a 7", weights, ["a", "yellow", "square", "7", "</s>"])
+    assert list(frame)[:8] == ["word", "1-1", "1-2", "1-3", "1-4", "1-5", "1-6", "2-1"]
+    np.testing.assert_allclose(frame.drop(columns="word").to_numpy(), weights)
+    colours, ink = figure.axes[1].images
+    assert colours.get_clim() == (0, weights.max())
+    opaque = np.asarray(ink.get_array())[..., 3]
+    assert opaque[4:12, 8:16].min() > 0.7
+    assert opaque.sum() == opaque[4:12, 8:16].sum(), "the paper is bare"
+    with pytest.raises(ValueError, match="35 regions are no square grid"):
+        lines.draw_captioned(pixels, "a", weights[:, :35], ["a"])
