@@ -17,7 +17,7 @@ from comt_cli.report import format
 from comt_cli.report.frame import GRID
 from comt_cli.report.html.prose import Prose
 from comt_cli.report.overview import ENDED, Overview, command, counts, improves, template, values
-from comt_cli.report.written import Reader, Written
+from comt_cli.report.written import Reader, Written, WrittenCell
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,7 @@ class _Page:
             reading=self.prose.html(say.how_to_read()),
             overview=self.overview,
             tallies=[self.prose.html(say.tally(scale)) for scale in self.overview.scales],
+            ranking=ranking(self.overview),
             improves=improves,
             groups=groups,
             palette=[*OKABE_ITO, QUIET],
@@ -159,3 +160,27 @@ class _Page:
             name = place.relative_to(folder).as_posix() if place != folder else folder.name
             figures = [self.prose.figure(path) for path in pictures if path.parent == place]
             yield Part(self._name(place), name, figures=figures)
+
+
+def ranking(overview: Overview) -> dict[str, Any] | None:
+    """The figure of the overview: of the first scale's tables the column with the most differences, the best first.
+    Of each line the cell, and mean and ends of the interval in per cent of the axis, which holds zero."""
+    columns: dict[tuple[str, str], list[WrittenCell]] = {}
+    tables = {one.path: one for one in next(iter(overview.written.values())) if not one.changed_settings}
+    for path, one in tables.items():
+        for cell in one.cells:
+            if cell.difference is not None:
+                columns.setdefault((path, cell.column), []).append(cell)
+    if not columns:
+        return None
+    (path, _), cells = max(columns.items(), key=lambda column: len(column[1]))
+    ends = [[end for end in (each.mean, each.low, each.high) if end is not None]
+            for cell in cells if (each := cell.difference)]  # fmt: skip
+    farthest = 3 * max(abs(mean) for mean, *_ in ends)  # an interval of two seeds would make all others points
+    low = max(-farthest, min(0.0, *map(min, ends)))
+    high = min(farthest, max(0.0, *map(max, ends)))
+    width = high - low or 1.0
+    lines = [(cell, [round(100 * (min(max(end, low), high) - low) / width, 2) for end in each])
+             for cell, each in zip(cells, ends, strict=True)]  # fmt: skip
+    lines.sort(key=lambda line: line[1][0], reverse=cells[0].metric.better == "higher")
+    return {"table": tables[path], "metric": cells[0].metric, "zero": round(-100 * low / width, 2), "lines": lines}
