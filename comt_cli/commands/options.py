@@ -97,11 +97,6 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar=_SETTING, help="Override a setting; repeatable.", autocompletion=completion.settings),
 ]
-_OF_RUNS = "Runs trained with this instead of the recipe's setting; repeatable. table3@steps-12:ROW says the same."
-SetOfRuns = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar=_SETTING, help=_OF_RUNS, autocompletion=completion.settings),
-]
 Rows = Annotated[str | None, typer.Option(metavar="A,B", help="Only these rows.", autocompletion=completion.rows)]
 Columns = Annotated[
     str | None, typer.Option(metavar="A,B", help="Only these columns.", autocompletion=completion.columns)
@@ -120,11 +115,9 @@ Also = Annotated[
 Runs = Annotated[Path, typer.Option(help="Folder of the run directories.", file_okay=False)]
 DEFAULT_RUNS = Path("runs")
 SELECTOR = "a run as recipe:row:column:seed, as far as is needed (table3:pre-ln+comt), or by the beginning of its id"
-RUNS_HELP = (
-    "Runs as recipe:row:column:seed, where what is left out means all; by the beginning of an id; or directories."
-)
-ManyRuns = Annotated[list[str], run_argument(RUNS_HELP, "RUN...")]
-Results = Annotated[Path, typer.Option(help="Folder that the tables and figures are written to.", file_okay=False)]
+SELECTORS = "Runs as recipe:row:column:seed, where what is left out means all, or by the beginning of an id."
+ManyRuns = Annotated[list[str], run_argument(f"{SELECTORS} Or directories.", "RUN...")]
+Results = Annotated[Path, typer.Option(help="Folder that results are written to.", file_okay=False)]
 DEFAULT_RESULTS = Path("runs/results")
 """Not `results`: what a clone comes with is written by `make record` alone."""
 Overwrite = Annotated[
@@ -174,7 +167,6 @@ class OfRuns:
     """The folder of runs, and the runs among them that selectors mean."""
 
     scale: ScaleOfRuns = None
-    set_: SetOfRuns = None
     runs: Runs = DEFAULT_RUNS
 
 

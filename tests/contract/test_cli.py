@@ -24,7 +24,8 @@ COMT = Path(sys.executable).with_name("comt")
 
 def leaves(group, path=()):
     """Every verb that does something, by its words: ("show",), ("bench", "step")."""
-    for name, command in group.commands.items():
+    for name in group.commands:
+        _, command, _ = group.resolve_command(None, [name])
         yield from leaves(command, (*path, name)) if hasattr(command, "commands") else [((*path, name), command)]
 
 

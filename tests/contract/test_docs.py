@@ -109,8 +109,7 @@ def make_complaint(arguments: list[str]) -> str | None:
 def comt_complaint(arguments: list[str]) -> str | None:
     command, name = COMMAND_LINE, "comt"
     while arguments and arguments[0] in getattr(command, "commands", {}):  # comt bench step
-        name, *arguments = arguments
-        command = command.commands[name]
+        name, command, arguments = command.resolve_command(None, arguments)
     if {"-h", "--help"} & set(arguments):
         return None
     if hasattr(command, "commands") and arguments[:1] != ["--version"]:
