@@ -11,12 +11,12 @@ from typing import IO, TYPE_CHECKING, Any
 from comt_cli.errors import StorageError
 from comt_cli.files import Unreadable, read_csv, read_text, write_text
 from comt_cli.recipe.load import LoadedRecipe
-from comt_cli.report import format, words
+from comt_cli.report import format
 from comt_cli.report.cells import only
-from comt_cli.report.exhibits import Exhibit, exhibits, ladder
+from comt_cli.report.exhibits import Exhibit, exhibits
 from comt_cli.report.exhibits.costs import with_costs
 from comt_cli.report.exhibits.table import Table, print_table
-from comt_cli.report.frame import GRID, cells_of, frame_csv, info_of, records_of, runs_frame
+from comt_cli.report.frame import GRID, cells_of, frame_csv, info_of, runs_frame
 from comt_cli.report.terminal import say, say_written
 from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import link_runs
@@ -66,31 +66,6 @@ class Report:
     cells: pd.DataFrame
     files: ReportFiles | None
     unwritten: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """The table as plain data: its cells as in the CSV, its remarks, the paths."""
-        info, trends = info_of(self.cells), ladder.trends(self.cells)
-        metric = self.cells["metric"].iloc[0]
-        return {
-            "title": info.recipe.title,
-            "trained": self.cells.attrs["trained"],
-            "paper": info.paper,
-            "folder": info.folder,
-            "table": info.name,
-            "recipe": info.origin,
-            "scale": info.scale,
-            "metric": metric,
-            "direction": info.task.metrics[metric].better,
-            "baseline": info.baseline,
-            "seeds": list(self.cells.attrs["seeds"]),
-            "cells": records_of(self.cells),
-            "verdict": words.verdict(self.cells),
-            "footnotes": words.footnotes(self.cells),
-            "notes": list(self.cells.attrs["notes"]),
-            **({"ladder": trends} if trends else {}),
-            "files": {key: str(path) for key, path in vars(self.files).items()} if self.files else None,
-            "unwritten": self.unwritten,
-        }
 
 
 def write_report(

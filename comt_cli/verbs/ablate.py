@@ -1,29 +1,23 @@
-"""One question of the papers: the recipes that ask it, its rows, and rows for further values."""
+"""One question of the papers: the recipes that ask it, and their rows that answer it."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 import typer
 
 from comt_cli.commands import options
 from comt_cli.commands.options import Where
 from comt_cli.errors import UserError
-from comt_cli.methods import methods
 from comt_cli.recipe.find import available_recipes, full_name
-from comt_cli.recipe.load import LoadedRecipe
-from comt_cli.recipe.problems import Problem, RecipeError, nearest
-from comt_cli.recipe.schema import NAME_LENGTH, NAME_PATTERN, AblationName
-from comt_cli.recipe.validate import validate
-from comt_cli.recipe.yaml_lines import parse, read
+from comt_cli.recipe.problems import RecipeError, nearest
+from comt_cli.recipe.schema import AblationName
+from comt_cli.recipe.yaml_lines import read
 from comt_cli.report.exhibits.ablation import ablation_rows
 from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_recipe
-from comt_cli.verbs.show import print_plan
-from comt_cli.verbs.train import AFTER_JOBS, read_slurm_site, train_tables
+from comt_cli.verbs.train import train_tables
 
-_VALUES = "Further points: 1,2,64, or sets of projections: only_qk,q_proj+v_proj."
 _RECIPE = "Only this recipe, or this paper's: comt/tableA7, comt."
 
 
@@ -32,7 +26,6 @@ def ablate(
     recipe: Annotated[str | None, typer.Argument(help=_RECIPE, show_default=False)] = None,
     *,
     scale: options.Scale = "smoke",
-    values: Annotated[str | None, typer.Option(metavar="A,B", help=_VALUES)] = None,
     seeds: options.Seeds = None,
     set_: options.Set = None,
     also: options.Also = None,
@@ -42,7 +35,8 @@ def ablate(
     """Train, tabulate and draw an ablation of the papers.
 
     The figure has the metric against what is ablated, ours with error bars and the paper's beside it. Runs that are
-    done, for whichever table, are not trained again. Without a name the ablations are listed, with their recipes.
+    done, for whichever table, are not trained again. Without a name the ablations are listed, with their recipes. A row
+    that --also adds is a further point.
 
     hidden-size is the width of the gates' bottleneck, window-ratio that of CoMT's sliding-window modulators; modules
     are the projections with a gate; granularity: one factor for a token, for every channel, or both; context: gates
@@ -54,9 +48,7 @@ def ablate(
 
       comt ablate hidden-size comt/table5
 
-      comt ablate hidden-size --values 1,64 --seeds 1-3
-
-      comt ablate modules --values only_qk,q_proj+v_proj --dry-run
+      comt ablate hidden-size --also 64='{name: comt, hidden: 64}' --seeds 1-3
     """
     known = _ablations()
     if name is None:
@@ -71,24 +63,14 @@ def ablate(
     if not chosen:
         raise UserError(f"{recipe} has no ablation {name}", nearest(str(recipe), known[name]))
     question: AblationName = name  # type: ignore[assignment]  # a key of a checked schema
-    site = read_slurm_site(where)
-    tables, wanted = [], []
+    tables, wanted, added = [], [], also_rows(also)
     for path in chosen:
-        added = also_rows(also)
         whole = plan_recipe(path, scale, set_, seeds=seeds, also=added, also_fits_all=False)
-        if values is not None:
-            added |= further_rows(whole.loaded, question, values)
-            whole = plan_recipe(path, scale, set_, seeds=seeds, also=added, also_fits_all=False)
         rows = {*ablation_rows(whole.loaded, question), *added}
         tables.append(whole)
         wanted.append(Planned(whole.loaded, scale, [spec for spec in whole.specs if spec.row in rows]))
-    check_added(also_rows(also), (table.loaded for table in tables))
-    if not dry_run:
-        train_tables(tables, wanted, where, site, AFTER_JOBS)
-        return
-    for planned in wanted:
-        print_plan(planned, where, site=site)
-        typer.echo()
+    check_added(added, (table.loaded for table in tables))
+    train_tables(tables, wanted, where, dry_run=dry_run)
 
 
 def _ablations() -> dict[str, dict[str, Path]]:
@@ -104,55 +86,3 @@ def _ablations() -> dict[str, dict[str, Path]]:
         for name in there if isinstance(there, dict) else ():
             found.setdefault(str(name), {})[recipe] = path
     return {name: recipes for name, recipes in found.items() if recipes}
-
-
-def further_rows(loaded: LoadedRecipe, name: AblationName, values: str) -> dict[str, Any]:
-    """Rows for those of the comma-separated `values` that no row has yet: name -> method, as `--also` would add them.
-    Each is the first row that has the ablation's option, with another value, and is called by it, or by the option and
-    its value: `beta_bias--5`. Raises `UserError` where the rows do not differ by one option, or it cannot have a
-    value."""
-    option = loaded.recipe.ablations[name].option
-    if option is None:
-        raise UserError(
-            f"--values {values}: the rows of {loaded.name} differ by more than one option, so {name} has no values",
-            "--also METHOD adds a row of your own.",
-        )
-    first = next(row for row in ablation_rows(loaded, name) if option in loaded.methods[row])
-    texts = list(dict.fromkeys(text.strip() for text in values.split(",") if text.strip()))
-    if not texts:
-        raise UserError(f"--values {values}: there is no value", "for instance 1,2,64")
-    rows: dict[str, Any] = {}
-    for text in texts:
-        taken = loaded.methods | rows
-        method = _with_value(taken[first], option, text)
-        if method not in taken.values():
-            value = "".join(text.split())
-            is_name = re.fullmatch(NAME_PATTERN, value) and len(value) <= NAME_LENGTH and value not in taken
-            rows[value if is_name else f"{option}-{value}"] = method
-    return rows
-
-
-def _with_value(method: dict[str, Any], option: str, text: str) -> dict[str, Any]:
-    """`method` with one option changed, all of them checked by the method's own types. A text may mean a number or a
-    name; of an option that is a list, its entries joined with `+`, or a set's name."""
-    entries = [part.strip() for part in text.split("+")]
-    if isinstance(method[option], list):  # the last is what an error is about
-        meant: list[Any] = [entries] if len(entries) > 1 else [entries, text]
-    else:
-        try:
-            meant = [parse(text, "--values").data]
-        except RecipeError:
-            meant = [text]
-    config = methods()[method["name"]]
-    others = {key: given for key, given in method.items() if key != "name"}
-    problems: list[Problem] = []
-    for value in meant:
-        problems.clear()
-        checked = validate(config, {**others, option: value}, (), lambda _: None, problems)
-        if checked is not None:
-            return {"name": method["name"], **checked.stored()}
-    key, given = problems[0].key or option, method[option]
-    shown = "+".join(map(str, given)) if isinstance(given, list) else str(given)
-    raise UserError(
-        f"--values {text}: {key} of {method['name']}: {problems[0].message}", f"The rows have, for instance, {shown}."
-    )

@@ -35,21 +35,15 @@ def analyze_gates(
     """Draw the values that a trained model's gates take. They are those on a text, a sentence pair, or images.
 
     Of a language model: scalar gates per token across layers, channel-wise gates as surfaces and maps, and mean, spread
-    and saturation per layer and module. Of a translator the same for each stack and branch, on one sentence and what
-    beam search makes of it; of a captioner, on one image, region by region, and word by word. Of an image classifier:
-    maps of its gates beside the images. Of all these: the shares that residual connections give to skip path and
-    branch, and how they mix several streams or earlier outputs. Each as PNG, PDF, caption (text and LaTeX) and the CSV
-    it was drawn from.
+    and saturation per layer and module. Of a translator the same on a sentence and what beam search makes of it; of a
+    captioner, on one image; of an image classifier maps of its gates. Of all these: the shares that residual
+    connections give to skip path and branch. Each as PNG, PDF, caption (text and LaTeX) and the CSV it was drawn from.
 
     Examples:
 
       comt analyze-gates table3:pre-ln+comt
 
-      comt analyze-gates checkpoint.pt --text "The king left the castle." --out figures
-
-      comt analyze-gates sas/table3:sas --text "The train leaves at noon."
-
-      comt analyze-gates sas/table5:sas --images 7,
+      comt analyze-gates sas/table3:sas --text "The train leaves at noon." --out figures
 
       comt analyze-gates table1:pixel:glyphs10-resnet18 --images 3,8,15
     """
@@ -90,9 +84,7 @@ def plot_cosine(
 
       comt plot-cosine table3:pre-ln
 
-      comt plot-cosine SmolLM2-135M-Instruct.Q4_1.gguf --text "Once upon a time"
-
-      comt plot-cosine HuggingFaceTB/SmolLM2-135M
+      comt plot-cosine HuggingFaceTB/SmolLM2-135M --text "Once upon a time"
     """
     source = announced_model(model, of)
     from comt_cli.analysis import verbs
@@ -141,9 +133,7 @@ def plot_images(
 
     Examples:
 
-      comt plot-images glyphs10
-
-      comt plot-images glyphs100 --size 64 --augmentation crop
+      comt plot-images glyphs10 --augmentation crop
 
       comt plot-images imagenet --folder /data/imagenet --augmentation resized-crop-flip
     """

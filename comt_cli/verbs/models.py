@@ -74,8 +74,6 @@ def generate(
 
       comt generate table3:pre-ln+comt --prompt "The function returns"
 
-      comt generate checkpoint.pt --prompt "Once" --prompt "Twice" --samples 3 --temperature 1 --top-p 0.9
-
       comt generate HuggingFaceTB/SmolLM2-135M --prompt "Once" --temperature 0 --precision bf16 --json
     """
     source = announced_model(checkpoint, of, device)
@@ -107,7 +105,7 @@ def translate(
 
       comt translate table3:post-ln -i sentences.en -o sentences.de
 
-      comt translate checkpoint.pt -i sentences.en --beam 8 --alpha 1 --n-best 4 --scores
+      comt translate checkpoint.pt -i sentences.en --beam 8 --n-best 4 --scores
 
       comt translate checkpoint.pt -i sentences.en --attention figures
     """
@@ -156,8 +154,6 @@ def caption(
     Examples:
 
       comt caption sas/table5:sas photo.png
-
-      comt caption checkpoint.pt one.png two.jpg --beam 8 --n-best 4 --scores
 
       comt caption checkpoint.pt one.png --attention figures
     """

@@ -19,10 +19,8 @@ from comt_cli.recipe.load import select
 from comt_cli.report import format
 from comt_cli.report.run_list import computing_seconds, described, print_runs, summary_text
 from comt_cli.report.terminal import say
-from comt_cli.runs.known import KnownRun, Place, Standing, known_runs, remove_runs
-from comt_cli.runs.plan import BY_ID
-from comt_cli.verbs.select import runs_of_table, select_runs
-from comt_cli.verbs.table import recipes_by_name
+from comt_cli.runs.known import KnownRun, Standing, known_runs, remove_runs
+from comt_cli.verbs.select import recipes_by_name, runs_of_table, select_runs
 
 _STATES = "Only runs that stand so: done, diverged, running, unfinished, failed, replaced, unreadable."
 
@@ -47,17 +45,14 @@ def runs(
 
     Examples:
 
-      comt runs
-
       comt runs table3:pre-ln --state done
 
       comt runs --state unfinished,failed --json
     """
-    every = known_runs(runs)
-    found: list[tuple[KnownRun, Place]] = [(run, run.home) for run in every]
+    every, of = known_runs(runs), OfRuns(scale, runs=runs)
+    found = [(run, run.home) for run in every if scale in (None, run.label("scale"))]
     if recipes:
-        found = list(dict.fromkeys(each for recipe in recipes for each in runs_of_table(recipe, runs)))
-    found = [(run, place) for run, place in found if scale in (None, run.label("scale"))]
+        found = list(dict.fromkeys(each for recipe in recipes for each in runs_of_table(recipe, of)))
     states = select(state, list(Standing), "state of runs")
     found = [(run, place) for run, place in found if run.standing in states]
     listed = described(found, recipes_by_name(recipes or ()))
@@ -78,7 +73,7 @@ def runs(
 def rm(
     selectors: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN]...", help=options.RUNS_HELP, autocompletion=completion.selectors),
+        typer.Argument(metavar="[RUN]...", help=options.SELECTORS, autocompletion=completion.selectors),
     ] = None,
     *,
     replaced: Annotated[
@@ -107,7 +102,7 @@ def rm(
     known = known_runs(of.runs)
     chosen = [run for run in known if run.is_replaced and of.scale in (None, run.label("scale"))]
     if selectors:
-        chosen = _meant(selectors, of, known, replaced=replaced)
+        chosen = _meant(selectors, of, replaced=replaced)
     if not chosen:
         typer.echo(f"No run was moved aside below {of.runs}.")
         return
@@ -121,12 +116,11 @@ def rm(
     typer.echo()
     say(f"{summary_text(listed)}{paid}; {format.plural(len(links), 'link')} to them from {tables}.")
     going = {run.name for run in chosen}
-    stay = [run for run in known if run.name not in going and run.spec is not None]
-    started = [run.home.recipe for run in stay if run.spec and any(source.id in going for source in run.spec.sources)]
-    for table, count in Counter(started).items():
-        say(
-            f"{format.plural(count, 'run')} of {table} can then not begin anew before what is deleted is trained again."
-        )
+    left = [run.spec for run in known if run.name not in going and run.spec is not None]
+    started = Counter(f"{spec.paper}/{spec.table}" for spec in left if any(each.id in going for each in spec.sources))
+    for table, count in started.items():
+        what = format.plural(count, "run")
+        say(f"{what} of {table} can then not begin anew before what is deleted is trained again.")
     if dry_run:
         typer.echo("Nothing was deleted.")
         return
@@ -139,27 +133,19 @@ def rm(
     typer.echo(f"deleted {format.plural(len(chosen), 'run')}, {format.size(sum(row['bytes'] for row in listed))}")
 
 
-def _meant(selectors: Sequence[str], of: OfRuns, known: Sequence[KnownRun], *, replaced: bool) -> list[KnownRun]:
-    """The runs of selectors, of folders, and of links or files in them: those that were moved aside, or the others; but
-    by its whole name any. Raises `UserError` where there is none."""
+def _meant(selectors: Sequence[str], of: OfRuns, *, replaced: bool) -> list[KnownRun]:
+    """The runs of selectors: those that were moved aside, or the others; but by its whole name any. Raises `UserError`
+    where there is none."""
     found: dict[str, KnownRun] = {}
     for text in selectors:
-        path = Path(text)
-        if path.exists() or path.is_symlink():
-            folder = path.resolve().parent if path.is_file() else path.resolve()
-            is_run = folder.parent == (of.runs / BY_ID).resolve()
-            here = [run for run in known if is_run and run.name == folder.name]
-            if not here:
-                raise UserError(f"{path} is no run below {of.runs}", "comt rm deletes nothing else.")
-        else:
-            every = select_runs(text, of).runs
-            here = [run for run in every if run.is_replaced == replaced or any(run.name == text for run in every)]
+        every = [each.run for each in select_runs(text, of)]
+        here = {run.name: run for run in every if run.is_replaced == replaced or run.name == text}
         if not here:
             wrong = "is moved aside" if replaced else "is there but those that were moved aside"
             raise UserError(
                 f"{text}: no run of it {wrong}", "comt runs --state replaced lists them; --replaced deletes them."
             )
-        found |= {run.name: run for run in here}
+        found |= here
     return list(found.values())
 
 

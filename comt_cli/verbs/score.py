@@ -54,13 +54,9 @@ def score(
 
     Examples:
 
-      comt score hypotheses.txt references.txt
-
       comt score hypotheses.txt references.txt --metric bleu,bleu_compound --against baseline.txt
 
       comt score sas/table3:sas::1 --against sas/table3:baseline::1
-
-      comt score sas/table3:baseline::1 --against nearest --split unseen
     """
     names = list(dict.fromkeys(name.strip() for name in metric.split(",")))
     problems = [f"there is no metric {name!r}: {nearest(name, METRICS)}" for name in names if name not in METRICS]

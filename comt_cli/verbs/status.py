@@ -23,9 +23,7 @@ from comt_cli.report.terminal import print_progress
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.known import adopt_contents, known_runs
 from comt_cli.runs.plan import parse_seeds, point_in_words, sources_of
-from comt_cli.tasks import tasks
-from comt_cli.verbs.plan import also_rows, check_added, plan_loaded
-from comt_cli.verbs.table import with_settings
+from comt_cli.verbs.plan import also_rows, check_added, plan_loaded, with_settings
 
 DEFAULT_SCALE = "smoke"
 """Of the verbs that train."""
@@ -53,8 +51,6 @@ def status(
     Examples:
 
       comt status
-
-      comt status table3.yaml
 
       comt status table3.yaml --scale small --seeds 1-3
     """
@@ -113,43 +109,33 @@ def _progress(loaded: LoadedRecipe, scale: str, seeds: str | None, runs: Path, *
         specs = adopt_contents(plan_loaded(loaded, scale, seeds=seeds).specs, runs)
     except UserError as error:  # for instance a corpus that is not in the cache
         return _Progress({**place, "error": str(error)})
-    grid, has_trials = loaded.grids.get(scale), loaded.has_trials(scale)
-    beside: list[Run] = []
+    grid, has_trials, beside = loaded.grids.get(scale), loaded.has_trials(scale), list[Run]()
     cell_specs = specs
     if has_trials:
         sweep = read_sweep(loaded, scale, specs, runs)
         cell_specs, trials = sweep.trials, {spec.id for spec in sweep.trials}
         beside = [*collect([spec for spec in sweep.specs if spec.id not in trials], runs, remarks=False).runs()]
-    choose_by = None if grid is None else grid.metric
-    cells = collect(cell_specs, runs, choose_by=choose_by, remarks=not has_trials)
+    cells = collect(cell_specs, runs, choose_by=grid and grid.metric, remarks=not has_trials)
     every = [*cells.runs(), *beside]
     own = {run.spec.id for run in every}
     sources = [*collect([source for source in sources_of(specs) if source.id not in own], runs).runs()]
-    # A job may be queued for a run that has no directory before its data is prepared.
-    at_work = (RunState.running, RunState.unfinished)
-    begun = [run for run in (*every, *sources) if run.state in at_work or not run.spec.is_known]
-    jobs = readable_jobs((run.spec for run in begun), runs)
-    standings = job_standings(jobs.values()) if jobs else {}
-    begun = [run for run in begun if run.state in at_work or run.spec.request in jobs]
+    tables: dict[tuple[str, str], list[Run]] = {}
+    for source in sources:
+        tables.setdefault((f"{source.spec.paper}/{source.spec.table}", source.spec.scale), []).append(source)
     others: dict[str, Counter[str]] = {}
     for run in known_runs(runs) if is_shown else ():
         for name in run.variants if run.label("scale") == scale and not run.is_replaced else ():
             if name.startswith(f"{loaded.name}{MARK}") and name != place["table"]:
                 others.setdefault(name, Counter())[run.standing.value] += 1
-    tables: dict[tuple[str, str], list[Run]] = {}
-    for source in sources:
-        tables.setdefault((f"{source.spec.paper}/{source.spec.table}", source.spec.scale), []).append(source)
-    metrics = {
-        column: grid.metric if grid is not None and has_trials else loaded.recipe.metric_at(scale, column)
-        for column in loaded.columns(scale)
-    }
+    tried = grid.metric if grid is not None and has_trials else None
+    metrics = {column: tried or loaded.recipe.metric_at(scale, column) for column in loaded.columns(scale)}
     data = {
         **place,
         **_counts(every),
         "metric": loaded.recipe.metric,
         "others": {name: dict(counts) for name, counts in sorted(others.items())},
         "cells": cells.as_json(metrics),
-        "open": [_described(run, runs, jobs.get(run.spec.request), standings.get(run.spec.request)) for run in begun],
+        "open": _open([*every, *sources], runs),
         "sources": [{"recipe": name, "scale": at, **_counts(found)} for (name, at), found in tables.items()],
         "notes": list(cells.notes),
     }
@@ -160,6 +146,20 @@ def _counts(every: Sequence[Run]) -> dict[str, int]:
     """The number of runs, and of those in each state."""
     states = Counter(run.state for run in every)
     return {"runs": len(every), **{state.value: states[state] for state in RunState}}
+
+
+def _open(every: Sequence[Run], runs: Path) -> list[dict[str, Any]]:
+    """Those that are at work, were left, or wait in Slurm's queue."""
+    # A job may be queued for a run that has no directory before its data is prepared.
+    at_work = (RunState.running, RunState.unfinished)
+    begun = [run for run in every if run.state in at_work or not run.spec.is_known]
+    jobs = readable_jobs((run.spec for run in begun), runs)
+    standings = job_standings(jobs.values()) if jobs else {}
+    return [
+        _described(run, runs, jobs.get(run.spec.request), standings.get(run.spec.request))
+        for run in begun
+        if run.state in at_work or run.spec.request in jobs
+    ]
 
 
 def _described(run: Run, runs: Path, job: Job | None, standing: JobStanding | None) -> dict[str, Any]:
@@ -220,10 +220,9 @@ def _in_words(run: Mapping[str, Any]) -> str:
     parts.append(f"step {run['step']:,} of {run['steps']:,}")
     if run["loss"] is not None:
         parts.append(f"loss {run['loss']:.3f}")
-    for unit in (task.unit for task in tasks().values()):
-        if run.get(unit.per_second) and run["state"] == "running":
-            parts.append(f"{format.speed(run[unit.per_second])} {unit.name}/s")
-            break
+    speed = next(key for key in run if key.endswith("_per_second"))
+    if run[speed] and run["state"] == "running":
+        parts.append(f"{format.speed(run[speed])} {speed.removesuffix('_per_second')}/s")
     if run["eta_seconds"] is not None:
         parts.append(f"{format.duration(run['eta_seconds'])} to go")
     if run["error"] is not None:

@@ -9,13 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from comt_cli.errors import UserError
-from comt_cli.methods import catalogue
-from comt_cli.recipe.find import find_recipe
-from comt_cli.recipe.load import load_recipe
 from comt_cli.runs.known import Standing, known_runs
 from comt_cli.runs.shared import set_aside
-from tests.shelf import Shelf, comt, shelf, tree
+from tests.shelf import Shelf, comt, shelf
 
 __all__ = ["shelf"]
 
@@ -165,38 +161,3 @@ def test_words_choose_recipes(shelf: Shelf, words, those):
     wanted = [recipe["name"] for recipe in everything if those(recipe["name"], recipe)]
     assert wanted
     assert names(*words) == wanted
-
-
-def test_a_copy_is_a_recipe_of_its_own_with_all_its_comments(shelf: Shelf):
-    result = comt("recipes", "--copy", "table3", "my-table.yaml")
-    assert result.exit_code == 0
-    assert result.output.startswith("wrote my-table.yaml, a copy of ")
-    copy, original = (load_recipe(path, catalogue()) for path in (Path("my-table.yaml"), find_recipe("table3")))
-    assert copy.name == "own/my-table"
-    assert copy.settings == original.settings
-    assert copy.path.read_text() == f"# Copied from comt/table3.yaml.\n{original.path.read_text()}"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("table3",), "--copy takes a recipe and the file to write"),
-        (("table3", "copy.txt"), "a recipe's file ends in .yaml"),
-        (("nonesuch", "copy.yaml"), "there is no recipe nonesuch"),
-        (("table3", "recipes/mine/twin.yaml"), "is there already: nothing was written"),
-        (("table3", "dangling.yaml"), "is there already: nothing was written"),
-        (("elsewhere/papers/table1.yaml", "mine.yaml"), "no setup is called 'own'"),
-    ],
-)
-def test_a_copy_overwrites_nothing_and_is_right_where_it_lies(shelf: Shelf, arguments, says):
-    Path("dangling.yaml").symlink_to("elsewhere.yaml")
-    for folder in ("setups", "papers"):
-        Path("elsewhere", folder).mkdir(parents=True)
-    Path("elsewhere/setups/own.yaml").write_text("train: {batch_size: 4}\n")
-    text = Path("recipes/mine/gates.yaml").read_text().replace("seeds: [1, 2]", "seeds: [1, 2]\nsetup: own")
-    Path("elsewhere/papers/table1.yaml").write_text(text)
-    before = tree(Path())
-    error = comt("recipes", "--copy", *arguments).exception
-    assert isinstance(error, UserError)
-    assert says in str(error)
-    assert tree(Path()) == before

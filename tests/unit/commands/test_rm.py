@@ -77,10 +77,8 @@ def test_it_asks(shelf: Shelf, three, monkeypatch, answer, status, left):
     assert (result.exit_code, len(ids(shelf.runs))) == (status, left)
 
 
-def test_by_id_by_link_and_by_folder(shelf: Shelf, three):
-    link = shelf.runs / shelf.spec("pre-ln", 2).relative_path
-    folder = shelf.runs / "by-id" / three[2]
-    assert comt("rm", three[0][:8], str(link), str(folder), "--yes").exit_code == 0
+def test_by_id(shelf: Shelf, three):
+    assert comt("rm", three[0][:8], three[1], three[2], "--yes").exit_code == 0
     assert tree(shelf.runs) == {"by-id": "/"}
 
 
@@ -127,27 +125,22 @@ def test_replaced_runs(shelf: Shelf, three):
     assert ids(shelf.runs) == {three[1]}
 
 
-@pytest.mark.parametrize("path", [".", "runs", "runs/by-id", "recipes", "keep", "runs/mine", "outside.link"])
+@pytest.mark.parametrize("path", [".", "runs", "runs/by-id", "keep", "runs/mine", "outside.link", "0123456789ab"])
 def test_what_is_no_run_is_never_deleted(shelf: Shelf, three, path):
     Path("keep").mkdir()
     Path("keep/checkpoint.pt").touch()
     Path("outside.link").symlink_to("keep")
+    (shelf.runs / "by-id" / "0123456789ab").symlink_to(Path("keep").resolve())
     before = tree(Path())
-    result = comt("rm", path, "--yes")
-    assert isinstance(result.exception, UserError)
-    assert "is no run below runs" in str(result.exception)
+    assert isinstance(comt("rm", path, "--yes").exception, UserError)
     assert tree(Path()) == before
 
 
-def test_a_link_among_the_runs_that_leads_out_is_no_run(shelf: Shelf, three):
+def test_a_link_in_a_run_is_not_followed(shelf: Shelf, three):
     Path("keep").mkdir()
     Path("keep/precious").touch()
-    (shelf.runs / "by-id" / "0123456789ab").symlink_to(Path("keep").resolve())
-    (shelf.runs / "by-id" / three[0] / "checkpoint.pt").unlink()
     (shelf.runs / "by-id" / three[0] / "inside").symlink_to(Path("keep").resolve())
-    assert "0123456789ab" not in ids(shelf.runs)
     assert comt("rm", "mine/gates", "--yes").exit_code == 0
-    assert comt("rm", "runs/by-id/0123456789ab", "--yes").exception is not None
     assert Path("keep/precious").exists()
 
 

@@ -24,8 +24,6 @@ from comt_cli.recipe.problems import RecipeError
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.shared import shared_runs
 from comt_cli.training import speed
-from comt_cli.verbs.ablate import further_rows
-from comt_cli.verbs.plan import plan_recipe
 
 ROWS = {"post-ln": "post-ln", "pre-ln": "pre-ln"}
 IMAGES = recipe(
@@ -208,36 +206,11 @@ def widths(calls) -> list[tuple]:
 
 def test_an_ablation_trains_its_rows_and_writes_the_whole_table(widths) -> None:
     Path("recipes/mine/bad.yaml").write_text("title: [\n")
-    result = comt("ablate", "hidden-size", "mine", "--seeds", "1-2", "--also", "mix-ln")
+    result = comt("ablate", "hidden-size", "mine", "--seeds", "1-2", "--also", "4={name: comt, hidden: 4}")
     assert result.exit_code == 0, result.output
     assert "mine/bad is left out" in result.stderr, "a broken recipe does not stand in the way"
-    rows = [("one", row, seed) for seed in (1, 2) for row in ("pre-ln", "2", "8", "mix-ln")]
+    rows = [("one", row, seed) for seed in (1, 2) for row in ("pre-ln", "2", "8", "4")]
     assert widths == [("train", rows, 1, None), ("write", "one", False)]
-
-
-def test_values_add_points_of_the_methods_own_types(widths) -> None:
-    # 2 has a row; 64 is another row's name.
-    assert comt("ablate", "hidden-size", "mine", "--values", "1,2,64").exit_code == 0
-    assert [row for _, row, _ in widths[0][1]] == ["pre-ln", "2", "8", "1", "hidden-64"]
-    found = further_rows(plan_recipe("mine/one", "smoke").loaded, "modules", "only_last, only_qk,v_proj,k_proj+q_proj")
-    assert {row: method["sites"] for row, method in found.items()} == {
-        "only_qk": ["q_proj", "k_proj"],
-        "v_proj": ["v_proj"],
-    }
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "said"),
-    [
-        ("hidden-size", "4,0", "--values 0: hidden of comt"),
-        ("hidden-size", " , ", "there is no value"),
-        ("modules", "q_proj+x_proj", "'x_proj' is not one of"),
-        ("context", "3", "the rows of mine/one differ by more than one option"),
-    ],
-)
-def test_a_wrong_value_is_named_and_nothing_is_trained(widths, name, values, said) -> None:
-    assert said in str(refused(comt("ablate", name, "mine", "--values", values)))
-    assert widths == []
 
 
 TRAIN = ("train-lm", "--recipe", "mine/one", "--seeds", "1", "--slurm", "site.yaml")
