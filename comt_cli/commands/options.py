@@ -194,12 +194,9 @@ class Figures:
     results: Results = DEFAULT_RESULTS
 
 
-_FIGURES = "Draw where the model looks at each word: PNG, PDF and CSV."
-
-
 @dataclass(frozen=True)
 class Decoding:
-    """Beam search for texts; None is as the run decodes. `attention` is the folder of figures."""
+    """Beam search for texts; None is as the run decodes."""
 
     beam: Annotated[int | None, typer.Option(min=1, max=1000, help="Hypotheses kept; as the run's if not given.")] = (
         None
@@ -213,5 +210,4 @@ class Decoding:
     scores: Annotated[bool, typer.Option("--scores", help="Score and log-probability before each text, tabbed.")] = (
         False
     )
-    attention: Annotated[Path | None, typer.Option(metavar="FOLDER", file_okay=False, help=_FIGURES)] = None
     device: Device = None

@@ -20,7 +20,6 @@ from comt_cli.files import conversion, open_file, refuse_same
 from comt_cli.training.hardware import check_device_name
 from comt_cli.verbs.select import model_source, run_directories
 
-MOST_FIGURES = 20
 _RUN = options.run_argument(f"A checkpoint.pt or run directory; {options.SELECTOR}.", "RUN")
 _PICTURES = "Pictures (PNG, JPEG) of any size, or, of a model of MSCOCO, files of features (.npy, .npz)."
 _ANY = (
@@ -106,19 +105,12 @@ def translate(
       comt translate table3:post-ln -i sentences.en -o sentences.de
 
       comt translate checkpoint.pt -i sentences.en --beam 8 --n-best 4 --scores
-
-      comt translate checkpoint.pt -i sentences.en --attention figures
     """
     for written in () if out is None else (out, out.with_name(f"{out.name}.part")):
         refuse_same(written, given)
     lines: Iterable[str] = _lines(given)
-    if decoding.attention is not None or str(given) != "-":  # what is wrong with a file is told first
+    if str(given) != "-":  # what is wrong with a file is told first
         lines = list(lines)
-        if decoding.attention is not None and len(lines) > MOST_FIGURES:
-            raise UserError(
-                f"--attention draws at most {MOST_FIGURES} lines, and the input has {len(lines):,}",
-                "Give it a file with the lines that are to be drawn.",
-            )
     source = announced_model(checkpoint, of, decoding.device)
     from comt_cli.verbs import decode
 
@@ -151,11 +143,9 @@ def caption(
 
     A picture is made as large as those of training, whatever its size and shape.
 
-    Examples:
+    Example:
 
-      comt caption sas/table5:sas photo.png
-
-      comt caption checkpoint.pt one.png --attention figures
+      comt caption sas/table5:sas one.png two.jpg --beam 8 --n-best 4 --scores
     """
     if wrong := [error for path in images if (error := check_image(path))]:
         hints = dict.fromkeys(error.hint for error in wrong if error.hint)
