@@ -55,7 +55,7 @@ def compare(
     """Compare two runs, or two cells over their seeds. Shows settings, circumstances, metrics and costs.
 
     Differences are of the second to the first, paired by seed, with the interval and the verdict that tables use, and
-    what so many seeds would show. What makes the comparison unfair is said first. Trains nothing, writes nothing.
+    what so many seeds would show. What makes the comparison unfair is said first.
 
     Examples:
 
@@ -228,10 +228,9 @@ def curves(
 ) -> None:
     """Draw what a recipe's rows learn while they train. Also draws their differences to the baseline at equal steps.
 
-    Means over seeds with their span; differences paired by seed with their 95 % interval, and from when on they are
-    resolved. Of runs that are still training what is there; of a sweep the runs at each row's own best. Writes PNG,
-    PDF, caption and the CSV it was drawn from, beside the recipe's table; of chosen or added rows, columns or
-    seeds under a name of their own. Trains nothing.
+    Means over seeds with their span; differences paired by seed with their 95 % interval. Of runs that are still
+    training what is there; of a sweep the runs at each row's own best. Writes PNG, PDF, caption and CSV beside the
+    recipe's table; of chosen or added rows, columns or seeds under a name of their own.
 
     Examples:
 

@@ -23,10 +23,8 @@ from comt_cli.report.frame import frame_csv
 from comt_cli.report.recipe_figure import RecipeFigure, recipe_figure
 from comt_cli.report.terminal import print_texts, say, say_written
 from comt_cli.report.write import Report, ReportFiles, print_report, write_exhibits, write_report
-from comt_cli.runs.known import known_runs
 from comt_cli.streams import let_go
 from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_selected
-from comt_cli.words import listing
 
 if TYPE_CHECKING:
     pass
@@ -47,13 +45,9 @@ def report(
 ) -> None:
     """Write the tables of finished runs. They are CSV, Markdown and LaTeX, with the papers' numbers beside them.
 
-    Without recipes: every table that has runs. Missing, running and diverged cells say so. Seeds are the recipe's
-    unless --seeds names others. Trains nothing. A table with finished runs that this one lacks is kept. Runs with --set
-    have a table of their own, such as table3@steps-200, which is a name for them here, too. Of a recipe that is a
-    figure it says whether it is drawn; training draws it.
-
-    --overview writes what all tables below the results come to, at every scale, on one page. --html writes one file
-    with every table, verdict and figure there: it needs no network.
+    Without recipes: every table that has runs. Seeds are the recipe's unless --seeds names others. A table with
+    finished runs that this one lacks is kept. Runs with --set have a table of their own, such as table3@steps-200,
+    which is a name for them here, too. Of a recipe that is a figure it says whether it is drawn; training draws it.
 
     Examples:
 
@@ -90,9 +84,10 @@ def _planned(recipes: Sequence[str], of: Selection, runs: Path) -> list[Planned]
     every = () if recipes else tables_with_runs(runs, [*available_recipes()], of.scale, is_set=bool(of.set_))
     named = recipes or [name for name, _ in every]
     if not named:
-        own = sorted({table for run in known_runs(runs) for table in run.tables})
-        of_own = f"of a recipe that came with comt below {runs}, but of {listing(own[:12])}" if own else f"below {runs}"
-        raise UserError(f"there are no runs {of_own}", "comt report FILE writes the table of a recipe file.")
+        raise UserError(
+            f"there are no runs of a recipe that came with comt below {runs}",
+            "comt report FILE writes the table of a recipe file; comt runs lists all runs.",
+        )
     planned = []
     for name in named:
         try:

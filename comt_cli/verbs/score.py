@@ -47,10 +47,9 @@ def score(
 ) -> None:
     """Score translations against references with sacreBLEU. Its signature stands beside every number.
 
-    The files are plain text, neither tokenised nor escaped; only bleu_tokenised takes the tokens that stand there, and
-    splits at spaces alone. A run is scored on what it wrote when it was done. Numbers of different metrics, or with
-    different signatures, cannot be compared. --against prints the p-value of sacreBLEU's paired bootstrap: below 0.05 a
-    difference is rarely chance.
+    The files are plain text, neither tokenised nor escaped, but for bleu_tokenised. A run is scored on what it wrote
+    when it was done. --against prints the p-value of sacreBLEU's paired bootstrap: below 0.05 a difference is rarely
+    chance.
 
     Examples:
 

@@ -48,17 +48,15 @@ def show(
     jobs: options.Jobs = None,
     runs: options.Runs = options.DEFAULT_RUNS,
     plan_for: Annotated[str | None, typer.Option(metavar="GPU", help=_OTHER, show_default=False)] = None,
-    no_cost: Annotated[bool, typer.Option("--no-cost", help="Count nothing: the runs and their state alone.")] = False,
     settings: Annotated[
         str | None, typer.Option(metavar="ROW[,COLUMN]", help=_CELL, autocompletion=completion.rows)
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Print the plan of a recipe: every run and what it costs. That is its parameters and overhead, its tokens or
-    images, FLOPs, time, memory and state.
+    """Print the plan of a recipe: every run and what it costs.
 
-    Parameters and FLOPs are counted on the real model, built without storage, and remembered; beside the extra
-    parameters stands the increase that the paper prints. Trains and downloads nothing.
+    Parameters and FLOPs are counted on the real model, built without storage; beside the extra parameters stands the
+    increase that the paper prints. Trains and downloads nothing.
 
     Examples:
 
@@ -70,46 +68,43 @@ def show(
     """
     where = Where(device, gpus, jobs, runs=runs, plan_for=plan_for)
     if settings is not None:
-        if of.rows or of.columns or of.seeds or no_cost or where != Where(runs=runs):
-            unfit = "--rows, --columns, --seeds, --no-cost, --device, --gpus, --jobs nor --plan-for"
+        if of.rows or of.columns or of.seeds or where != Where(runs=runs):
+            unfit = "--rows, --columns, --seeds, --device, --gpus, --jobs nor --plan-for"
             raise UserError(f"--settings prints the settings of one cell: it goes with neither {unfit}")
         _print_settings(recipe, of, settings, as_json=as_json)
         return
     planned = plan_selected(recipe, of)
-    if plan_for is not None and (device is not None or no_cost):
-        raise UserError("--plan-for goes with neither --device nor --no-cost", "Leave one of them out.")
+    if plan_for is not None and device is not None:
+        raise UserError("--plan-for is another machine's GPU, --device one of this", "Leave one of them out.")
     if as_json:
-        typer.echo(json.dumps(Plan(planned, where, costs=not no_cost).rows, indent=2))
+        typer.echo(json.dumps(Plan(planned, where).rows, indent=2))
     else:
-        print_plan(planned, where, costs=not no_cost)
+        print_plan(planned, where)
 
 
 class Plan:
-    """Every run of a plan, of other tables those first that these start from, as a row of plain data. Without `costs`
-    nothing is counted; of jobs for Slurm, which train elsewhere, no time is estimated. Raises `UserError` where there
-    is no such device, its options do not go together, or a run's model does not fit that of its source."""
+    """Every run of a plan, of other tables those first that these start from, as a row of plain data; without a time
+    where jobs of Slurm train elsewhere. Raises `UserError` where there is no such device, its options do not go
+    together, or a run's model does not fit that of its source."""
 
-    def __init__(self, planned: Planned, where: Where, *, costs: bool = True) -> None:
+    def __init__(self, planned: Planned, where: Where) -> None:
         self.device = None if where.slurm is not None else checked_hardware(where, planned.specs)
         own = adopt_contents(planned.specs, where.runs, ambiguous=True)
-        if costs and any(spec.start is not None for spec in own):
+        if any(spec.start is not None for spec in own):
             from comt_cli.training.checkpoint import check_starts  # and torch
 
             check_starts(own)
         ids = {spec.id for spec in own}
         self.first = [shared.spec for shared in needed_runs(own, where.runs) if shared.id not in ids]
         self.specs = [*self.first, *own]
-        self.estimator = None
-        if costs:
-            count(self.specs)
-            self.estimator = self.device and estimator_for(self.specs, self.device, where)
-        self.rows = [self._row(planned, spec, where, costs=costs) for spec in self.specs]
+        count(self.specs)
+        self.estimator = self.device and estimator_for(self.specs, self.device, where)
+        self.rows = [self._row(planned, spec, where) for spec in self.specs]
 
-    def _row(self, planned: Planned, spec: RunSpec, where: Where, *, costs: bool) -> dict[str, Any]:
-        train, directory, source = spec.settings.train, RunDirectory.of(where.runs, spec), spec.start and spec.start.run
+    def _row(self, planned: Planned, spec: RunSpec, where: Where) -> dict[str, Any]:
+        train, directory, network = spec.settings.train, RunDirectory.of(where.runs, spec), accounting.cost_of(spec)
         share = math.ceil(train.batch_size / where.gpus)
-        network = accounting.cost_of(spec) if costs else None
-        found = self.estimator.of(spec) if self.estimator is not None else None
+        source, estimated = spec.start and spec.start.run, self.estimator and self.estimator.of(spec)
         try:
             state = directory.state().value
         except UserError:  # `comt status` says why
@@ -125,17 +120,16 @@ class Plan:
             "data_content": spec.data_content,
             "start": source.id if source is not None and source.is_known else None,
             "method": spec.method,
-            "parameters": network and network.parameters,
-            "extra_parameters": network and network.extra_parameters,
-            "extra_parameters_percent": network and round(network.extra_parameters_percent, 4),
+            "parameters": network.parameters,
+            "extra_parameters": network.extra_parameters,
+            "extra_parameters_percent": round(network.extra_parameters_percent, 4),
             "paper_increase": planned.loaded.printed_increase(planned.scale, spec.row, spec.column) if is_own else None,
             "steps": train.steps,
             spec.task.unit.name: train.steps * train.batch_size * spec.task.positions(spec.settings),
-            "flops": network and accounting.total_flops(spec),
-            "estimated_memory_bytes": network
-            and accounting.training_bytes(spec, min(train.micro_batch_size or share, share)),
-            "estimated_seconds": found and round(found.seconds, 1),
-            "estimated_from": found and found.source,
+            "flops": accounting.total_flops(spec),
+            "estimated_memory_bytes": accounting.training_bytes(spec, min(train.micro_batch_size or share, share)),
+            "estimated_seconds": estimated and round(estimated.seconds, 1),
+            "estimated_from": estimated and estimated.source,
             "state": state,
             "directory": str(directory.shown) if spec.is_known else None,
         }
@@ -200,10 +194,10 @@ def _left(states: Iterable[str]) -> int:
     return sum(state not in ENDED for state in states)
 
 
-def print_plan(planned: Planned, where: Where, *, costs: bool = True, fresh: bool = False) -> None:
+def print_plan(planned: Planned, where: Where, *, fresh: bool = False) -> None:
     """Print the plan as a table a column, and the time that all of it takes; for Slurm, how many runs are jobs. Runs
     that are there are trained anew if `fresh`. Raises as `Plan`."""
-    plan = Plan(planned, where, costs=costs)
+    plan = Plan(planned, where)
     recipe, estimator = planned.loaded.recipe, plan.estimator
     say(f"{recipe.title} ({planned.loaded.name}), scale {planned.scale}")
     say(recipe.scales[planned.scale].description)
@@ -221,10 +215,8 @@ def print_plan(planned: Planned, where: Where, *, costs: bool = True, fresh: boo
     before = f", {len(plan.first)} of them to start from" if plan.first else ""
     summary = f"{plural(len(states), 'run')}{before}, {_left(states.values())} to do"
     typer.echo()
-    if where.slurm is not None:
+    if estimator is None or plan.device is None:
         say(summary + AT_SLURM)
-    elif estimator is None or plan.device is None:
-        say(f"{summary}. Costs were not counted.")
     else:
         time = time_in_words(plan.specs, [row["state"] for row in plan.rows], estimator)
         say(f"{summary}, about {time} on {plan.device.words}.")
@@ -281,20 +273,18 @@ def print_all(tables: Sequence[Planned], where: Where) -> None:
 
 
 def _print_column(column: str, first: RunSpec, rows: Sequence[dict[str, Any]]) -> None:
-    counted, has_costs = first.task.unit.name, rows[0]["parameters"] is not None
+    counted = first.task.unit.name
     texts: dict[str, list[str]] = {column: [row["row"] for row in rows], "seed": [str(row["seed"]) for row in rows]}
     for key in first.point:
         texts[key.partition(".")[2]] = [_shown(row["grid"][key]) for row in rows]
-    if has_costs:
-        texts["parameters"] = [f"{row['parameters']:,}" for row in rows]
-        texts["+%"] = [f"{row['extra_parameters_percent']:z.2f}" for row in rows]
-        texts["paper's"] = [row["paper_increase"] or "-" for row in rows]
+    texts["parameters"] = [f"{row['parameters']:,}" for row in rows]
+    texts["+%"] = [f"{row['extra_parameters_percent']:z.2f}" for row in rows]
+    texts["paper's"] = [row["paper_increase"] or "-" for row in rows]
     texts[counted] = [short_count(row[counted]) for row in rows]
-    if has_costs:
-        texts["FLOPs"] = [f"{row['flops']:.2g}" for row in rows]
-        if rows[0]["estimated_seconds"] is not None:
-            texts["time"] = [duration(row["estimated_seconds"]) for row in rows]
-        texts["memory"] = [_memory(row["estimated_memory_bytes"]) for row in rows]
+    texts["FLOPs"] = [f"{row['flops']:.2g}" for row in rows]
+    if rows[0]["estimated_seconds"] is not None:
+        texts["time"] = [duration(row["estimated_seconds"]) for row in rows]
+    texts["memory"] = [_memory(row["estimated_memory_bytes"]) for row in rows]
     texts["state"] = [row["state"] for row in rows]
     print_texts([*texts], zip(*texts.values(), strict=True), left=[head in (column, "state") for head in texts])
 

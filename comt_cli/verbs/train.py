@@ -1,5 +1,5 @@
-"""The verbs that train, and `comt reproduce`: what is selected of recipes, sweeps among them, is checked, its cost
-told, trained here or submitted to Slurm, and their tables and figures written."""
+"""The verbs that train: what is selected of recipes, sweeps among them, is checked, its cost told, trained here or
+submitted to Slurm, and their tables and figures written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import sleep
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -20,9 +20,12 @@ from comt_cli.commands.options import Selection, Where
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.files import check_writable
 from comt_cli.methods import catalogue
-from comt_cli.recipe.find import available_recipes
+from comt_cli.recipe.find import available_recipes, full_name
 from comt_cli.recipe.load import load_recipe, select
-from comt_cli.recipe.problems import nearest
+from comt_cli.recipe.problems import RecipeError, nearest
+from comt_cli.recipe.schema import AblationName
+from comt_cli.recipe.yaml_lines import read
+from comt_cli.report.exhibits.ablation import ablation_rows
 from comt_cli.report.exhibits.sweep import SweepState, read_sweep
 from comt_cli.report.overview import write_overview
 from comt_cli.runs.directory import RunDirectory, RunState
@@ -33,7 +36,7 @@ from comt_cli.tasks import Task
 from comt_cli.training.processes import StopSignal, is_main_process, launched_by_torchrun
 from comt_cli.training.trackers import tracking
 from comt_cli.verbs import report
-from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_loaded, plan_selected
+from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_loaded, plan_recipe, plan_selected
 from comt_cli.verbs.show import print_all, print_plan, sweep_cost
 from comt_cli.words import plural
 
@@ -82,10 +85,9 @@ def reproduce(
 ) -> None:
     """Train every recipe that has the scale. Writes their tables, their figures, and the overview of them all.
 
-    All recipes are checked before the first run; those without the scale, and without --sweeps those that first try
-    values for every row, are named and skipped. Their runs form one queue, in which a training that several tables
-    need stands once. What is done already is not done again, and a run that fails does not stop the others: the same
-    command can be given again, and on several machines at once.
+    All recipes are checked before the first run; those without the scale are named and skipped. Their runs form one
+    queue, in which a training that several tables need stands once. What is done already is not done again, and a run
+    that fails does not stop the others: the same command can be given again, and on several machines at once.
 
     Examples:
 
@@ -277,3 +279,72 @@ def _submit(specs: Sequence[RunSpec], where: Where, site: Site, *, fresh: bool) 
             typer.echo(f"{plural(total, 'run')}: {listed}")
     elsewhere = "" if where.runs == Path("runs") else f" --runs {where.runs}"
     typer.echo(f"To follow them: comt status{elsewhere}, with the same --seeds and --also")
+
+
+_RECIPE = "Only this recipe, or this paper's: comt/tableA7, comt."
+
+
+def ablate(
+    name: Annotated[str | None, typer.Argument(help="The question: see above.", show_default=False)] = None,
+    recipe: Annotated[str | None, typer.Argument(help=_RECIPE, show_default=False)] = None,
+    *,
+    scale: options.Scale = "smoke",
+    seeds: options.Seeds = None,
+    set_: options.Set = None,
+    also: options.Also = None,
+    where: Where,
+    dry_run: options.DryRun = False,
+) -> None:
+    """Train, tabulate and draw an ablation of the papers.
+
+    The figure has the metric against what is ablated, beside the paper's. A row that --also adds is a further point.
+    Without a name the ablations are listed, with their recipes.
+
+    hidden-size is the width of the gates' bottleneck, window-ratio that of CoMT's sliding-window modulators; modules
+    are the projections with a gate; granularity: one factor for a token, for every channel, or both; context: gates
+    that see their input against learned constants; sigmoid: Transponder's learnable one against a fixed one; gate-form
+    and gate-start: SAS's scaling gate; placement-norm: gates before and after a norm; residual-norm: the norm in SAS's
+    third term; cost: the gain at equal cost, against plain networks made wider.
+
+    Examples:
+
+      comt ablate hidden-size comt/table5
+
+      comt ablate hidden-size --also 64='{name: comt, hidden: 64}' --seeds 1-3
+    """
+    known = _ablations()
+    if name is None:
+        for ablation, recipes in known.items():
+            typer.echo(f"{ablation:<15}  {', '.join(recipes)}")
+        return
+    if name not in known:
+        listed = "; ".join(f"{ablation} ({', '.join(recipes)})" for ablation, recipes in known.items())
+        raise UserError(f"no recipe has an ablation {name!r}", f"There are {listed}.")
+    meant = {recipe, full_name(recipe)} if recipe is not None else {*known[name]}
+    chosen = [path for each, path in known[name].items() if meant & {each, each.partition("/")[0]}]
+    if not chosen:
+        raise UserError(f"{recipe} has no ablation {name}", nearest(str(recipe), known[name]))
+    question: AblationName = name  # type: ignore[assignment]  # a key of a checked schema
+    tables, wanted, added = [], [], also_rows(also)
+    for path in chosen:
+        whole = plan_recipe(path, scale, set_, seeds=seeds, also=added, also_fits_all=False)
+        rows = {*ablation_rows(whole.loaded, question), *added}
+        tables.append(whole)
+        wanted.append(Planned(whole.loaded, scale, [spec for spec in whole.specs if spec.row in rows]))
+    check_added(added, (table.loaded for table in tables))
+    train_tables(tables, wanted, where, dry_run=dry_run)
+
+
+def _ablations() -> dict[str, dict[str, Path]]:
+    """Ablation -> recipe -> file, in the order of the schema. A recipe that cannot be read is named and left out."""
+    found: dict[str, dict[str, Path]] = {name: {} for name in get_args(AblationName)}
+    for recipe, path in available_recipes().items():
+        try:
+            data = read(path).data
+        except RecipeError as error:
+            typer.echo(f"comt: {recipe} is left out: {error.message}", err=True)
+            continue
+        there = data.get("ablations") if isinstance(data, dict) else None
+        for name in there if isinstance(there, dict) else ():
+            found.setdefault(str(name), {})[recipe] = path
+    return {name: recipes for name, recipes in found.items() if recipes}

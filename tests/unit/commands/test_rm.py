@@ -77,11 +77,6 @@ def test_it_asks(shelf: Shelf, three, monkeypatch, answer, status, left):
     assert (result.exit_code, len(ids(shelf.runs))) == (status, left)
 
 
-def test_by_id(shelf: Shelf, three):
-    assert comt("rm", three[0][:8], three[1], three[2], "--yes").exit_code == 0
-    assert tree(shelf.runs) == {"by-id": "/"}
-
-
 def _hold(path: Path, held, release) -> None:
     with RunDirectory(path).lock():
         held.set()
@@ -177,11 +172,8 @@ def test_what_is_not_chosen_stays_to_the_byte(data):
         before = tree(Path())
         remove_runs(chosen, shelf.runs)
         gone = {f"runs/by-id/{run.name}" for run in chosen} | {str(link) for run in chosen for link in run.links}
-        left = {
-            path: content
-            for path, content in before.items()
-            if not any(path == each or path.startswith(f"{each}/") for each in gone)
-        }
+        left = {path: content for path, content in before.items()
+                if not any(path == each or path.startswith(f"{each}/") for each in gone)}  # fmt: skip
         after = tree(Path())
         assert _files(left) == _files(after)
         assert set(after) <= set(left)

@@ -84,16 +84,6 @@ def widths(*arguments: str):
     return show("widths.yaml", "--device", "cpu", *arguments)
 
 
-def test_without_costs_nothing_is_counted(monkeypatch):
-    monkeypatch.setattr("comt_cli.models.counting.count", None)
-    result = widths("--no-cost", "--set", "train.deterministic=false")
-    assert result.stderr == ""
-    assert "8 runs, 8 to do. Costs were not counted." in result.stdout
-    rows = json.loads(widths("--no-cost", "--json").stdout)
-    assert [row["parameters"] for row in rows] == [None] * 8
-    assert {row["state"] for row in rows} == {"missing"}
-
-
 def test_times_are_of_each_run_and_of_as_many_at_once_as_asked():
     rows = json.loads(widths("--json", "--jobs", "2").stdout)
     assert [row["estimated_seconds"] for row in rows] == [round(row["flops"] / 1e9, 1) for row in rows]
