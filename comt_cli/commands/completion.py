@@ -1,10 +1,9 @@
-"""Completion by the shell, torch-free: a function gets the beginning of a word and returns the words that fit.
-
-A recipe that cannot be read offers nothing: there is no place for an error on a line that is being typed.
-"""
+"""Completion by the shell, torch-free: a function gets the beginning of a word and returns the words that fit. A recipe
+that cannot be read offers nothing."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -28,15 +27,13 @@ def scales(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def rows(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Rows of the recipes on the line, and those that `--also` adds there, after the last comma."""
-    added = [argument.partition("=")[0] for argument in ctx.params.get("also") or ()]
-    return _listed([*_names(ctx, "rows"), *added], incomplete)
+    """Rows of the recipes on the line, after the last comma."""
+    return _listed(_names(ctx, "rows"), incomplete)
 
 
 def columns(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Columns of the recipes on the line, at the scale on the line."""
-    scale = ctx.params.get("scale") or "smoke"
-    return _listed(_names(ctx, "scales", scale, "columns") or _names(ctx, "columns"), incomplete)
+    """Columns of the recipes on the line and of their scales, after the last comma."""
+    return _listed(_names(ctx, "columns"), incomplete)
 
 
 def methods(incomplete: str) -> list[str]:
@@ -74,24 +71,27 @@ def listed(module: str, constant: str) -> Callable[[str], list[str]]:
     return lambda incomplete: _listed(getattr(importlib.import_module(f"comt_cli.{module}"), constant), incomplete)
 
 
-def _names(ctx: typer.Context, *keys: str) -> list[str]:
-    """The names in a group of the recipes on the line, which are not checked: that would take too long."""
+def _names(ctx: typer.Context, group: str) -> list[str]:
+    """The names in a group of the recipes on the line, and in that of their scales. Recipes are not checked: that would
+    take too long."""
     from comt_cli.errors import UserError
     from comt_cli.recipe.find import find_recipe, split_variant
     from comt_cli.recipe.yaml_lines import read
 
     # What stands before an option that has no value yet is left in `args`.
     given = next(filter(None, map(ctx.params.get, ("recipe", "recipe_", "recipes"))), None) or ctx.args
-    found: dict[str, None] = {}
+    found: list[Any] = []
     for name in [given] if isinstance(given, str) else given:
-        try:
-            data: Any = read(find_recipe(split_variant(name)[0])).data
-        except (UserError, OSError):
-            continue
-        for key in keys:
-            data = data.get(key) if isinstance(data, dict) else None
-        found |= dict.fromkeys(data if isinstance(data, dict) else ())
-    return [*found]
+        with contextlib.suppress(UserError, OSError):
+            data = read(find_recipe(split_variant(name)[0])).data
+            for each in (data, *_group(data, "scales").values()):
+                found += _group(each, group)
+    return found
+
+
+def _group(data: Any, key: str) -> dict[str, Any]:
+    found = data.get(key) if isinstance(data, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def _short(names: Iterable[str]) -> list[str]:

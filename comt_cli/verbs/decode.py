@@ -106,7 +106,9 @@ def translate_lines(source: str, lines: Iterable[str], out: Path | None, decodin
     file, done = None, 0
     if out is not None:
         lines = list(lines)
-        file, done = _part_file(lines, chosen, out, scores=decoding.scores, model=_stamp(source))
+        file = PartFile(out, f"comt translate {_key(source, chosen, lines, scores=decoding.scores)}")
+        if done := file.resume(translation.POOL * chosen.n_best) // chosen.n_best:
+            typer.echo(f"comt: {file.part} has the first {done:,} of {len(lines):,} lines", err=True)
         lines = lines[done:]
     numbers = count(done + 1)
     for pool in using.pools(lines, chosen, done + 1):
@@ -120,24 +122,13 @@ def translate_lines(source: str, lines: Iterable[str], out: Path | None, decodin
         file.finish()
 
 
-def _part_file(
-    lines: Sequence[str], chosen: translation.Options, out: Path, *, scores: bool, model: object
-) -> tuple[PartFile, int]:
-    """The file that the output is written to, and the number of lines that an earlier call has translated."""
-    decode = chosen.decode.model_dump(mode="json")
-    key = sha256(canonical_json([model, decode, chosen.n_best, scores, *lines]))
-    file = PartFile(out, f"comt translate {key}")
-    done = file.resume(translation.POOL * chosen.n_best) // chosen.n_best
-    if done:
-        typer.echo(f"comt: {file.part} has the first {done:,} of {len(lines):,} lines", err=True)
-    return file, done
-
-
-def _stamp(checkpoint: str) -> list[object]:
-    """The checksums of the records of a file of weights, which stay where it is copied, linked or mounted elsewhere."""
-    path = Path(checkpoint)
+def _key(source: str, chosen: translation.Options, lines: Sequence[str], *, scores: bool) -> str:
+    """The hash of all that the output depends on: of the weights the checksums of their records, which stay where the
+    file is copied, linked or mounted elsewhere."""
+    path = Path(source)
     with ZipFile(path / "checkpoint.pt" if path.is_dir() else path) as archive:
-        return [(info.filename, info.CRC) for info in archive.infolist()]
+        model = [(info.filename, info.CRC) for info in archive.infolist()]
+    return sha256(canonical_json([model, chosen.decode.model_dump(mode="json"), chosen.n_best, scores, *lines]))
 
 
 def caption_images(source: str, images: Sequence[Path], decoding: Decoding) -> None:

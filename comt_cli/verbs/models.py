@@ -119,16 +119,15 @@ def translate(
 
 def _lines(given: Path) -> Iterator[str]:
     """The lines of a file, or of the standard input as they come. Raises `UserError` at what cannot be read."""
-    is_standard = str(given) == "-"
+    is_standard, number, line = str(given) == "-", 0, b""
     try:
         with nullcontext(sys.stdin.buffer) if is_standard else open_file(given) as handle:
             for number, line in enumerate(handle, 1):
-                try:
-                    yield line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-                except UnicodeDecodeError:
-                    name = "the standard input" if is_standard else given
-                    hint = f"Convert it, for instance: {conversion(given, line if number == 1 else b'')}"
-                    raise UserError(f"{name} is not UTF-8 text (line {number:,})", hint) from None
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+    except UnicodeDecodeError:
+        name = "the standard input" if is_standard else given
+        hint = f"Convert it, for instance: {conversion(given, line if number == 1 else b'')}"
+        raise UserError(f"{name} is not UTF-8 text (line {number:,})", hint) from None
     except OSError as error:
         raise UserError(f"--input {given} cannot be read: {error.strerror or error}") from None
 

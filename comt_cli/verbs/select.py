@@ -138,7 +138,7 @@ def _tell(text: str, found: Sequence[Found], *, each: bool = True) -> None:
 def _several(text: str, found: Sequence[Found]) -> UserError:
     return UserError(
         f"{text} could be any of {len(found)} runs\n{_listing(found, text)}",
-        "Say more: recipe@settings:row:column:seed, --scale, --set, or the beginning of an id.",
+        "Say more: recipe@settings:row:column:seed, --scale, or the beginning of an id.",
     )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -15,14 +14,10 @@ from comt_cli.campaign import estimate
 from comt_cli.campaign.estimate import Estimator
 from comt_cli.campaign.executor import check_training
 from comt_cli.campaign.processes import runs_at_once
-from comt_cli.commands import completion, options
+from comt_cli.commands import options
 from comt_cli.commands.options import Selection, Where
 from comt_cli.errors import UserError
-from comt_cli.methods import catalogue
 from comt_cli.models import accounting
-from comt_cli.recipe.find import find_recipe
-from comt_cli.recipe.load import LoadedRecipe, load_recipe, select
-from comt_cli.recipe.merge import Origin
 from comt_cli.report.exhibits.sweep import read_sweep
 from comt_cli.report.terminal import print_texts, say
 from comt_cli.runs.directory import ENDED, RunDirectory
@@ -31,12 +26,11 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import needed_runs, shared_runs
 from comt_cli.training.hardware import Hardware, hardware, planned_hardware
 from comt_cli.training.processes import check_share
-from comt_cli.verbs.plan import Planned, also_rows, plan_selected
+from comt_cli.verbs.plan import Planned, plan_selected
 from comt_cli.words import duration, plural, short_count
 
 AT_SLURM = ": each a job for Slurm, but those that are in its queue."
 _OTHER = "Time and memory on --gpus of another machine: h200, h100, a100 ..."
-_CELL = "Print every setting of one cell instead, with the file and line that it comes from."
 
 
 def show(
@@ -48,9 +42,6 @@ def show(
     jobs: options.Jobs = None,
     runs: options.Runs = options.DEFAULT_RUNS,
     plan_for: Annotated[str | None, typer.Option(metavar="GPU", help=_OTHER, show_default=False)] = None,
-    settings: Annotated[
-        str | None, typer.Option(metavar="ROW[,COLUMN]", help=_CELL, autocompletion=completion.rows)
-    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Print the plan of a recipe: every run and what it costs.
@@ -64,15 +55,9 @@ def show(
 
       comt show transponder/table2 --scale paper --columns c4/130m --plan-for h100 --gpus 8
 
-      comt show table3.yaml --settings pre-ln+comt --set train.steps=200
+      comt show table3.yaml --rows pre-ln+comt --set train.steps=200 --json
     """
     where = Where(device, gpus, jobs, runs=runs, plan_for=plan_for)
-    if settings is not None:
-        if of.rows or of.columns or of.seeds or where != Where(runs=runs):
-            unfit = "--rows, --columns, --seeds, --device, --gpus, --jobs nor --plan-for"
-            raise UserError(f"--settings prints the settings of one cell: it goes with neither {unfit}")
-        _print_settings(recipe, of, settings, as_json=as_json)
-        return
     planned = plan_selected(recipe, of)
     if plan_for is not None and device is not None:
         raise UserError("--plan-for is another machine's GPU, --device one of this", "Leave one of them out.")
@@ -120,6 +105,7 @@ class Plan:
             "data_content": spec.data_content,
             "start": source.id if source is not None and source.is_known else None,
             "method": spec.method,
+            "settings": spec.settings.model_dump(mode="json"),
             "parameters": network.parameters,
             "extra_parameters": network.extra_parameters,
             "extra_parameters_percent": round(network.extra_parameters_percent, 4),
@@ -292,62 +278,6 @@ def _print_column(column: str, first: RunSpec, rows: Sequence[dict[str, Any]]) -
 def _memory(size: float) -> str:
     """`3.4 GiB`, of narrow networks `12 MiB`."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 / 10 else f"{size / 2**20:.0f} MiB"
-
-
-def _print_settings(recipe: str, of: Selection, cell: str, *, as_json: bool) -> None:
-    """Print the settings of a recipe's `cell`: a row and, where the scale has several columns, a column:
-    `pre-ln,c4/130m`."""
-    path, also = find_recipe(recipe), also_rows(of.also)
-    loaded = load_recipe(path, catalogue(), of.set_ or (), of.scale, also, sweep=of.sweep or ())
-    select(of.scale, map(str, loaded.recipe.scales), "scale")
-    row, comma, column = cell.partition(",")
-    (row,) = select(row, loaded.recipe.rows, "row")
-    columns = list(loaded.columns(of.scale))
-    if not comma and len(columns) > 1:
-        raise UserError(f"--settings {cell}: say under which column", f"for instance {row},{columns[0]}")
-    (column,) = select(column, columns, "column") if comma else columns
-    found = list(_settings_of(loaded, of.scale, row, column))
-    if as_json:
-        keys = ("key", "value", "given_by")
-        typer.echo(json.dumps([dict(zip(keys, setting, strict=True)) for setting in found], indent=2))
-        return
-    typer.echo(f"{loaded.name}, scale {of.scale}: {row} under {column}\n")
-    texts = [(key, "-" if value is None else _shown(value), given_by) for key, value, given_by in found]
-    print_texts(["setting", "value", "given by"], texts, left=[True] * 3)
-
-
-def _settings_of(loaded: LoadedRecipe, scale: str, row: str, column: str) -> Iterator[tuple[str, Any, str]]:
-    """Key, value and what gave it (`FILE:LINE`, an argument, or `default`), of the method and the settings. What a
-    named size decides has its number."""
-    stands = loaded.document.data["rows"][row]["method"]
-    for key, value in loaded.methods[row].items():
-        is_given = key == "name" or (isinstance(stands, dict) and key in stands)
-        path = ("rows", row, "method", key)
-        origin = Origin(path, loaded.document) if path[:2] in loaded.document.lines else Origin(argument="--also")
-        yield f"method.{key}", value, _place(loaded, origin) if is_given else "default"
-    settings, origins = loaded.settings[scale][row, column], loaded.origins[scale][row, column]
-    grid = loaded.grids.get(scale)
-    tried = [] if grid is None or grid.seeds else [grid.of(point) for point in loaded.points[scale][row, column]]
-    shape = settings.model.shape()
-    for section, values in settings.model_dump(mode="json").items():
-        for key, value in values.items():
-            name = f"{section}.{key}"
-            if tried and name in tried[0]:
-                every = [point[name] for point in tried]
-                several = [each for number, each in enumerate(every) if each not in every[:number]]
-                yield name, several, _place(loaded, origins[name])
-            elif section == "model" and value is None and hasattr(shape, key):
-                yield name, getattr(shape, key), f"size {settings.model.size}"
-            else:
-                yield name, value, _place(loaded, origins[name]) if name in origins else "default"
-
-
-def _place(loaded: LoadedRecipe, origin: Origin) -> str:
-    if origin.argument is not None:
-        return origin.argument
-    path = (loaded.path if origin.source is None else Path(origin.source)).resolve()
-    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f"{shown}:{origin.line}" if origin.line is not None else str(shown)
 
 
 def _shown(value: Any) -> str:

@@ -157,7 +157,6 @@ def bash(line: str) -> dict[str, str]:
         ("comt train-lm --scale s", {"smoke", "small"}),
         ("comt show sas/table4", {"sas/table4.yaml"}),
         ("comt train-lm --recipe table3 --rows pre-ln,pre", {"pre-ln,pre-ln+comt", "pre-ln,pre-ln+transponder"}),
-        ("comt train-lm --recipe table3 --also half-gate=comt --rows pre-ln,ha", {"pre-ln,half-gate"}),
         ("comt show table1 --rows sl", {"sliding-window"}),  # the recipe stands before the option, without a name
         ("comt train-lm --recipe table3 --scale paper --columns c4/1", {"c4/130m", "c4/1b"}),
         ("comt train-resnet --recipe table1 --set train.mi", {"train.milestones=", "train.min_lr_ratio="}),

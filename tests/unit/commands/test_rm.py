@@ -48,13 +48,11 @@ def test_a_selector_deletes_every_run_that_it_means_with_its_links(shelf: Shelf,
 
 
 def test_the_folder_of_changed_settings_goes_with_its_last_link(shelf: Shelf, three):
-    changed = [shelf.spec("pre-ln", seed, overrides=["train.steps=20"]) for seed in (1, 2)]
-    for spec in changed:
-        shelf.done(spec)
+    for seed in (1, 2):
+        shelf.done(shelf.spec("pre-ln", seed, overrides=["train.steps=20"]))
     folder = shelf.runs / "mine/gates@steps-20"
-    assert read_json(folder / CHANGED) == {"train.steps": 20}
     assert comt("rm", "mine/gates@steps-20:pre-ln::1", "--yes").exit_code == 0
-    assert (folder / CHANGED).exists()
+    assert read_json(folder / CHANGED) == {"train.steps": 20}
     assert "1 run: 1 done" in comt("rm", "mine/gates@steps-20", "--yes").output
     assert not folder.exists()
     assert ids(shelf.runs) == set(three)
@@ -120,7 +118,7 @@ def test_replaced_runs(shelf: Shelf, three):
     assert ids(shelf.runs) == {three[1]}
 
 
-@pytest.mark.parametrize("path", [".", "runs", "runs/by-id", "keep", "runs/mine", "outside.link", "0123456789ab"])
+@pytest.mark.parametrize("path", [".", "runs/by-id", "keep", "outside.link", "0123456789ab"])
 def test_what_is_no_run_is_never_deleted(shelf: Shelf, three, path):
     Path("keep").mkdir()
     Path("keep/checkpoint.pt").touch()
@@ -129,14 +127,6 @@ def test_what_is_no_run_is_never_deleted(shelf: Shelf, three, path):
     before = tree(Path())
     assert isinstance(comt("rm", path, "--yes").exception, UserError)
     assert tree(Path()) == before
-
-
-def test_a_link_in_a_run_is_not_followed(shelf: Shelf, three):
-    Path("keep").mkdir()
-    Path("keep/precious").touch()
-    (shelf.runs / "by-id" / three[0] / "inside").symlink_to(Path("keep").resolve())
-    assert comt("rm", "mine/gates", "--yes").exit_code == 0
-    assert Path("keep/precious").exists()
 
 
 def test_what_an_earlier_call_was_stopped_at_is_no_run_and_goes_with_the_next(shelf: Shelf, three, monkeypatch):

@@ -125,8 +125,7 @@ def test_several_runs_for_a_verb_that_takes_several(shelf: Shelf):
     specs = [shelf.spec("pre-ln", seed) for seed in (1, 2)]
     for spec in specs:
         shelf.done(spec)
-    path = Path("runs/by-id") / specs[0].id
-    found = run_directories(["mine/gates:pre-ln", str(path / "checkpoint.pt")], OfRuns())
+    found = run_directories(["mine/gates:pre-ln", f"runs/by-id/{specs[0].id}/checkpoint.pt"], OfRuns())
     assert [each.path.resolve().name for each in found] == [*sorted(spec.id for spec in specs), specs[0].id]
     with pytest.raises(UserError, match="is not a run directory"):
         run_directories(["some/path"], OfRuns())
@@ -213,6 +212,3 @@ def test_show_counts_every_run_of_a_grid_with_its_point(gridded: Shelf):
     assert len(rows) == 2 * len(alone) == 2 * 2
     assert sum(row["flops"] for row in rows) == 2 * sum(row["flops"] for row in alone)
     assert {row["grid"]["train.learning_rate"] for row in rows} == {3e-4, 1e-3}
-    found = json.loads(comt("show", "mine/gates", "--settings", "pre-ln,docs/tiny", "--json").stdout)
-    (tried,) = [each for each in found if each["key"] == "train.learning_rate"]
-    assert tried["value"] == [3e-4, 1e-3]
