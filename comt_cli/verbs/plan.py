@@ -94,7 +94,7 @@ def plan_recipe(
 
 def plan_selected(recipe: str, of: Selection, **more: Any) -> Planned:
     """`plan_recipe` with the options of the command line, and what else that takes."""
-    selection = {"rows": of.rows, "columns": of.columns, "seeds": of.seeds}
+    selection: dict[str, Any] = {"rows": of.rows, "columns": of.columns, "seeds": of.seeds}
     return plan_recipe(recipe, of.scale, of.set_, also=also_rows(of.also), sweep=of.sweep, **selection, **more)
 
 

@@ -255,7 +255,7 @@ def _progress(loaded: LoadedRecipe, scale: str, seeds: str | None, runs: Path, *
         sweep = read_sweep(loaded, scale, specs, runs)
         cell_specs, trials = sweep.trials, {spec.id for spec in sweep.trials}
         beside = [*collect([spec for spec in sweep.specs if spec.id not in trials], runs, remarks=False).runs()]
-    cells = collect(cell_specs, runs, choose_by=grid and grid.metric, remarks=not has_trials)
+    cells = collect(cell_specs, runs, choose_by=None if grid is None else grid.metric, remarks=not has_trials)
     every = [*cells.runs(), *beside]
     own = {run.spec.id for run in every}
     sources = [*collect([source for source in sources_of(specs) if source.id not in own], runs).runs()]

@@ -1,4 +1,4 @@
-"""Plans of recipes: every run with its cost, time and state; several recipes as one queue; the settings of a cell."""
+"""Plans of recipes: every run with its cost, time and state; several recipes as one queue."""
 
 from __future__ import annotations
 
@@ -83,13 +83,14 @@ class Plan:
         self.first = [shared.spec for shared in needed_runs(own, where.runs) if shared.id not in ids]
         self.specs = [*self.first, *own]
         count(self.specs)
-        self.estimator = self.device and estimator_for(self.specs, self.device, where)
+        self.estimator = None if self.device is None else estimator_for(self.specs, self.device, where)
         self.rows = [self._row(planned, spec, where) for spec in self.specs]
 
     def _row(self, planned: Planned, spec: RunSpec, where: Where) -> dict[str, Any]:
         train, directory, network = spec.settings.train, RunDirectory.of(where.runs, spec), accounting.cost_of(spec)
         share = math.ceil(train.batch_size / where.gpus)
-        source, estimated = spec.start and spec.start.run, self.estimator and self.estimator.of(spec)
+        source = spec.start.run if spec.start is not None else None
+        estimated = self.estimator and self.estimator.of(spec)
         try:
             state = directory.state().value
         except UserError:  # `comt status` says why
