@@ -15,9 +15,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from comt_cli.commands import completion
 
-INDENT = 4
-"""Columns before an example; running text has two."""
-
 
 class _Help:
     """Help of a docstring as click prints it, but an example, which begins with the program's name, on a line of its
@@ -27,15 +24,8 @@ class _Help:
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write the docstring, paragraph by paragraph."""
-        formatter.write_paragraph()
-        with formatter.indentation():
-            for number, paragraph in enumerate(inspect.cleandoc(self.help or "").split("\n\n")):
-                if number:
-                    formatter.write_paragraph()
-                if paragraph.startswith("  comt "):
-                    formatter.write(f"{' ' * INDENT}{paragraph.strip()}\n")
-                else:
-                    formatter.write_text(" ".join(paragraph.split()))
+        self.help = inspect.cleandoc(self.help or "").replace("\n\n  comt ", "\n\n\b\n  comt ")  # \b: as it is
+        super().format_help_text(ctx, formatter)  # type: ignore[misc]
 
 
 class Verb(_Help, TyperCommand):

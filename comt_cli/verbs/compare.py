@@ -197,10 +197,8 @@ def _metrics(base: Cell, other: Cell) -> Iterator[Line]:
         if ends is not None:
             would = f"{ends[0]:+.3g} or {ends[1]:+.3g} {unit.sign}"
         found = {"baseline": sides[0], "run": sides[1], "unit": unit.name, "difference": paired, "p_value": p}
-        yield (
-            [*texts, difference, interval, verdict, would],
-            {"key": key, **found, "detectable": ends, "verdict": verdict},
-        )
+        found |= {"detectable": ends, "verdict": verdict}
+        yield [*texts, difference, interval, verdict, would], {"key": key, **found}
 
 
 def _text(side: Summary) -> str:

@@ -150,5 +150,4 @@ def _print_details(recipe: dict[str, Any]) -> None:
 
 
 def _print_wrapped(text: str, indent: str) -> None:
-    lines = textwrap.fill(text, 78, initial_indent=indent, subsequent_indent="    ", break_on_hyphens=False)
-    typer.echo(lines)
+    typer.echo(textwrap.fill(text, 78, initial_indent=indent, subsequent_indent="    ", break_on_hyphens=False))

@@ -30,6 +30,10 @@ from comt_cli.verbs.plan import also_rows, check_added, plan_loaded, with_settin
 from comt_cli.verbs.select import recipes_by_name, runs_of_table, select_runs
 
 _STATES = "Only runs that stand so: done, diverged, running, unfinished, failed, replaced, unreadable."
+DEFAULT_SCALE = "smoke"
+"""Of the verbs that train."""
+_BEGUN = [state.value for state in RunState if state is not RunState.missing]
+_SHOWN = ("error", *_BEGUN, "open", "notes", "others")
 
 
 def runs(
@@ -168,11 +172,6 @@ def _refuse_at_work(chosen: Sequence[KnownRun], runs: Path) -> None:
             raise UserError(message, "scancel takes a job from the queue.")
 
 
-DEFAULT_SCALE = "smoke"
-"""Of the verbs that train."""
-_BEGUN = [state.value for state in RunState if state is not RunState.missing]
-
-
 def status(
     recipes: options.Recipes = None,
     *,
@@ -211,7 +210,7 @@ def status(
                 progress = _progress(loaded, each, seeds, runs, is_shown=is_named and each == main)
                 if at is not None and "error" in progress.data:
                     raise UserError(progress.data["error"])
-                if at is not None or progress.is_begun:
+                if at is not None or any(map(progress.data.get, _SHOWN)):
                     shown.append(progress)
         except UserError as error:
             if is_named:
@@ -235,11 +234,6 @@ class _Progress(NamedTuple):
     data: dict[str, Any]
     cells: Collection | None = None
     metrics: Mapping[str, str] = {}
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether there is anything to show of it."""
-        return "error" in self.data or any(self.data[key] for key in (*_BEGUN, "open", "notes", "others"))
 
 
 def _progress(loaded: LoadedRecipe, scale: str, seeds: str | None, runs: Path, *, is_shown: bool) -> _Progress:

@@ -263,7 +263,7 @@ def _print_column(column: str, first: RunSpec, rows: Sequence[dict[str, Any]]) -
     counted = first.task.unit.name
     texts: dict[str, list[str]] = {column: [row["row"] for row in rows], "seed": [str(row["seed"]) for row in rows]}
     for key in first.point:
-        texts[key.partition(".")[2]] = [_shown(row["grid"][key]) for row in rows]
+        texts[key.partition(".")[2]] = [str(row["grid"][key]) for row in rows]
     texts["parameters"] = [f"{row['parameters']:,}" for row in rows]
     texts["+%"] = [f"{row['extra_parameters_percent']:z.2f}" for row in rows]
     texts["paper's"] = [row["paper_increase"] or "-" for row in rows]
@@ -279,7 +279,3 @@ def _print_column(column: str, first: RunSpec, rows: Sequence[dict[str, Any]]) -
 def _memory(size: float) -> str:
     """`3.4 GiB`, of narrow networks `12 MiB`."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 / 10 else f"{size / 2**20:.0f} MiB"
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
