@@ -301,7 +301,9 @@ class SelectedTable:
             trials = loaded.grids[scale].seeds if scale in loaded.grids else ()
             seeds = {run.seed for run in self.known if run.seed is not None}
             with contextlib.suppress(UserError):  # its data cannot be identified: nothing was trained on it here either
-                specs = plan(loaded, scale, seeds=sorted(seeds - {*trials}))
+                specs = [
+                    spec for spec in plan(loaded, scale, seeds=sorted(seeds - {*trials})) if spec.seed not in trials
+                ]
                 found |= {name: spec for spec in specs for name in (spec.id, spec.request)}
         return found
 
