@@ -196,7 +196,13 @@ def _metrics(base: Cell, other: Cell) -> Iterator[Line]:
             interval = "-" if paired.low is None else f"[{paired.low:+.3g}, {paired.high:+.3g}]"
         if ends is not None:
             would = f"{ends[0]:+.3g} or {ends[1]:+.3g} {unit.sign}"
-        found = {"baseline": sides[0], "run": sides[1], "unit": unit.name, "difference": paired, "p_value": p}
+        found: dict[str, Any] = {
+            "baseline": sides[0],
+            "run": sides[1],
+            "unit": unit.name,
+            "difference": paired,
+            "p_value": p,
+        }
         found |= {"detectable": ends, "verdict": verdict}
         yield [*texts, difference, interval, verdict, would], {"key": key, **found}
 
