@@ -9,7 +9,6 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 import typer
@@ -29,18 +28,18 @@ VERBS = {
     "recipes": ("verbs.recipes", "List the recipes, one a line."),
     "show": ("verbs.show", "Print the plan of a recipe: every run and what it costs."),
     **{command: ("verbs.train", str(type(task).__doc__)) for command, task in tasks().items()},
-    "ablate": ("verbs.ablate", "Train, tabulate and draw an ablation of the papers."),
-    "status": ("verbs.status", "Show how far the runs of each table are."),
+    "ablate": ("verbs.train", "Train, tabulate and draw an ablation of the papers."),
+    "status": ("verbs.runs", "Show how far the runs of each table are."),
     "runs": ("verbs.runs", "List every run, with its metric or state."),
     "rm": ("verbs.runs", "Delete runs: their folders, and the links of all tables."),
     "report": ("verbs.report", "Write the tables of finished runs."),
     "curves": ("verbs.compare", "Draw what a recipe's rows learn while they train."),
     "compare": ("verbs.compare", "Compare two runs, or two cells over their seeds."),
     "reproduce": ("verbs.train", "Train every recipe that has the scale."),
-    "analyze-gates": ("verbs.figures", "Draw the values that a trained model's gates take."),
-    "plot-cosine": ("verbs.figures", "Draw how alike every layer's input and output are."),
-    "plot-gradients": ("verbs.figures", "Draw the L2 norm of every convolution's gradient."),
-    "plot-images": ("verbs.figures", "Draw images of the training split as a network sees them."),
+    "analyze-gates": ("verbs.models", "Draw the values that a trained model's gates take."),
+    "plot-cosine": ("verbs.models", "Draw how alike every layer's input and output are."),
+    "plot-gradients": ("verbs.models", "Draw the L2 norm of every convolution's gradient."),
+    "plot-images": ("verbs.models", "Draw images of the training split as a network sees them."),
     "diagnose": ("lab.diagnose", "Look at residual connections before any training."),
     "generate": ("verbs.models", "Let a model continue a text."),
     "translate": ("verbs.models", "Translate lines with a trained model by beam search."),
@@ -56,7 +55,7 @@ VERBS = {
 
 
 @functools.cache
-def _command(name: str) -> Any:
+def _verb(name: str) -> Any:
     """The verb of that name, whose file is imported for it."""
     module = importlib.import_module(f"comt_cli.{VERBS[name][0]}")
     common: dict[str, Any] = {"pretty_exceptions_short": True, "rich_markup_mode": None}
@@ -66,39 +65,18 @@ def _command(name: str) -> Any:
     return get_command_from_info(CommandInfo(name, cls=Verb, callback=grouped(function)), **common)
 
 
-class _Verbs(Mapping[str, Any]):
-    def __getitem__(self, name: str) -> Any:
-        if name not in VERBS:
-            raise KeyError(name)
-        return _command(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(VERBS)
-
-    def __len__(self) -> int:
-        return len(VERBS)
-
-
 class _Program(VerbGroup):
-    """The program, whose verbs are imported one by one."""
+    """The program. Help and completion read stand-ins; the file of a verb is imported when that is called."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.commands = _Verbs()  # type: ignore[assignment]
+        lines = {name: f"{help.partition('. ')[0].rstrip('.')}." for name, (_, help) in VERBS.items()}
+        self.commands = {name: Verb(name, help=line, short_help=line) for name, line in lines.items()}
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """The verbs, none of which is imported for it."""
-        return [*VERBS]
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """The verbs that fit, by stand-ins that have their help: importing them would take longer than a key."""
-        self.commands = {name: Verb(name, help=line) for name, (_, line) in VERBS.items()}
-        return super().shell_complete(ctx, incomplete)
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Click's own, without importing the verbs."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, f"{help.partition('. ')[0].rstrip('.')}.") for name, (_, help) in VERBS.items()])
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The verb that is called, in place of its stand-in."""
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, _verb(name) if name in VERBS else None, rest
 
 
 app = typer.Typer(
@@ -145,7 +123,8 @@ def _common(
 
 
 def main() -> None:
-    """Run the command line, and end the process with its status."""
+    """Run the command line, and end the process with its status. A `UserError` prints its message and hint, without a
+    traceback."""
     try:
         _run()
     except SystemExit as ended:
@@ -157,7 +136,6 @@ def main() -> None:
 
 
 def _run() -> None:
-    """Run the command line. A `UserError` prints its message and hint, without a traceback, and sets the status."""
     mend_streams()
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # else it is ignored in the background of a script
         signal.signal(signal.SIGINT, signal.default_int_handler)  # so that what is half written is removed
@@ -185,8 +163,9 @@ def _run() -> None:
 
 def _tell(error: UserError) -> NoReturn:
     """Print an error, and end with its status."""
+    colour = "red" if sys.stderr.isatty() else None
     for line in printed_lines(f"comt: {error.message}", sys.stderr):
-        typer.secho(line, err=True, fg="red" if sys.stderr.isatty() else None)
+        typer.secho(line, err=True, fg=colour)
     for line in printed_lines(f"  {error.hint}" if error.hint else "", sys.stderr):
         typer.echo(line, err=True)
     sys.exit(error.exit_status)

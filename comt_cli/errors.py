@@ -13,13 +13,10 @@ class UserError(Exception):
 
     exit_status = 2
 
-    def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, hint: str | None = None, *more: object) -> None:
+        super().__init__(message, hint, *more)  # all arguments: errors travel between the processes of a run
         self.message = message
         self.hint = hint
-
-    def __reduce__(self) -> tuple[object, ...]:  # errors travel between the processes of a distributed run
-        return type(self), (self.message, self.hint)
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\n  {self.hint}"
@@ -29,12 +26,9 @@ class RunInterrupted(UserError):
     """A run was stopped by a signal after it saved its state; the exit status is the shell's 128 + signal."""
 
     def __init__(self, message: str, hint: str | None, signal_number: int) -> None:
-        super().__init__(message, hint)
+        super().__init__(message, hint, signal_number)
         self.signal_number = signal_number
         self.exit_status = 128 + signal_number
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.message, self.hint, self.signal_number)
 
 
 class StorageError(UserError):

@@ -21,9 +21,6 @@ import platformdirs
 
 from comt_cli.errors import StorageError, UserError
 
-LARGEST_FILE = 256 * 2**20
-"""Bytes of the largest file that is read at once where no other limit is given; the metrics of a long run are fewer."""
-
 
 class Unreadable(ValueError):
     """A file that is there and is not what it should be. The message says why, and leaves the naming to the caller."""
@@ -101,18 +98,19 @@ def open_file(path: Path) -> io.BufferedReader:
     return path.open("rb")
 
 
-def read_bytes(path: Path, largest: int = LARGEST_FILE) -> bytes:
+def read_bytes(path: Path, largest: int | None = None) -> bytes:
     """The content of an ordinary file. Raises `FileNotFoundError`, and `Unreadable` where it is no file, has more than
     `largest` bytes, or the system refuses."""
     try:
         with open_file(path) as handle:
-            if (size := os.fstat(handle.fileno()).st_size) <= largest:
-                return handle.read(largest)
+            content = handle.read() if largest is None else handle.read(largest + 1)
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         raise Unreadable(getattr(error, "strerror", None) or str(error)) from error
-    raise Unreadable(f"it has {size:,} bytes; {largest:,} are the most that are read")
+    if largest is not None and len(content) > largest:
+        raise Unreadable(f"it has more than {largest:,} bytes")
+    return content
 
 
 def if_damaged(hint: str, error: BaseException | None) -> str | None:
@@ -124,10 +122,10 @@ def if_damaged(hint: str, error: BaseException | None) -> str | None:
     return hint
 
 
-def read_text(path: Path, largest: int = LARGEST_FILE) -> str:
+def read_text(path: Path) -> str:
     """The text of an ordinary UTF-8 file, without the byte order mark that Windows puts at its start. Raises as
     `read_bytes` does, and `Unreadable` where it is not UTF-8."""
-    content = read_bytes(path, largest)
+    content = read_bytes(path)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -151,9 +149,9 @@ def read_csv(path: Path) -> list[dict[str, str]]:
         raise Unreadable(f"it is no CSV: {error}") from error
 
 
-def read_json(path: Path, largest: int = LARGEST_FILE) -> Any:
+def read_json(path: Path) -> Any:
     """The value in a JSON file. Raises as `read_text` does, and `Unreadable` where it is not JSON."""
-    return parse_json(read_text(path, largest))
+    return parse_json(read_text(path))
 
 
 def parse_json(text: str) -> Any:
@@ -197,3 +195,26 @@ def write_changed(path: Path, text: str) -> None:
         if read_text(path) == text:
             return
     write_text(path, text)
+
+
+class Cache:
+    """Values that took time to find, in the cache folder by all that they depend on; both are JSON's. What was found by
+    another `version` of the code, or is damaged, was never there; on a disk that refuses nothing is kept."""
+
+    def __init__(self, name: str, version: str) -> None:
+        self.folder = cache_folder() / name / sha256(version)[:16]
+
+    def get(self, key: Any) -> Any:
+        """The value that was put there for `key`; None if there is none."""
+        with contextlib.suppress(OSError, Unreadable):
+            return read_json(self._path(key))
+        return None
+
+    def put(self, key: Any, value: Any) -> None:
+        """Keep `value`, if the disk lets us."""
+        with contextlib.suppress(OSError, StorageError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(self._path(key), value)
+
+    def _path(self, key: Any) -> Path:
+        return self.folder / f"{sha256(canonical_json(key))[:32]}.json"

@@ -9,8 +9,6 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-PACKAGE = "comt"
-
 
 def install_extra(extra: str) -> str:
     """The command for an extra of this project: from its own folder where it is installed from one, else what the
@@ -28,10 +26,7 @@ def install_package(*requirements: str) -> str:
 
 def requirements_of(extra: str) -> list[str]:
     """The requirements of an extra of the installed package; the extra's name itself where they are not known."""
-    try:
-        stated = metadata.requires(PACKAGE) or []
-    except metadata.PackageNotFoundError:
-        stated = []
+    stated = metadata.requires("comt") or []
     marked = re.compile(rf"""^(?P<wanted>[^;]+);.*extra\s*==\s*['"]{re.escape(extra)}['"]""")
     return [found["wanted"].strip() for each in stated if (found := marked.match(each))] or [extra]
 

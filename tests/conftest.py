@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import isolation
-import library_warnings
 
 _MADE = isolation.isolate()  # before torch, matplotlib and the others read where their caches are
 
@@ -67,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Warnings are errors, but for those that are not about this program. Tests close terminals: under nohup the signal
     would be ignored."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    for rule in library_warnings.rules():
+    for rule in isolation.ignored_warnings():
         config.addinivalue_line("filterwarnings", rule)
 
 

@@ -36,6 +36,10 @@ class Page(HTMLParser):
         self.close()
         assert self._open == [], "elements that are not closed"
 
+    def _cells(self) -> list[str]:
+        table = self.tables[-1]
+        return table.rows[-1] if "tbody" in self._open else table.headings
+
     def handle_starttag(self, tag, attributes):
         while self._open and self._open[-1] in IMPLIED.get(tag, ()):
             self._open.pop()
@@ -48,8 +52,7 @@ class Page(HTMLParser):
             self.tables[-1].rows.append([])
         if tag in ("th", "td"):
             self.tables[-1].scopes.append((tag, dict(attributes).get("scope")))
-            into = self.tables[-1].rows[-1] if "tbody" in self._open else self.tables[-1].headings
-            into.append("")
+            self._cells().append("")
         if tag == "script":
             self.scripts.append("")
 
@@ -64,9 +67,7 @@ class Page(HTMLParser):
         elif "style" not in self._open:
             self.text += data
         if "th" in self._open or "td" in self._open:
-            table = self.tables[-1]
-            into = table.rows[-1] if "tbody" in self._open else table.headings
-            into[-1] += data
+            self._cells()[-1] += data
 
     def ids(self) -> list[str]:
         return [attributes["id"] for _, attributes in self.elements if attributes.get("id")]
@@ -83,15 +84,10 @@ read = functools.lru_cache(maxsize=2)(Page)
 def loads(html: str) -> list[str]:
     """What a browser would fetch for this page: everything that is not part of it."""
     page = read(html)
-    found = []
+    found = [tag for tag, _ in page.elements if tag in ("link", "iframe", "object", "embed", "base", "form")]
     for tag, attributes in page.elements:
-        found += [
-            f"{tag} {key}={value}"
-            for key, value in attributes.items()
-            if key in LOADING and not (value or "").startswith("data:")
-        ]
-        if tag in ("link", "iframe", "object", "embed", "base", "form"):
-            found.append(tag)
+        own = ((key, value or "") for key, value in attributes.items() if key in LOADING)
+        found += [f"{tag} {key}={value}" for key, value in own if not value.startswith("data:")]
     for style in re.findall(r"<style>.*?</style>", html, re.DOTALL):
         found += re.findall(r"@import[^;]*|url\([^)]*\)", style)
     for script in page.scripts:
@@ -103,14 +99,10 @@ def dead_links(html: str, folder: Path) -> list[str]:
     """Addresses that lead nowhere: within the page, or to files beside it."""
     page = read(html)
     ids = set(page.ids())
-    addresses = [attributes["href"] for tag, attributes in page.elements if tag == "a"]
-    return [
-        address
-        for address in addresses
-        if not re.match(r"https?:", address)
-        and not (
-            unquote(address[1:]) in ids
-            if address.startswith("#")
-            else (folder / unquote(address.partition("#")[0])).exists()
-        )
-    ]
+
+    def leads(address: str) -> bool:
+        if address.startswith("#"):
+            return unquote(address[1:]) in ids
+        return bool(re.match(r"https?:", address)) or (folder / unquote(address.partition("#")[0])).exists()
+
+    return [attributes["href"] for tag, attributes in page.elements if tag == "a" and not leads(attributes["href"])]

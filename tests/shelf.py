@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_recipe import recipe
 from typer.testing import CliRunner, Result
 
 from comt_cli.app import app
@@ -18,41 +19,26 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import Task
 from comt_cli.verbs.plan import plan_recipe
 
-GATES = """\
-title: Gates of our own
-paper: mine
-table: gates
-command: train-lm
-baseline: pre-ln
-seeds: [1, 2]
-settings:
-  model: {size: tiny}
-  data: {vocabulary: 512, sequence_length: 64}
-  train: {steps: 200, warmup_steps: 0.1, batch_size: 8}
-rows:
-  pre-ln: {method: pre-ln, in_paper: false}
-  pre-ln+comt: {method: comt, in_paper: false}
-  a/b: {method: mix-ln, in_paper: false}
-columns:
-  c4/130m: {settings: {model: {size: 130m}}}
-scales:
-  smoke:
-    description: quick
-    columns:
-      docs/tiny: {}
-      docs/wide: {settings: {model: {width: 256}}}
-  small:
-    description: larger
-    settings: {train: {batch_size: 16}}
-    columns:
-      docs/tiny: {}
-"""
-
-OTHER = GATES.replace("table: gates", "table: twin").replace("  pre-ln+comt:", "  with-gates:")
+ROWS = {"pre-ln": "pre-ln", "pre-ln+comt": "comt", "a/b": "mix-ln"}
+OTHER = {"pre-ln": "pre-ln", "with-gates": "comt", "a/b": "mix-ln"}
 """The same trainings under another name."""
-
 DATA = ("asked-feed", "c0ffee0123456789")
 """What the data of every recipe is called: what was asked for, and its content."""
+
+
+def gates(table: str, rows: dict[str, str], **more: Any) -> str:
+    """A recipe of two scales: smoke, of two columns, and small."""
+    settings = {
+        "model": {"size": "tiny"},
+        "data": {"vocabulary": 512, "sequence_length": 64},
+        "train": {"steps": 200, "warmup_steps": 0.1, "batch_size": 8},
+    }
+    docs, wide = {"docs/tiny": {}}, {"docs/wide": {"settings": {"model": {"width": 256}}}}
+    small = {"description": "larger", "settings": {"train": {"batch_size": 16}}, "columns": docs}
+    scales = {"smoke": {"description": "quick", "columns": docs | wide}, "small": small}
+    columns = {"c4/130m": {"settings": {"model": {"size": "130m"}}}}
+    about = {"title": "Gates of our own", "seeds": [1, 2]}
+    return recipe(table, rows, settings=settings, columns=columns, scales=scales, **about, **more)
 
 
 def comt(*arguments: str, answer: str | None = None) -> Result:
@@ -70,10 +56,10 @@ class Shelf:
         self.runs = Path("runs")
         monkeypatch.chdir(folder)
         monkeypatch.setattr(Task, "identify", lambda self, settings: DATA)
-        for name, text in (("gates", GATES), ("twin", OTHER)):
+        for name, rows in (("gates", ROWS), ("twin", OTHER)):
             path = folder / f"recipes/mine/{name}.yaml"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            path.write_text(gates(name, rows), encoding="utf-8")
 
     def specs(self, recipe: str = "mine/gates", scale: str = "smoke", **selection: Any) -> list[RunSpec]:
         overrides = selection.pop("overrides", None)

@@ -1,13 +1,17 @@
 """Runs so small that a test can train them: short documents as bytes for a LLaMA of width 32 and a BERT of width 16,
-pictures of 8 x 8 pixels for a ResNet of width 4, and sentences of the almanac for a Transformer of width 24."""
+pictures of 8 x 8 pixels for a ResNet of width 4, sentences of the almanac for a Transformer of width 24, scenes for a
+captioner; and the fixtures of tests that train them, which a conftest imports."""
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import isolation
 import numpy as np
 import pytest
 import torch
@@ -162,6 +166,50 @@ def pair_spec(
     return run_of("train-mt", {**sizes, "train": TRAIN_PAIRS | train, "decode": DECODE}, method, seed=seed)
 
 
+CAPTIONER = {"size": "nano", "width": 24, "ffn_width": 40, "encoder_layers": 2, "decoder_layers": 2, "heads": 4}
+CAPTIONER |= {"region_positions": "learned", "region_dropout": 0.1}
+SCENES = {"corpus": "scenes", "images": 60, "validation_images": 10, "test_images": 12, "max_length": 12}
+TRAIN_CAPTIONS = {**EVERY, "steps": 12, "batch_size": 8, "learning_rate": 5e-3, "warmup_steps": 4}
+CIDER = {"objective": "cider", "schedule": "constant", "warmup_steps": 0, "samples": 3}
+
+
+def caption_spec(
+    *, start: RunSpec | None = None, row: str = "a-row", method: Options | str = "post-ln", **train: Any
+) -> RunSpec:
+    """A run on sixty scenes, of dropout and words drawn from 81."""
+    settings = {"model": CAPTIONER, "data": SCENES, "train": TRAIN_CAPTIONS | train, "decode": {"beam": 2}}
+    begins = None if start is None else RunStart(run=start)
+    return run_of("train-caption", settings, method, known=_scenes(), start=begins, row=row)
+
+
+@functools.cache
+def _scenes() -> tuple[str, str]:
+    task = task_of("train-caption")
+    settings = task.settings.model_validate({"model": CAPTIONER, "data": SCENES, "train": TRAIN_CAPTIONS})
+    return task.identify(settings)[0], task.prepare(settings).content_hash
+
+
+NEW = {"new": ("pooler", "classifier"), "drop": ("head",)}
+
+
+def glue_spec(
+    corpus: str,
+    *,
+    task: str = "scene-nli",
+    start: RunSpec | None = None,
+    parts: dict[str, tuple[str, ...]] = NEW,
+    method: str = "post-ln",
+    seed: int = 1,
+    data: Options | None = None,
+    **train: Any,
+) -> RunSpec:
+    """A run of a classifier of texts on the beginnings of 60 examples; dropout is on."""
+    rows = {**TEXT, "corpus": corpus, "task": task, "held_out": 0.02, "train_examples": 60} | (data or {})
+    sizes = {**TRAIN_MASKED, "batch_size": 8, "evaluation_batch_size": 400}
+    begins = None if start is None else RunStart(run=start, **parts)
+    return run_of("finetune", {"model": BERT, "data": rows, "train": sizes | train}, method, start=begins, seed=seed)
+
+
 def dataset_of(spec: RunSpec) -> Any:
     """What a tiny run is trained on."""
     return pictures() if spec.data_fingerprint == PICTURES else spec.task.prepare(spec.settings)
@@ -250,3 +298,24 @@ def stopped_everywhere(spec: RunSpec, runs: Path) -> int:
             continue
         return event
     raise AssertionError
+
+
+@pytest.fixture(scope="session")
+def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_corpus(tmp_path_factory.mktemp("tiny") / "texts")
+
+
+@pytest.fixture(autouse=True)
+def tiny_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session's, in which kernels are compiled once for all workers: a cache of each worker's own costs 20 s."""
+    monkeypatch.setenv("COMT_CACHE", str(isolation.cache_folder()))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Bits are the same for the same number of threads, and runs in other processes have one. On a busy machine two
+    threads that wait for each other after every tiny operation take a hundred times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -6,28 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tiny_runs import run_of
 from torch import Tensor
 
-from comt_cli.data.pairs.settings import PairData
 from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.exchange.checkpoint import write_state
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from
 from comt_cli.models.transformer import Transformer
 from comt_cli.runs.plan import RunSpec
-from comt_cli.tasks.settings.translation import TransformerSettings, TranslationSettings, TranslationTrainSettings
 
 TOKENIZER = ByteTokenizer(["begin"])
 
 
 def toy_spec(row: str = "post-ln", method: dict[str, Any] | None = None, **model) -> RunSpec:
-    settings = TranslationSettings(
-        model=TransformerSettings(size="nano", **model),
-        data=PairData(tokenizer="bytes", max_length=40),
-        train=TranslationTrainSettings(steps=8, warmup_steps=1),
-    )
-    names = {"paper": "own", "table": "t", "command": "train-mt", "scale": "smoke", "row": row, "column": "c"}
-    return RunSpec(**names, seed=1, method=method or {"name": "post-ln"}, settings=settings, data_fingerprint="none")
+    data, train = {"tokenizer": "bytes", "max_length": 40}, {"steps": 8, "warmup_steps": 1}
+    settings = {"model": {"size": "nano", **model}, "data": data, "train": train}
+    return run_of("train-mt", settings, method or "post-ln", known=("none", "none"), row=row)
 
 
 def toy_model(spec: RunSpec, seed: int = 0) -> Transformer:

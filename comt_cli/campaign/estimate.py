@@ -24,8 +24,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from comt_cli.campaign.processes import usable_cores, usual_threads
-from comt_cli.files import read_json
-from comt_cli.line_cache import line_cache
+from comt_cli.files import Cache, read_json
 from comt_cli.models.accounting import code_version, cost_of, total_flops
 from comt_cli.models.cost import network_of
 from comt_cli.runs.plan import BY_ID, RunSpec
@@ -161,7 +160,7 @@ class Estimator:
         network, train = network_of(spec), spec.settings.train
         rows = min(train.micro_batch_size or train.batch_size, train.batch_size)
         device = [self.where.kind, self.where.name, self.threads if self.where.kind == "cpu" else 0, self.processes]
-        speeds = line_cache("speeds", code_version())
+        speeds = Cache("speeds", code_version())
         key = [*device, network.model, network.dimensions, rows, *kind[1:]]
         match speeds.get(key):
             case [float(reached), str(source)] if 0 < reached < math.inf:

@@ -1,10 +1,9 @@
-"""Completion by the shell, torch-free: a function gets the beginning of a word and returns the words that fit.
-
-A recipe that cannot be read offers nothing: there is no place for an error on a line that is being typed.
-"""
+"""Completion by the shell, torch-free: a function gets the beginning of a word and returns the words that fit. A recipe
+that cannot be read offers nothing."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,38 +14,34 @@ import typer
 
 def recipes(incomplete: str) -> list[str]:
     """Names of recipes: `transponder/table2.yaml`, and by their short names those that need no paper."""
-    from comt_cli.recipe.find import DEFAULT_PAPER, available_recipes
+    from comt_cli.recipe.find import available_recipes
 
-    names = [f"{name}.yaml" for name in available_recipes()]
-    short = [name.removeprefix(f"{DEFAULT_PAPER}/") for name in names]
-    return [name for name in dict.fromkeys((*short, *names)) if name.startswith(incomplete)]
+    return _fitting(_short(f"{name}.yaml" for name in available_recipes()), incomplete)
 
 
 def scales(ctx: typer.Context, incomplete: str) -> list[str]:
     """The scales of the recipes on the line, without recipes those of the shipped ones."""
     from comt_cli.recipe.schema import SCALES
 
-    return [name for name in _names(ctx, "scales") or SCALES if name.startswith(incomplete)]
+    return _fitting(_names(ctx, "scales") or SCALES, incomplete)
 
 
 def rows(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Rows of the recipes on the line, and those that `--also` adds there, after the last comma."""
-    added = [argument.partition("=")[0] for argument in ctx.params.get("also") or ()]
-    return _listed([*_names(ctx, "rows"), *added], incomplete)
+    """Rows of the recipes on the line, after the last comma."""
+    return _listed(_names(ctx, "rows"), incomplete)
 
 
 def columns(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Columns of the recipes on the line, at the scale on the line."""
-    scale = ctx.params.get("scale") or "smoke"
-    return _listed(_names(ctx, "scales", scale, "columns") or _names(ctx, "columns"), incomplete)
+    """Columns of the recipes on the line and of their scales, after the last comma."""
+    return _listed(_names(ctx, "columns"), incomplete)
 
 
 def methods(incomplete: str) -> list[str]:
     """Methods, after `NAME=` where a name is given."""
     from comt_cli.methods import methods as every_method
 
-    before, equals, typed = incomplete.rpartition("=")
-    return [f"{before}{equals}{name}" for name in every_method() if name.startswith(typed)]
+    before, equals, _ = incomplete.rpartition("=")
+    return _fitting((f"{before}{equals}{name}" for name in every_method()), incomplete)
 
 
 def settings(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -55,24 +50,20 @@ def settings(ctx: typer.Context, incomplete: str) -> list[str]:
     from comt_cli.tasks import tasks
 
     of = [task for command, task in tasks().items() if command == ctx.info_name] or tasks().values()
-    keys = dict.fromkeys(f"{key}=" for task in of for key in every_key(task.settings))
-    return [key for key in keys if key.startswith(incomplete) and "=" not in incomplete]
+    keys = (f"{key}=" for task in of for key in every_key(task.settings))
+    return _fitting(keys, incomplete) if "=" not in incomplete else []
 
 
 def selectors(ctx: typer.Context, incomplete: str) -> list[str]:
     """Runs below `--runs`: `table3:`, `table3:pre-ln:python-docs/tiny:1`, and the ids that begin as was typed."""
-    from comt_cli.recipe.find import DEFAULT_PAPER
     from comt_cli.runs.known import known_runs
 
-    found: set[str] = set()
-    for run in known_runs(Path(ctx.params.get("runs") or "runs")):
-        whole = [
-            ":".join((place.recipe, place.row, place.column, str(run.seed))) for place in (run.home, *run.elsewhere)
-        ]
-        whole += [name.removeprefix(f"{DEFAULT_PAPER}/") for name in whole]
-        found |= {*whole} if ":" in incomplete else {f"{name.partition(':')[0]}:" for name in whole}
-        found |= {run.name} if incomplete else set()
-    return sorted(name for name in found if name.startswith(incomplete))
+    runs = known_runs(Path(ctx.params.get("runs") or "runs"))
+    places = [(place, run.seed) for run in runs for place in (run.home, *run.elsewhere)]
+    names = [f"{place.recipe}:{place.row}:{place.column}:{seed}" for place, seed in places]
+    if ":" not in incomplete:
+        names = [f"{place.recipe}:" for place, _ in places]
+    return sorted(_fitting([*_short(names), *(run.name for run in runs if incomplete)], incomplete))
 
 
 def listed(module: str, constant: str) -> Callable[[str], list[str]]:
@@ -80,28 +71,42 @@ def listed(module: str, constant: str) -> Callable[[str], list[str]]:
     return lambda incomplete: _listed(getattr(importlib.import_module(f"comt_cli.{module}"), constant), incomplete)
 
 
-def _names(ctx: typer.Context, *keys: str) -> list[str]:
-    """The names in a group of the recipes on the line, which are not checked: that would take too long."""
+def _names(ctx: typer.Context, group: str) -> list[str]:
+    """The names in a group of the recipes on the line, and in that of their scales. Recipes are not checked: that would
+    take too long."""
     from comt_cli.errors import UserError
     from comt_cli.recipe.find import find_recipe, split_variant
     from comt_cli.recipe.problems import read
 
     # What stands before an option that has no value yet is left in `args`.
     given = next(filter(None, map(ctx.params.get, ("recipe", "recipe_", "recipes"))), None) or ctx.args
-    found: dict[str, None] = {}
+    found: list[Any] = []
     for name in [given] if isinstance(given, str) else given:
-        try:
-            data: Any = read(find_recipe(split_variant(name)[0])).data
-        except (UserError, OSError):
-            continue
-        for key in keys:
-            data = data.get(key) if isinstance(data, dict) else None
-        found |= dict.fromkeys(data if isinstance(data, dict) else ())
-    return [*found]
+        with contextlib.suppress(UserError, OSError):
+            data = read(find_recipe(split_variant(name)[0])).data
+            for each in (data, *_group(data, "scales").values()):
+                found += _group(each, group)
+    return found
+
+
+def _group(data: Any, key: str) -> dict[str, Any]:
+    found = data.get(key) if isinstance(data, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _short(names: Iterable[str]) -> list[str]:
+    """Names that begin with a recipe's, those that need no paper also without it."""
+    from comt_cli.recipe.find import DEFAULT_PAPER
+
+    return [each for name in names for each in (name.removeprefix(f"{DEFAULT_PAPER}/"), name)]
+
+
+def _fitting(names: Iterable[str], incomplete: str) -> list[str]:
+    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
 
 
 def _listed(names: Iterable[str], incomplete: str) -> list[str]:
     """Words with one of the names after the last comma; nothing twice."""
-    before, comma, typed = incomplete.rpartition(",")
+    before, comma, _ = incomplete.rpartition(",")
     taken = {name.strip() for name in before.split(",")}
-    return [f"{before}{comma}{name}" for name in dict.fromkeys(names) if name.startswith(typed) and name not in taken]
+    return _fitting((f"{before}{comma}{name}" for name in names if name not in taken), incomplete)

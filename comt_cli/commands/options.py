@@ -15,9 +15,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from comt_cli.commands import completion
 
-INDENT = 4
-"""Columns before an example; running text has two."""
-
 
 class _Help:
     """Help of a docstring as click prints it, but an example, which begins with the program's name, on a line of its
@@ -27,15 +24,8 @@ class _Help:
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write the docstring, paragraph by paragraph."""
-        formatter.write_paragraph()
-        with formatter.indentation():
-            for number, paragraph in enumerate(inspect.cleandoc(self.help or "").split("\n\n")):
-                if number:
-                    formatter.write_paragraph()
-                if paragraph.startswith("  comt "):
-                    formatter.write(f"{' ' * INDENT}{paragraph.strip()}\n")
-                else:
-                    formatter.write_text(" ".join(paragraph.split()))
+        self.help = inspect.cleandoc(self.help or "").replace("\n\n  comt ", "\n\n\b\n  comt ")  # \b: as it is
+        super().format_help_text(ctx, formatter)  # type: ignore[misc]
 
 
 class Verb(_Help, TyperCommand):
@@ -97,11 +87,6 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar=_SETTING, help="Override a setting; repeatable.", autocompletion=completion.settings),
 ]
-_OF_RUNS = "Runs trained with this instead of the recipe's setting; repeatable. table3@steps-12:ROW says the same."
-SetOfRuns = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar=_SETTING, help=_OF_RUNS, autocompletion=completion.settings),
-]
 Rows = Annotated[str | None, typer.Option(metavar="A,B", help="Only these rows.", autocompletion=completion.rows)]
 Columns = Annotated[
     str | None, typer.Option(metavar="A,B", help="Only these columns.", autocompletion=completion.columns)
@@ -120,11 +105,9 @@ Also = Annotated[
 Runs = Annotated[Path, typer.Option(help="Folder of the run directories.", file_okay=False)]
 DEFAULT_RUNS = Path("runs")
 SELECTOR = "a run as recipe:row:column:seed, as far as is needed (table3:pre-ln+comt), or by the beginning of its id"
-RUNS_HELP = (
-    "Runs as recipe:row:column:seed, where what is left out means all; by the beginning of an id; or directories."
-)
-ManyRuns = Annotated[list[str], run_argument(RUNS_HELP, "RUN...")]
-Results = Annotated[Path, typer.Option(help="Folder that the tables and figures are written to.", file_okay=False)]
+SELECTORS = "Runs as recipe:row:column:seed, where what is left out means all, or by the beginning of an id."
+ManyRuns = Annotated[list[str], run_argument(f"{SELECTORS} Or directories.", "RUN...")]
+Results = Annotated[Path, typer.Option(help="Folder that results are written to.", file_okay=False)]
 DEFAULT_RESULTS = Path("runs/results")
 """Not `results`: what a clone comes with is written by `make record` alone."""
 Overwrite = Annotated[
@@ -174,7 +157,6 @@ class OfRuns:
     """The folder of runs, and the runs among them that selectors mean."""
 
     scale: ScaleOfRuns = None
-    set_: SetOfRuns = None
     runs: Runs = DEFAULT_RUNS
 
 
@@ -202,12 +184,9 @@ class Figures:
     results: Results = DEFAULT_RESULTS
 
 
-_FIGURES = "Draw where the model looks at each word: PNG, PDF and CSV."
-
-
 @dataclass(frozen=True)
 class Decoding:
-    """Beam search for texts; None is as the run decodes. `attention` is the folder of figures."""
+    """Beam search for texts; None is as the run decodes."""
 
     beam: Annotated[int | None, typer.Option(min=1, max=1000, help="Hypotheses kept; as the run's if not given.")] = (
         None
@@ -221,5 +200,4 @@ class Decoding:
     scores: Annotated[bool, typer.Option("--scores", help="Score and log-probability before each text, tabbed.")] = (
         False
     )
-    attention: Annotated[Path | None, typer.Option(metavar="FOLDER", file_okay=False, help=_FIGURES)] = None
     device: Device = None

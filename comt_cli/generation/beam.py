@@ -25,8 +25,6 @@ from torch import Tensor
 
 from comt_cli.data.tokenizer import PAD, SpecialTokens
 from comt_cli.errors import UserError
-from comt_cli.layers.multi_head import attention_weights
-from comt_cli.models.transformer import DecoderBlock, EncoderDecoder
 from comt_cli.tasks.settings.translation import BeamSettings
 
 PENALTIES: dict[str, Callable[[float, float], float]] = {
@@ -237,25 +235,3 @@ def _hypotheses(finished: _Beams, live: _Beams, place: int, length: int, end: in
             kept = tokens[: tokens.index(end)] if ended else tokens[:length]
             found.append(Hypothesis(tuple(kept), total, score, ended))
     return found[:n_best]
-
-
-@torch.no_grad()
-def attention_of(model: EncoderDecoder, source: tuple[Tensor, ...], target_in: Sequence[int]) -> Tensor:
-    """The weights of the last decoder block's cross-attention, the mean over its heads, over what the encoder reads of
-    one `source` (tensors whose first dimension is 1), in predicting what follows each token of `target_in`, the begin
-    token first: [T, S] in fp32 on the CPU. Rows sum to 1."""
-    block = model.decoder[-1]
-    assert isinstance(block, DecoderBlock)
-    queries: list[Tensor] = []
-
-    def keep(_module: Any, _inputs: Any, outputs: tuple[Tensor, ...]) -> None:
-        queries.append(block.cross.split(outputs[0]))
-
-    handle = block.cross.query.register_forward_hook(keep)
-    try:
-        model.body(*source, torch.tensor([list(target_in)], device=source[0].device))
-    finally:
-        handle.remove()
-    memory = model.encode(*source)
-    weights_BHTS = attention_weights(queries[0], memory.keys[-1], memory.mask_BS[:, None, None, :])
-    return weights_BHTS.mean(1)[0].float().cpu()

@@ -21,7 +21,7 @@ from comt_cli.data.images.pictures import CAPTIONED, open_picture
 from comt_cli.data.tokenizer import SpecialTokens
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedCaptioner
-from comt_cli.generation.beam import Decoded, Forbidden, attention_of, decode
+from comt_cli.generation.beam import Decoded, Forbidden, decode
 from comt_cli.tasks.settings.translation import BeamSettings
 
 
@@ -84,14 +84,6 @@ class ImageCaptioner:
         options = {"max_lengths": [self.longest], "n_best": n_best, "forbidden": no_caption(special)}
         (found,) = decode(self.model, *self._source(image), settings=settings, special=special, **options)
         return [Decoded(self.tokenizer.decode(each.tokens), hypothesis=each) for each in found]
-
-    def attention(self, image: Seen, said: Decoded) -> tuple[NDArray[np.float32], list[str]]:
-        """The weights over the image's regions in saying each word, [T, R], and the words, the end included."""
-        assert said.hypothesis is not None
-        words = said.hypothesis.tokens
-        weights_TR = attention_of(self.model, self._source(image), (self.begin, *words))
-        found: NDArray[np.float32] = weights_TR.numpy()
-        return found, self.tokenizer.pieces((*words, self.end))
 
     def _source(self, image: Seen) -> tuple[Tensor, Tensor]:
         regions_1RV = torch.from_numpy(image.regions)[None].to(self.device)

@@ -9,15 +9,13 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from comt_cli.data.pairs.settings import is_blank
 from comt_cli.data.tokenizer import PAD, Tokenizer
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedTranslator
-from comt_cli.generation.beam import Decoded, Decodes, attention_of, decode
+from comt_cli.generation.beam import Decoded, Decodes, decode
 from comt_cli.generation.transcript import one_line
-from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.tasks.settings.translation import DecodeSettings
 
 POOL = 512  # lines that are read before the first of them is translated, and written together
@@ -90,16 +88,6 @@ class Translator:
             [Decoded(one_line(self.tokenizer.decode(each.tokens)), tuple(source), each) for each in hypotheses]
             for source, hypotheses in zip(sources, found, strict=True)
         ]
-
-    def attention(self, translation: Decoded) -> tuple[Tensor, list[str], list[str]]:
-        """The weights over the source's tokens for each token of the translation, [T, S], and names of the target's and
-        the source's tokens."""
-        assert isinstance(self.model, EncoderDecoder)
-        assert translation.hypothesis is not None
-        target, pieces = translation.hypothesis.tokens, self.tokenizer.pieces
-        source_1S = torch.tensor([translation.source], device=self.device)
-        weights_TS = attention_of(self.model, (source_1S,), (self.begin, *target))
-        return weights_TS, pieces((*target, self.end)), pieces(translation.source)
 
 
 def translator(loaded: LoadedTranslator, device: torch.device, warn: Callable[[str], None] | None = None) -> Translator:

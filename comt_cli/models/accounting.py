@@ -14,9 +14,8 @@ from typing import Any
 
 from comt_cli import methods
 from comt_cli.errors import UserError
-from comt_cli.files import sha256
+from comt_cli.files import Cache, sha256
 from comt_cli.kernels.processors import torch_build
-from comt_cli.line_cache import LineCache, line_cache
 from comt_cli.models.cost import Cost, Network, network_of
 from comt_cli.runs.plan import RunSpec
 
@@ -96,8 +95,8 @@ def _known(network: Network) -> Cost | None:
     return _COUNTED[network]
 
 
-def _cache() -> LineCache:
-    return line_cache("costs", code_version())
+def _cache() -> Cache:
+    return Cache("costs", code_version())
 
 
 @functools.cache

@@ -183,7 +183,7 @@ def at_equal_time(cell: Cell, baseline: Cell, metric: str, unit: DifferenceUnit)
         return None
     prefix = next((each for each in OF_TEST if metric.startswith(each)), "")
     key = f"validation_{metric.removeprefix(prefix)}"
-    sides = [{run.spec.seed: curve(run.directory, run.result or {}, "time", key) for run in each.runs}
+    sides = [{run.spec.seed: curve(run, key) for run in each.runs}
              for each in (cell, baseline)]  # fmt: skip
     seeds = sides[0].keys() & sides[1].keys()
     curves = [side[seed] for side in sides for seed in seeds]

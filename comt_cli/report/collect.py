@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json
@@ -27,7 +27,6 @@ _SPEED_LINES = 10
 POINTS = 50
 """At most so many points has a curve: each is the mean of as many logged values in a row."""
 Log = Sequence[Mapping[str, Any]]
-Budget = Literal["steps", "FLOPs", "time"]
 _NAMED = 6  # runs that an error names for each content, at most
 
 
@@ -351,20 +350,12 @@ def window_means(values: Sequence[tuple[int, float]], width: int) -> list[tuple[
     return [(group[-1][0], added(value for _, value in group) / len(group)) for group in groups]
 
 
-def curve(
-    directory: RunDirectory, result: Mapping[str, Any], budget: Budget, quantity: str = "loss"
-) -> list[tuple[float, float]]:
-    """The logged values of a quantity, the training loss if none is named, each behind the budget that was used by
-    then. FLOPs are those of the whole run in proportion to its steps; time is that of training alone, without
+def curve(run: Run, quantity: str) -> list[tuple[float, float]]:
+    """The logged values of a quantity, each behind the time that was used by then: that of training alone, without
     evaluations, and between two steps whose time is logged on the straight line between them."""
-    values = logged(directory.metrics(), quantity)
-    if budget == "steps":
-        return [(float(step), value) for step, value in values]
-    if budget == "FLOPs":
-        flops, steps = result.get("flops"), result.get("steps")
-        return [(step * flops / steps, value) for step, value in values] if flops and steps else []
     import numpy as np
 
-    timings = [(0, 0.0), *((line["step"], line["seconds"]) for line in directory.timings() if "seconds" in line)]
+    values = logged(run.directory.metrics(), quantity)
+    timings = [(0, 0.0), *((line["step"], line["seconds"]) for line in run.directory.timings() if "seconds" in line)]
     steps, seconds = zip(*timings, strict=True)
     return [(float(np.interp(step, steps, seconds)), value) for step, value in values if step <= steps[-1]]

@@ -12,10 +12,10 @@ from comt_cli.errors import StorageError
 from comt_cli.files import Unreadable, read_csv, read_text, write_text
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format
-from comt_cli.report.exhibits import Exhibit, exhibits, ladder
+from comt_cli.report.exhibits import Exhibit, exhibits
 from comt_cli.report.exhibits.costs import with_costs
-from comt_cli.report.exhibits.table import Table, footnotes, print_table, verdict
-from comt_cli.report.frame import GRID, TableInfo, cells_of, frame_csv, records_of, runs_frame
+from comt_cli.report.exhibits.table import Table, print_table
+from comt_cli.report.frame import GRID, TableInfo, cells_of, frame_csv, runs_frame
 from comt_cli.report.terminal import say, say_written
 from comt_cli.runs.known import link_runs
 from comt_cli.runs.plan import RunSpec
@@ -65,31 +65,6 @@ class Report:
     cells: pd.DataFrame
     files: ReportFiles | None
     unwritten: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """The table as plain data: its cells as in the CSV, its remarks, the paths."""
-        info, trends = self.cells.attrs["table"], ladder.trends(self.cells)
-        metric = self.cells["metric"].iloc[0]
-        return {
-            "title": info.recipe.title,
-            "trained": self.cells.attrs["trained"],
-            "paper": info.paper,
-            "folder": info.folder,
-            "table": info.name,
-            "recipe": info.origin,
-            "scale": info.scale,
-            "metric": metric,
-            "direction": info.task.metrics[metric].better,
-            "baseline": info.baseline,
-            "seeds": list(self.cells.attrs["seeds"]),
-            "cells": records_of(self.cells),
-            "verdict": verdict(self.cells),
-            "footnotes": footnotes(self.cells),
-            "notes": list(self.cells.attrs["notes"]),
-            **({"ladder": trends} if trends else {}),
-            "files": {key: str(path) for key, path in vars(self.files).items()} if self.files else None,
-            "unwritten": self.unwritten,
-        }
 
 
 def write_report(

@@ -69,11 +69,8 @@ class BeingTrained(UserError):
     """Another process holds the run directory; `owner` says which."""
 
     def __init__(self, message: str, hint: str | None, owner: str) -> None:
-        super().__init__(message, hint)
+        super().__init__(message, hint, owner)
         self.owner = owner
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.message, self.hint, self.owner)
 
 
 class RunState(StrEnum):

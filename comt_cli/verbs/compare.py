@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,17 +15,15 @@ from comt_cli.errors import UserError
 from comt_cli.files import read_json
 from comt_cli.recipe.problems import nearest
 from comt_cli.report import format
-from comt_cli.report.collect import ENDED, Budget, Cell, Run, curve
+from comt_cli.report.collect import ENDED, Cell, Run
 from comt_cli.report.exhibits.curves import Curves
 from comt_cli.report.exhibits.sweep import read_sweep
 from comt_cli.report.frame import cells_of, runs_frame
-from comt_cli.report.statistics import Paired, Summary, detectable, judge, p_value, paired_difference, summarise
+from comt_cli.report.statistics import Summary, detectable, judge, p_value, paired_difference, summarise
 from comt_cli.report.terminal import print_texts, say_written
 from comt_cli.report.write import place, write_exhibit
 from comt_cli.runs.directory import PYTORCH, READING_ERRORS, RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
-from comt_cli.sums import added
-from comt_cli.tasks.base import POINTS
 from comt_cli.verbs.plan import Planned, plan_selected
 from comt_cli.verbs.select import cell_directories
 
@@ -37,14 +35,11 @@ if TYPE_CHECKING:
 _RUN = f"A run directory; {options.SELECTOR}. Without a seed all seeds of the cell."
 Line = tuple[list[str], dict[str, Any]]
 """A line of a section: its texts, and the numbers that they are made of."""
-_LAST = 0.1
-"""A loss at a budget is the mean of the values that were logged in this last share of it."""
 _HEADS = {
     "settings": ["Settings that differ", "A", "B"],
     "circumstances": ["Trained with", "A", "B"],
     "metrics": ["Metric", "A", "B", "B to A", "95 %", "B is", "so many seeds would show"],
     "costs": ["Cost, mean of the seeds", "A", "B", "B / A"],
-    "budgets": ["Training loss at", "A", "B", "B - A", "95 %"],
 }
 """The sections of a comparison, with the headings of their texts."""
 _COSTS = ("parameters", "flops", "train_seconds", "peak_memory_bytes")
@@ -55,20 +50,18 @@ def compare(
     run: Annotated[str, options.run_argument("The same.", "RUN")],
     *,
     of: OfRuns,
-    in_json: options.AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Compare two runs, or two cells over their seeds. Shows settings, metrics, costs, and the loss at equal budgets.
+    """Compare two runs, or two cells over their seeds. Shows settings, circumstances, metrics and costs.
 
     Differences are of the second to the first, paired by seed, with the interval and the verdict that tables use, and
-    what so many seeds would show. What makes the comparison unfair is said first. Trains nothing, writes nothing.
+    what so many seeds would show. What makes the comparison unfair is said first.
 
     Examples:
 
       comt compare table3:pre-ln table3:pre-ln+comt
 
-      comt compare table3@steps-200:pre-ln table3@steps-200:pre-ln+comt
-
-      comt compare table3:pre-ln::1 table3:pre-ln+comt::1 --json
+      comt compare table3@steps-200:pre-ln::1 table3@steps-200:pre-ln+comt::1 --json
     """
     names = (baseline, run)
     base, other = cells = [_cell(cell_directories(name, of)) for name in names]
@@ -84,11 +77,10 @@ def compare(
         "circumstances": [*_differing(_circumstances(base.runs), _circumstances(other.runs))],
         "metrics": [*_metrics(base, other)],
         "costs": [*_costs(base, other)],
-        "budgets": [*_budgets(base, other)],
     }
     sides: list[Any] = [_side(cell) for cell in cells]
     unfair = [*_unfair(cells, names, [texts[0] for texts, _ in settings])]
-    if in_json:
+    if as_json:
         data = {"baseline": sides[0], "run": sides[1], "unfair": unfair}
         data |= {section: [found for _, found in lines] for section, lines in sections.items()}
         typer.echo(json.dumps(data, indent=2, default=asdict))
@@ -103,9 +95,6 @@ def compare(
         if lines:
             typer.echo()
             print_texts(_HEADS[section], [texts for texts, _ in lines])
-    if sections["budgets"]:
-        typer.echo(f"A loss at a budget is the mean of what was logged in its last {_LAST:.0%}; where one side has")
-        typer.echo("more left, its rate has not fallen to the end there. Time is as measured, with the kernels used.")
 
 
 def _cell(directories: Sequence[RunDirectory]) -> Cell:
@@ -161,7 +150,7 @@ def _circumstances(runs: Sequence[Run]) -> dict[str, Any]:
     known = dict.fromkeys(("torch", "compiled", "sharding"), "not recorded")
     otherwise = {**known, "captured": False, "products": PYTORCH, "attention": PYTORCH}
     found |= {key: joined(each.get(key, default) for each in last) for key, default in otherwise.items()}
-    kernels = [each.get("kernels") or {} for each in last]
+    kernels = [each["kernels"] if isinstance(each.get("kernels"), dict) else {} for each in last]
     for name in dict.fromkeys(name for each in kernels for name in each):
         found[f"kernel of {name}"] = joined(str(each[name]).partition(" (")[0] for each in kernels if name in each)
     return found
@@ -179,8 +168,7 @@ def _unfair(cells: Sequence[Cell], names: Sequence[str], settings: Sequence[str]
     scales = [cell.runs[0].spec.scale for cell in cells]
     if scales[0] != scales[1]:
         yield f"the scales differ: {scales[0]} and {scales[1]}"
-    contents = [{(run.result or {}).get("data_content") for run in cell.runs} for cell in cells]
-    if contents[0] != contents[1]:
+    if len({frozenset(run.content for run in cell.runs) for cell in cells}) > 1:
         yield "the data differ by the hash of their content: no metric can be compared"
     if beside := [name for name in settings if name.partition(".")[0] not in ("method", "start")]:
         yield f"not the method alone differs: {', '.join(beside)}"
@@ -195,16 +183,32 @@ def _metrics(base: Cell, other: Cell) -> Iterator[Line]:
     lost, base_lost = (bool(cell.having(RunState.diverged)) for cell in (other, base))
     for key, metric in base.runs[0].spec.task.metrics.items():
         theirs, ours, unit = base.values(key), other.values(key), metric.difference
-        first, second = summarise(list(theirs.values())), summarise(list(ours.values()))
-        if first is None or second is None:
+        sides = [summarise(list(each.values())) for each in (theirs, ours)]
+        if None in sides:
             continue
         paired = paired_difference(ours, theirs, unit)
         verdict = judge(paired, metric, diverged=lost, baseline_diverged=base_lost).value
         ends, p = (None, None) if paired is None else (detectable(paired, unit), p_value(paired, unit))
-        would = "-" if ends is None else f"{ends[0]:+.3g} or {ends[1]:+.3g} {unit.sign}"
-        texts = [metric.label, *_texts(first, second, paired, unit.sign), verdict, would]
-        found = {"baseline": first, "run": second, "unit": unit.name, "difference": paired, "p_value": p}
-        yield texts, {"key": key, **found, "detectable": ends, "verdict": verdict}
+        texts = [metric.label, *(_text(each) for each in sides if each is not None)]
+        difference = interval = would = "-"
+        if paired is not None:
+            difference = f"{paired.mean:+.3g} {unit.sign} ({paired.n})"
+            interval = "-" if paired.low is None else f"[{paired.low:+.3g}, {paired.high:+.3g}]"
+        if ends is not None:
+            would = f"{ends[0]:+.3g} or {ends[1]:+.3g} {unit.sign}"
+        found: dict[str, Any] = {
+            "baseline": sides[0],
+            "run": sides[1],
+            "unit": unit.name,
+            "difference": paired,
+            "p_value": p,
+        }
+        found |= {"detectable": ends, "verdict": verdict}
+        yield [*texts, difference, interval, verdict, would], {"key": key, **found}
+
+
+def _text(side: Summary) -> str:
+    return f"{side.mean:.5g}{'' if side.stderr is None else f' ± {side.stderr:.2g}'} ({side.n})"
 
 
 def _costs(base: Cell, other: Cell) -> Iterator[Line]:
@@ -214,40 +218,6 @@ def _costs(base: Cell, other: Cell) -> Iterator[Line]:
             ratio = f"{ours.mean / theirs.mean:.3f}" if theirs.mean else "-"
             texts = [key, f"{theirs.mean:.4g}", f"{ours.mean:.4g}", ratio]
             yield texts, {"key": key, "baseline": theirs.mean, "run": ours.mean}
-
-
-def _budgets(base: Cell, other: Cell) -> Iterator[Line]:
-    """The training losses when both sides have used as much as the one that ended with less, at equal steps, FLOPs and
-    time, where the logs of a common seed have them."""
-    sides = [{run.spec.seed: run for run in cell.having(RunState.done)} for cell in (base, other)]
-    seeds = [seed for seed in sides[0] if seed in sides[1]]
-    for budget in get_args(Budget):
-        curves = [{seed: curve(side[seed].directory, side[seed].result or {}, budget) for seed in seeds}
-                  for side in sides]  # fmt: skip
-        every = [points for each in curves for points in each.values()]
-        if not every or not all(every):
-            continue
-        used, losses = min(points[-1][0] for points in every), []
-        for each in curves:
-            last = {seed: [loss for spent, loss in points if (1 - _LAST) * used <= spent <= used]
-                    for seed, points in each.items()}  # fmt: skip
-            losses.append({seed: added(within) / len(within) for seed, within in last.items() if within})
-        first, second = (summarise(list(each.values())) for each in losses)
-        if first is not None and second is not None:
-            paired = paired_difference(losses[1], losses[0], POINTS)  # in nats
-            said = format.duration(used) if budget == "time" else f"{used:.3g}" if budget == "FLOPs" else f"{used:,.0f}"
-            texts = [f"equal {budget} ({said})", *_texts(first, second, paired, "")]
-            found = {"baseline": first, "run": second, "difference": paired}
-            yield texts, {"budget": budget, "used": used, **found}
-
-
-def _texts(first: Summary, second: Summary, paired: Paired | None, sign: str) -> list[str]:
-    errors = ("" if each.stderr is None else f" ± {each.stderr:.2g}" for each in (first, second))
-    shown = [f"{each.mean:.5g}{error} ({each.n})" for each, error in zip((first, second), errors, strict=True)]
-    if paired is None:
-        return [*shown, "-", "-"]
-    interval = "-" if paired.low is None else f"[{paired.low:+.3g}, {paired.high:+.3g}]"
-    return [*shown, f"{paired.mean:+.3g} {sign}".rstrip() + f" ({paired.n})", interval]
 
 
 def curves(
@@ -262,10 +232,9 @@ def curves(
 ) -> None:
     """Draw what a recipe's rows learn while they train. Also draws their differences to the baseline at equal steps.
 
-    Means over seeds with their span; differences paired by seed with their 95 % interval, and from when on they are
-    resolved. Of runs that are still training what is there; of a sweep the runs at each row's own best. Writes PNG,
-    PDF, caption and the CSV it was drawn from, beside the recipe's table; of chosen or added rows, columns or
-    seeds under a name of their own. Trains nothing.
+    Means over seeds with their span; differences paired by seed with their 95 % interval. Of runs that are still
+    training what is there; of a sweep the runs at each row's own best. Writes PNG, PDF, caption and CSV beside the
+    recipe's table; of chosen or added rows, columns or seeds under a name of their own.
 
     Examples:
 

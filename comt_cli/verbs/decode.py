@@ -11,34 +11,26 @@ from pathlib import Path
 from typing import Any, TypeVar
 from zipfile import ZipFile
 
-import pandas as pd
 import torch
 import typer
-from matplotlib.figure import Figure
 
 from comt_cli.commands.options import Decoding
 from comt_cli.errors import UserError
 from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedModel, LoadedTranslator
+from comt_cli.exchange.loaded import LoadedCaptioner, LoadedModel, LoadedTranslator
 from comt_cli.files import canonical_json, sha256
 from comt_cli.generation import completion
 from comt_cli.generation import translate as translation
 from comt_cli.generation.beam import Decoded
-from comt_cli.generation.caption import ImageCaptioner, Seen, look_at
+from comt_cli.generation.caption import ImageCaptioner, look_at
 from comt_cli.generation.transcript import PartFile
 from comt_cli.models import kernels as model_kernels
-from comt_cli.report.caption import Caption
-from comt_cli.report.figures import sign, write_figure
-from comt_cli.report.figures.lines import draw_attention, draw_captioned
-from comt_cli.report.terminal import say_written
-from comt_cli.report.words import of_runs
 from comt_cli.tasks.settings.translation import BeamSettings
 from comt_cli.training.devices import pick_device
 
 Decode = TypeVar("Decode", bound=BeamSettings)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _DTYPES = {None: None, "fp32": torch.float32, "bf16": torch.bfloat16}
-_WEIGHTS = "The weights of the last decoder block's cross-attention, the mean over its heads;"
 
 
 def continue_texts(
@@ -114,7 +106,9 @@ def translate_lines(source: str, lines: Iterable[str], out: Path | None, decodin
     file, done = None, 0
     if out is not None:
         lines = list(lines)
-        file, done = _part_file(lines, chosen, out, scores=decoding.scores, model=_stamp(source))
+        file = PartFile(out, f"comt translate {_key(source, chosen, lines, scores=decoding.scores)}")
+        if done := file.resume(translation.POOL * chosen.n_best) // chosen.n_best:
+            typer.echo(f"comt: {file.part} has the first {done:,} of {len(lines):,} lines", err=True)
         lines = lines[done:]
     numbers = count(done + 1)
     for pool in using.pools(lines, chosen, done + 1):
@@ -124,35 +118,17 @@ def translate_lines(source: str, lines: Iterable[str], out: Path | None, decodin
             typer.echo("\n".join(rows))
         else:
             file.add(rows)
-        for found, number in numbered:
-            if decoding.attention is not None and found[0].hypothesis is not None:  # else it is an empty line
-                weights_TS, target, words = using.attention(found[0])
-                drawn = draw_attention(weights_TS.numpy(), target, words)
-                title = "What each token of a translation is predicted from"
-                notes = (f"{_WEIGHTS} each row sums to 1.",)
-                _write_figure(drawn, loaded, decoding.attention, f"attention-{number}", title, notes)
     if file is not None:
         file.finish()
 
 
-def _part_file(
-    lines: Sequence[str], chosen: translation.Options, out: Path, *, scores: bool, model: object
-) -> tuple[PartFile, int]:
-    """The file that the output is written to, and the number of lines that an earlier call has translated."""
-    decode = chosen.decode.model_dump(mode="json")
-    key = sha256(canonical_json([model, decode, chosen.n_best, scores, *lines]))
-    file = PartFile(out, f"comt translate {key}")
-    done = file.resume(translation.POOL * chosen.n_best) // chosen.n_best
-    if done:
-        typer.echo(f"comt: {file.part} has the first {done:,} of {len(lines):,} lines", err=True)
-    return file, done
-
-
-def _stamp(checkpoint: str) -> list[object]:
-    """The checksums of the records of a file of weights, which stay where it is copied, linked or mounted elsewhere."""
-    path = Path(checkpoint)
+def _key(source: str, chosen: translation.Options, lines: Sequence[str], *, scores: bool) -> str:
+    """The hash of all that the output depends on: of the weights the checksums of their records, which stay where the
+    file is copied, linked or mounted elsewhere."""
+    path = Path(source)
     with ZipFile(path / "checkpoint.pt" if path.is_dir() else path) as archive:
-        return [(info.filename, info.CRC) for info in archive.infolist()]
+        model = [(info.filename, info.CRC) for info in archive.infolist()]
+    return sha256(canonical_json([model, chosen.decode.model_dump(mode="json"), chosen.n_best, scores, *lines]))
 
 
 def caption_images(source: str, images: Sequence[Path], decoding: Decoding) -> None:
@@ -166,34 +142,6 @@ def caption_images(source: str, images: Sequence[Path], decoding: Decoding) -> N
             f"Give --beam {decoding.n_best} or more.",
         )
     using = ImageCaptioner(loaded, where)
-    for number, path in enumerate(images, 1):
-        image = look_at(path, loaded.data)
-        found = using.captions(image, settings, decoding.n_best)
+    for path in images:
+        found = using.captions(look_at(path, loaded.data), settings, decoding.n_best)
         typer.echo("\n".join(_rows(decoding, str(path), found)))
-        if decoding.attention is not None:
-            _draw_caption(using, f"caption-{number}", image, found[0], loaded, decoding.attention)
-
-
-def _draw_caption(
-    using: ImageCaptioner, stem: str, image: Seen, best: Decoded, loaded: LoadedCaptioner, folder: Path
-) -> None:
-    weights_TR, words = using.attention(image, best)
-    notes = [f"{_WEIGHTS} each word's sum to 1."]
-    if image.pixels is not None:
-        drawn = draw_captioned(image.pixels, best.text, weights_TR, words)
-        title = f"An image, its caption ({best.text}), and where the model looks as it says each word"
-        notes.append("Over them the image in black, as far as it differs from its paper.")
-    else:
-        names = ["region"] * weights_TR.shape[1]
-        drawn = draw_attention(weights_TR, words, names, ("word", "region of the image"))
-        title = f"Which regions of an image the model looks at as it says each word of “{best.text}”"
-    _write_figure(drawn, loaded, folder, stem, title, notes)
-
-
-def _write_figure(
-    drawn: tuple[Figure, pd.DataFrame], loaded: Loaded, folder: Path, stem: str, title: str, notes: Sequence[str]
-) -> None:
-    figure, frame = drawn
-    said = Caption(title, of_runs([loaded.run]), tuple(notes))
-    sign(figure, said.trained)
-    say_written(write_figure(figure, frame, folder, stem, said), sys.stderr)

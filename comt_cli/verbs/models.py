@@ -1,5 +1,5 @@
-"""Verbs that use trained models. A mistake in their arguments is told before torch is imported: each looks at them,
-says what it loads, and imports what needs torch only then."""
+"""Verbs that use trained models, or draw them, runs and data sets. A mistake in their arguments is told before torch is
+imported: each looks at them, says what it loads, and imports what needs torch only then."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from pydantic import ValidationError
 
-from comt_cli.commands import options
-from comt_cli.commands.options import Decoding, OfRuns
+from comt_cli.commands import completion, options
+from comt_cli.commands.options import Decoding, Figures, OfRuns
 from comt_cli.data.images.pictures import check_image
+from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.errors import UserError
 from comt_cli.exchange import check_source
 from comt_cli.files import conversion, open_file, refuse_same
 from comt_cli.training.hardware import check_device_name
 from comt_cli.verbs.select import model_source, run_directories
 
-MOST_FIGURES = 20
 _RUN = options.run_argument(f"A checkpoint.pt or run directory; {options.SELECTOR}.", "RUN")
 _PICTURES = "Pictures (PNG, JPEG) of any size, or, of a model of MSCOCO, files of features (.npy, .npz)."
 _ANY = (
@@ -66,15 +67,12 @@ def generate(
 ) -> None:
     """Let a model continue a text. Uses a key-value cache, and says how fast it was.
 
-    A single text is printed as it comes; several are generated side by side and printed under each other. The last
-    line, on stderr, has the tokens generated, the time for the prompt up to the first token, and the time of each
-    later one. A text does not depend on the others; it ends where the model ends it, or after --max-new-tokens.
+    A single text is printed as it comes; several are generated side by side and printed under each other. A text does
+    not depend on the others; it ends where the model ends it, or after --max-new-tokens.
 
     Examples:
 
       comt generate table3:pre-ln+comt --prompt "The function returns"
-
-      comt generate checkpoint.pt --prompt "Once" --prompt "Twice" --samples 3 --temperature 1 --top-p 0.9
 
       comt generate HuggingFaceTB/SmolLM2-135M --prompt "Once" --temperature 0 --precision bf16 --json
     """
@@ -98,29 +96,21 @@ def translate(
 ) -> None:
     """Translate lines with a trained model by beam search. As many lines come out as go in.
 
-    Empty lines stay empty. A line that is longer than those of training is cut, with a warning. What a line is
-    translated to does not depend on the others. With --output the lines stand in FILE.part until all are done: the same
-    command, given again after it was stopped, continues there. With --n-best N every line has N lines of output, empty
-    ones where fewer translations were found.
+    Empty lines stay empty. A line that is longer than those of training is cut, with a warning. With --output the lines
+    stand in FILE.part until all are done: the same command, given again after it was stopped, continues there. With
+    --n-best N every line has N lines of output, empty ones where fewer translations were found.
 
     Examples:
 
       comt translate table3:post-ln -i sentences.en -o sentences.de
 
-      comt translate checkpoint.pt -i sentences.en --beam 8 --alpha 1 --n-best 4 --scores
-
-      comt translate checkpoint.pt -i sentences.en --attention figures
+      comt translate checkpoint.pt -i sentences.en --beam 8 --n-best 4 --scores
     """
     for written in () if out is None else (out, out.with_name(f"{out.name}.part")):
         refuse_same(written, given)
     lines: Iterable[str] = _lines(given)
-    if decoding.attention is not None or str(given) != "-":  # what is wrong with a file is told first
+    if str(given) != "-":  # what is wrong with a file is told first
         lines = list(lines)
-        if decoding.attention is not None and len(lines) > MOST_FIGURES:
-            raise UserError(
-                f"--attention draws at most {MOST_FIGURES} lines, and the input has {len(lines):,}",
-                "Give it a file with the lines that are to be drawn.",
-            )
     source = announced_model(checkpoint, of, decoding.device)
     from comt_cli.verbs import decode
 
@@ -129,16 +119,15 @@ def translate(
 
 def _lines(given: Path) -> Iterator[str]:
     """The lines of a file, or of the standard input as they come. Raises `UserError` at what cannot be read."""
-    is_standard = str(given) == "-"
+    is_standard, number, line = str(given) == "-", 0, b""
     try:
         with nullcontext(sys.stdin.buffer) if is_standard else open_file(given) as handle:
             for number, line in enumerate(handle, 1):
-                try:
-                    yield line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-                except UnicodeDecodeError:
-                    name = "the standard input" if is_standard else given
-                    hint = f"Convert it, for instance: {conversion(given, line if number == 1 else b'')}"
-                    raise UserError(f"{name} is not UTF-8 text (line {number:,})", hint) from None
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+    except UnicodeDecodeError:
+        name = "the standard input" if is_standard else given
+        hint = f"Convert it, for instance: {conversion(given, line if number == 1 else b'')}"
+        raise UserError(f"{name} is not UTF-8 text (line {number:,})", hint) from None
     except OSError as error:
         raise UserError(f"--input {given} cannot be read: {error.strerror or error}") from None
 
@@ -153,13 +142,9 @@ def caption(
 
     A picture is made as large as those of training, whatever its size and shape.
 
-    Examples:
+    Example:
 
-      comt caption sas/table5:sas photo.png
-
-      comt caption checkpoint.pt one.png two.jpg --beam 8 --n-best 4 --scores
-
-      comt caption checkpoint.pt one.png --attention figures
+      comt caption sas/table5:sas one.png two.jpg --beam 8 --n-best 4 --scores
     """
     if wrong := [error for path in images if (error := check_image(path))]:
         hints = dict.fromkeys(error.hint for error in wrong if error.hint)
@@ -180,8 +165,7 @@ def average(
     """Write the mean of the weights of a run's last steps. It is a checkpoint, which every verb reads.
 
     Weights are there of runs that were trained with --set train.keep_every=N: of every N-th step, or with 0.1 of every
-    tenth of the steps. The setting changes no number and no id. While a run trains it also has those of the steps that
-    train.average_last and train.average_every name, with whose average it ends.
+    tenth of the steps. The setting changes no number and no id.
 
     Examples:
 
@@ -207,8 +191,7 @@ def evaluate(chosen: options.ManyRuns, device: options.Device = None, *, of: OfR
 
     The weights that a run has ended with are evaluated on its validation and test data, and what its result lacks is
     added to it. Nothing that is there changes: every value must come out as it was, but for rounding, else that is said
-    and nothing is added. Tables show what was added when they are written anew. What a run that ends with an average
-    has of its last weights alone (last_test_...) cannot be had again.
+    and nothing is added.
 
     Examples:
 
@@ -257,3 +240,138 @@ def export(
 
     for path, words in write_huggingface(load(source, LoadedModel), folder):
         typer.echo(f"{path}  {words}")
+
+
+MOST_IMAGES = 12
+_TEXT = "The text, 2 to 512 tokens, the sentence to translate, or the caption; a sentence of ours if not given."
+_SITE = "The projection whose channel-wise gates are drawn, in every branch; down_proj if not given."
+_IMAGES = "Of an image classifier the number of validation images, or their numbers (one: 7,); of a captioner one."
+_SITES = completion.listed("methods.base", "PROJECTIONS")
+_MODEL = f"A checkpoint.pt or run directory; {options.SELECTOR}; a Hugging Face folder or hub name, or a .gguf file."
+
+
+def analyze_gates(
+    checkpoint: Annotated[str, options.run_argument(f"A checkpoint.pt or run directory; {options.SELECTOR}.")],
+    *,
+    text: Annotated[str | None, typer.Option(help=_TEXT)] = None,
+    site: Annotated[str | None, typer.Option(help=_SITE, autocompletion=_SITES)] = None,
+    images: Annotated[str | None, typer.Option(metavar="N or A,B", help=_IMAGES)] = None,
+    of: OfRuns,
+    files: Figures,
+) -> None:
+    """Draw the values that a trained model's gates take. They are those on a text, a sentence pair, or images.
+
+    Of a language model: scalar gates per token across layers, channel-wise gates as surfaces and maps, and mean, spread
+    and saturation per layer and module. Of a translator the same on a sentence and what beam search makes of it; of a
+    captioner, on one image; of an image classifier maps of its gates. Of all these: the shares that residual
+    connections give to skip path and branch. Each as PNG, PDF, caption (text and LaTeX) and the CSV it was drawn from.
+
+    Examples:
+
+      comt analyze-gates table3:pre-ln+comt
+
+      comt analyze-gates sas/table3:sas --text "The train leaves at noon." --out figures
+
+      comt analyze-gates table1:pixel:glyphs10-resnet18 --images 3,8,15
+    """
+    numbers = None if images is None else image_numbers(images)
+    source = announced_model(checkpoint, of)
+    from comt_cli.analysis import verbs
+
+    verbs.analyze_gates(source, text, site, numbers, out=files.out, results=files.results)
+
+
+def image_numbers(text: str) -> list[int]:
+    """The images that `--images` asks for: `3` is the first three, `3,8` those numbers, `3,` that one. Raises
+    `UserError`."""
+    parts = [part.strip() for part in text.split(",")]
+    listed = len(parts) > 1
+    numbers = [part for part in parts if part or not listed]
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in numbers):
+        raise UserError(f"--images {text}: should be a number of images, or numbers with commas", "4, or 3,8,15")
+    found = list(dict.fromkeys(map(int, numbers))) if listed else list(range(min(int(text), MOST_IMAGES + 1)))
+    if not 1 <= len(found) <= MOST_IMAGES:
+        raise UserError(f"--images {text}: 1 to {MOST_IMAGES} images are shown at once")
+    return found
+
+
+def plot_cosine(
+    model: Annotated[str, options.run_argument(_MODEL)],
+    text: Annotated[str | None, typer.Option(help="The text, 2 to 512 tokens; of a castle if not given.")] = None,
+    *,
+    of: OfRuns,
+    files: Figures,
+) -> None:
+    """Draw how alike every layer's input and output are. Shows their cosine similarity and norm ratio, per token.
+
+    This is CoMT's Figure 1, for any LLaMA or BERT. Writes PNG, PDF, caption and the CSV it was drawn from, which also
+    has the angular distance, and the cosine between a layer's input and its change.
+
+    Examples:
+
+      comt plot-cosine table3:pre-ln
+
+      comt plot-cosine HuggingFaceTB/SmolLM2-135M --text "Once upon a time"
+    """
+    source = announced_model(model, of)
+    from comt_cli.analysis import verbs
+
+    verbs.plot_cosine(source, text, out=files.out, results=files.results)
+
+
+def plot_gradients(
+    chosen: options.ManyRuns,
+    epochs: Annotated[float, typer.Option(help="How much of the training is shown.", min=0)] = 5.0,
+    *,
+    of: OfRuns,
+    files: Figures,
+) -> None:
+    """Draw the L2 norm of every convolution's gradient. Shows it over depth and training steps, for one run or several.
+
+    This is CoMT's Figure 3, of any runs of image classifiers that logged these norms: those trained with --set
+    train.gradient_norms_every=10 (every tenth step). Writes PNG, PDF, caption and the CSV it was drawn from.
+
+    Examples:
+
+      comt plot-gradients figure3:baseline
+
+      comt plot-gradients table1::glyphs10-resnet152:1 --epochs 1 --out figures
+    """
+    directories = run_directories(chosen, of)
+    loading("the logged norms")
+    from comt_cli.analysis import verbs
+
+    verbs.plot_gradients(directories, epochs, out=files.out, results=files.results)
+
+
+def plot_images(
+    images: Annotated[str, typer.Argument(help="glyphs10, glyphs100, cifar10, cifar100 or imagenet.")],
+    size: Annotated[int | None, typer.Option(help="Height and width in pixels: 32, and 224 for imagenet.")] = None,
+    augmentation: Annotated[str, typer.Option(help="none, crop, crop-flip or resized-crop-flip.")] = "none",
+    folder: Annotated[Path | None, typer.Option(help="Where the images lie, if not in the cache.")] = None,
+    *,
+    files: Figures,
+) -> None:
+    """Draw images of the training split as a network sees them. One row a class, for 20 classes at most.
+
+    Of more classes 20 are shown, at even distances. The images are the first of each class in the order of seed 0,
+    augmented as they are then. Writes PNG, PDF and the CSV of which image stands where.
+
+    Examples:
+
+      comt plot-images glyphs10 --augmentation crop
+
+      comt plot-images imagenet --folder /data/imagenet --augmentation resized-crop-flip
+    """
+    size = size if size is not None else 224 if images == "imagenet" else 32
+    given = {"images": images, "size": size, "augmentation": augmentation, "folder": folder and str(folder)}
+    try:
+        data = ImageDataSettings.model_validate(given)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key, said = ".".join(map(str, problem["loc"])), problem["msg"].removeprefix("Value error, ")
+        raise UserError(f"{key}: {said}" if key else said, "comt plot-images --help has examples.") from error
+    loading("the images")
+    from comt_cli.analysis import image_samples
+
+    image_samples.plot_images(data, files.out or files.results / "figures" / "images")

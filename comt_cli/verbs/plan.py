@@ -9,13 +9,13 @@ from typing import Any
 
 from comt_cli.commands.options import Selection
 from comt_cli.errors import UserError
+from comt_cli.files import read_json
 from comt_cli.methods import catalogue
-from comt_cli.recipe.find import also_called, find_recipe
+from comt_cli.recipe.find import MARK, also_called, as_arguments, find_recipe, place_of, split_variant
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
 from comt_cli.recipe.problems import RecipeError, parse
 from comt_cli.runs.known import adopt_contents
-from comt_cli.runs.plan import RunSpec, parse_seeds, plan, with_sources
-from comt_cli.verbs.table import with_settings
+from comt_cli.runs.plan import CHANGED, RunSpec, parse_seeds, plan, table_folder, with_sources
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,24 @@ class Planned:
         return replace(self, specs=adopt_contents(specs, runs))
 
 
+def with_settings(name: str, overrides: Sequence[str] | None, runs: Path) -> tuple[Path, list[str]]:
+    """The file of a recipe, and the `--set` arguments: with those of `table3@steps-12`, as they are kept beside its
+    links. Raises `UserError` where there are no such runs."""
+    recipe, variant = split_variant(name)
+    path = find_recipe(recipe)
+    if not variant:
+        return path, list(overrides or ())
+    paper, table = place_of(path)
+    file = runs / table_folder(paper, f"{table}{MARK}{variant}") / CHANGED
+    try:
+        return path, [*as_arguments(dict(read_json(file))), *(overrides or ())]
+    except (OSError, ValueError, TypeError):
+        names = [f"{paper}/{each.parent.name}" for each in file.parent.parent.glob(f"{table}{MARK}*/{CHANGED}")]
+        there = f"There are {', '.join(sorted(names))}; " if names else ""
+        why = f"{file} is damaged" if file.exists() else f"no run of {paper}/{table} has settings called {variant}"
+        raise UserError(why, f"{there}--set KEY=VALUE says them, too.") from None
+
+
 def plan_recipe(
     recipe: str | Path,
     scale: str,
@@ -49,16 +67,14 @@ def plan_recipe(
     *,
     command: str | None = None,
     runs: Path | None = None,
-    rows: str | None = None,
-    columns: str | None = None,
-    seeds: str | None = None,
     also: Mapping[str, Any] | None = None,
     also_fits_all: bool = True,
     sweep: Sequence[str] | None = None,
+    **selection: str | None,
 ) -> Planned:
     """Find, check and expand a recipe, of `command` where that is given. `also` are rows added to it, see
-    `load_recipe`. With `runs` its name may say changed settings, `table3@steps-12`. Raises `UserError` (`RecipeError`)
-    with everything that is wrong."""
+    `load_recipe`; `selection` is as `plan_loaded` takes it. With `runs` its name may say changed settings,
+    `table3@steps-12`. Raises `UserError` (`RecipeError`) with everything that is wrong."""
     if runs is not None:
         path, overrides = with_settings(str(recipe), overrides, runs)
     else:
@@ -72,20 +88,19 @@ def plan_recipe(
             f"{recipe} is a recipe of comt {loaded.recipe.command}, not of comt {command}",
             instead if others is None else f"{instead}\n  {others}",
         )
-    return plan_loaded(loaded, scale, rows=rows, columns=columns, seeds=seeds)
+    return plan_loaded(loaded, scale, **selection)
 
 
 def plan_selected(recipe: str, of: Selection, **more: Any) -> Planned:
     """`plan_recipe` with the options of the command line, and what else that takes."""
-    own: dict[str, Any] = {"rows": of.rows, "columns": of.columns, "seeds": of.seeds, "sweep": of.sweep}
-    return plan_recipe(recipe, of.scale, of.set_, also=also_rows(of.also), **own, **more)
+    selection: dict[str, Any] = {"rows": of.rows, "columns": of.columns, "seeds": of.seeds}
+    return plan_recipe(recipe, of.scale, of.set_, also=also_rows(of.also), sweep=of.sweep, **selection, **more)
 
 
-def plan_loaded(
-    loaded: LoadedRecipe, scale: str, *, rows: str | None = None, columns: str | None = None, seeds: str | None = None
-) -> Planned:
-    """Expand a recipe that was read and checked. Raises `UserError` where the selection or the scale is not in it."""
-    return Planned(loaded, scale, plan(loaded, scale, rows=rows, columns=columns, seeds=parse_seeds(seeds)))
+def plan_loaded(loaded: LoadedRecipe, scale: str, *, seeds: str | None = None, **selection: str | None) -> Planned:
+    """Expand a recipe that was read and checked: the `rows`, `columns` and `seeds` that are named, or all. Raises
+    `UserError` where the selection or the scale is not in it."""
+    return Planned(loaded, scale, plan(loaded, scale, seeds=parse_seeds(seeds), **selection))
 
 
 def also_rows(arguments: Sequence[str] | None) -> dict[str, Any]:

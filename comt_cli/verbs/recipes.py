@@ -1,4 +1,4 @@
-"""Recipes there are: listed, one of them in detail, and copied."""
+"""Recipes there are: listed, and one of them in detail."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import json
 import sys
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from comt_cli.commands import completion, options
 from comt_cli.errors import UserError
-from comt_cli.files import write_text
 from comt_cli.methods import catalogue
 from comt_cli.recipe.find import also_called, available_recipes, find_recipe, recipe_roots
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
@@ -32,34 +30,22 @@ def recipes(
             autocompletion=completion.recipes,
         ),
     ] = None,
-    copy: Annotated[bool, typer.Option("--copy", help="Write a copy: comt recipes --copy RECIPE FILE.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """List the recipes, one a line. With each stand its file, the verb that runs it, and its title.
 
-    A recipe by its name is shown with its rows, its ablations, and its scales with rows x columns x seeds. A recipe
-    file that is broken is listed with what is wrong with it.
-
-    A copy is a recipe of its own: its runs and results go by its file, and do not mix with those of the original. A
-    file that is there already stays as it is.
+    A recipe by its name is shown with its file, its rows, its ablations, and its scales with rows x columns x seeds. A
+    recipe file that is broken is listed with what is wrong with it. A copy of a recipe's file, wherever it lies, is a
+    recipe of its own: its runs and results go by its file, and do not mix with those of the original.
 
     Examples:
 
       comt recipes
 
-      comt recipes transponder
-
       comt recipes train-resnet cifar
 
       comt recipes table3
-
-      comt recipes --copy table3 my-table.yaml
     """
-    if copy:
-        if words is None or len(words) != 2:
-            raise UserError("--copy takes a recipe and the file to write", "comt recipes --copy table3 my-table.yaml")
-        _copy(*words)
-        return
     listed = _listed(words or [])
     if as_json:
         typer.echo(json.dumps(listed, indent=2))
@@ -95,8 +81,7 @@ def _listed(words: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _described(name: str, loaded: LoadedRecipe) -> dict[str, Any]:
-    recipe = loaded.recipe
-    scales = {}
+    recipe, scales = loaded.recipe, {}
     for scale, settings in recipe.scales.items():
         grid = loaded.grids.get(scale)
         scales[scale] = {
@@ -151,7 +136,7 @@ def _print_details(recipe: dict[str, Any]) -> None:
     typer.echo(f"  comt {recipe['command']} --recipe {recipe['name']}")
     for heading in ("rows", "ablations"):
         if recipe[heading]:
-            _print_wrapped(f"{heading}: {', '.join(recipe[heading])}", "  ", "    ")
+            _print_wrapped(f"{heading}: {', '.join(recipe[heading])}", "  ")
     typer.echo(f"  {recipe['metric']}, against the row {recipe['baseline']}")
     for name, scale in recipe["scales"].items():
         shape = " x ".join(plural(scale[f"{noun}s"], noun) for noun in ("row", "column", "seed"))
@@ -161,28 +146,8 @@ def _print_details(recipe: dict[str, Any]) -> None:
         elif points:
             shape += f" x {points} of a grid"
         typer.echo(f"  {name}: {shape} ({', '.join(scale['column_names'])})")
-        _print_wrapped(scale["description"], "    ", "    ")
+        _print_wrapped(scale["description"], "    ")
 
 
-def _print_wrapped(text: str, first: str, others: str) -> None:
-    typer.echo(textwrap.fill(text, 78, initial_indent=first, subsequent_indent=others, break_on_hyphens=False))
-
-
-def _copy(name: str, file: str) -> None:
-    """Write a copy of a recipe that is right where it is to lie."""
-    source, target = find_recipe(name), Path(file)
-    if target.suffix not in (".yaml", ".yml"):
-        raise UserError(f"{target}: a recipe's file ends in .yaml", f"for instance {target}.yaml")
-    if target.exists() or target.is_symlink():
-        raise UserError(f"{target} is there already: nothing was written", "Give the copy another name.")
-    load_recipe(source, catalogue())
-    text = f"# Copied from {source.parent.name}/{source.name}.\n{source.read_text(encoding='utf-8')}"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_text(target, text)
-    try:
-        copied = load_recipe(target, catalogue())  # only now is it known whether its setups are found from there
-    except UserError:
-        target.unlink()
-        raise
-    typer.echo(f"wrote {target}, a copy of {source}; its runs and results are called {copied.name}")
-    typer.echo(f"  comt show {target}")
+def _print_wrapped(text: str, indent: str) -> None:
+    typer.echo(textwrap.fill(text, 78, initial_indent=indent, subsequent_indent="    ", break_on_hyphens=False))

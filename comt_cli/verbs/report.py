@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,17 +19,15 @@ from comt_cli.recipe.merge import OF_TEST
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.report.collect import ENDED, tables_with_runs
 from comt_cli.report.exhibits.sweep import Rates, read_sweep, sweep_frame, texts, whole_columns
-from comt_cli.report.frame import frame_csv, records_of
+from comt_cli.report.frame import frame_csv
 from comt_cli.report.recipe_figure import RecipeFigure, recipe_figure
 from comt_cli.report.terminal import print_texts, say, say_written
 from comt_cli.report.write import Report, ReportFiles, print_report, write_exhibits, write_report
-from comt_cli.runs.known import known_runs
 from comt_cli.streams import let_go
 from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_selected
-from comt_cli.words import listing
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 
 _PAGE = " from the tables there; no others unless named."
@@ -45,17 +42,12 @@ def report(
     overwrite: options.Overwrite = False,
     overview: Annotated[bool, typer.Option("--overview", help=f"Write <results>/README.md{_PAGE}")] = False,
     html: Annotated[bool, typer.Option("--html", help=f"Write <results>/index.html, for a browser,{_PAGE}")] = False,
-    as_json: options.AsJson = False,
 ) -> None:
     """Write the tables of finished runs. They are CSV, Markdown and LaTeX, with the papers' numbers beside them.
 
-    Without recipes: every table that has runs. Missing, running and diverged cells say so. Seeds are the recipe's
-    unless --seeds names others. Trains nothing. A table with finished runs that this one lacks is kept. Runs with --set
-    have a table of their own, such as table3@steps-200, which is a name for them here, too. Of a recipe that is a
-    figure it says whether it is drawn; training draws it.
-
-    --overview writes what all tables below the results come to, at every scale, on one page. --html writes one file
-    with every table, verdict and figure there: it needs no network.
+    Without recipes: every table that has runs. Seeds are the recipe's unless --seeds names others. A table with
+    finished runs that this one lacks is kept. Runs with --set have a table of their own, such as table3@steps-200,
+    which is a name for them here, too. Of a recipe that is a figure it says whether it is drawn; training draws it.
 
     Examples:
 
@@ -63,31 +55,14 @@ def report(
 
       comt report table3.yaml --scale small --seeds 1-3
 
-      comt report --overview
-
-      comt report --html
+      comt report --overview --html
     """
-    if (overview or html) and as_json:
-        raise UserError("--html is a page, and so is --overview: --json prints tables", "Give one of them.")
     planned = [] if (overview or html) and not recipes else _planned(recipes or [], of, runs)
-    if as_json:
-        made = [outcome_as_json(plan, runs, results, overwrite=overwrite) for plan in planned]
-        typer.echo(json.dumps([data for data, _ in made], indent=2))
-        unwritten = [reason for _, reason in made]
-    else:
-        unwritten = []
-        for plan in planned:
-            unwritten.append(write_outcome(plan, runs, results, overwrite=overwrite, draw=False))
-            if plan is not planned[-1]:
-                typer.echo()
-    is_damaged = (overview or html) and _write_pages(results, overview=overview, html=html)
-    reasons = [reason for reason in unwritten if reason is not None]
-    if is_damaged or (reasons and (recipes or len(reasons) == len(unwritten))):
-        raise typer.Exit(1)
-
-
-def _write_pages(results: Path, *, overview: bool, html: bool) -> bool:
-    """Write the pages of all tables; whether files were left out of them, which has been said."""
+    unwritten = []
+    for plan in planned:
+        unwritten.append(write_outcome(plan, runs, results, overwrite=overwrite, draw=False))
+        if plan is not planned[-1]:
+            typer.echo()
     from comt_cli.report.html.page import write_page
     from comt_cli.report.overview import write_overview
     from comt_cli.report.written import Reader
@@ -97,7 +72,9 @@ def _write_pages(results: Path, *, overview: bool, html: bool) -> bool:
         typer.echo(f"wrote {write(results, reader)}")
     for damaged in reader.damaged.values():
         typer.echo(f"comt: {damaged}; it is left out", err=True)
-    return bool(reader.damaged)
+    reasons = [reason for reason in unwritten if reason is not None]
+    if reader.damaged or (reasons and (recipes or len(reasons) == len(unwritten))):
+        raise typer.Exit(1)
 
 
 def _planned(recipes: Sequence[str], of: Selection, runs: Path) -> list[Planned]:
@@ -105,9 +82,10 @@ def _planned(recipes: Sequence[str], of: Selection, runs: Path) -> list[Planned]
     every = () if recipes else tables_with_runs(runs, [*available_recipes()], of.scale, is_set=bool(of.set_))
     named = recipes or [name for name, _ in every]
     if not named:
-        own = sorted({table for run in known_runs(runs) for table in run.tables})
-        of_own = f"of a recipe that came with comt below {runs}, but of {listing(own[:12])}" if own else f"below {runs}"
-        raise UserError(f"there are no runs {of_own}", "comt report FILE writes the table of a recipe file.")
+        raise UserError(
+            f"there are no runs of a recipe that came with comt below {runs}",
+            "comt report FILE writes the table of a recipe file; comt runs lists all runs.",
+        )
     planned = []
     for name in named:
         try:
@@ -136,7 +114,8 @@ def write_outcome(
     nothing was written, which has been printed; None if it was, or is there as it should be. Raises `UserError` and
     `StorageError` where a checkpoint cannot be read, or a file not written."""
     planned = planned.with_contents(runs)
-    if planned.loaded.recipe.figure is not None:
+    loaded = planned.loaded
+    if loaded.recipe.figure is not None:
         text, figure, is_unwritten = _figure_state(planned, runs, results, overwrite=overwrite)
         if figure is not None and draw:
             from comt_cli.analysis.verbs import draw_recipe  # and torch
@@ -146,42 +125,56 @@ def write_outcome(
             say(text)
         return text if is_unwritten else None
     cells = {(spec.row, spec.column) for spec in (shown or planned).specs}
-    table, unwritten, beside, rates = _write_table(planned, runs, results, overwrite=overwrite)
-    if rates is not None:
-        is_shown = [cell in cells for cell in zip(rates["row"], rates["column"], strict=True)]
-        head, *lines = texts(rates[is_shown])
-        say(f"{planned.loaded.recipe.title} ({planned.loaded.name}), sweep at scale {planned.scale}")
-        print_texts(head, lines, most=110)
-        for sentence in Rates().sentences(rates):  # what was not chosen is why no whole table is
-            say(sentence)
+    written: list[Path] = []
+    if planned.has_trials:
+        table, unwritten, written = _write_sweep(planned, runs, results, overwrite=overwrite, shown=cells)
+    else:
+        table = write_report(loaded, planned.specs, runs, results, overwrite=overwrite)
+        unwritten = table.unwritten
+        if table.files is not None:
+            written = write_exhibits("table", table.runs, table.files)
     if unwritten is not None:
         say(unwritten, sys.stderr)
     if table is not None:
-        if rates is not None:
+        if planned.has_trials:
             say("")
         print_report(table, shown=cells)
-    say_written(beside)
+    say_written(written)
     return unwritten
 
 
-def outcome_as_json(
-    planned: Planned, runs: Path, results: Path, *, overwrite: bool = False
-) -> tuple[dict[str, Any], str | None]:
-    """The same as plain data, with a sweep under `sweep`: a table is written, of a figure only the state is given. And
-    why nothing was written."""
-    planned = planned.with_contents(runs)
+def _write_sweep(
+    planned: Planned, runs: Path, results: Path, *, overwrite: bool, shown: set[tuple[str, str]]
+) -> tuple[Report | None, str | None, list[Path]]:
+    """Write the table of a sweep at every row's own best, and print the rates that were tried. Returns the table, or
+    why none was written; and what was written beside it."""
     loaded, scale = planned.loaded, planned.scale
-    if loaded.recipe.figure is not None:
-        text, _, is_unwritten = _figure_state(planned, runs, results, overwrite=overwrite)
-        who = {"title": loaded.recipe.title, "paper": loaded.folder, "figure": loaded.stem, "recipe": loaded.origin}
-        return {**who, "scale": scale, "state": text}, text if is_unwritten else None
-    table, unwritten, _, rates = _write_table(planned, runs, results, overwrite=overwrite)
-    data = {"title": loaded.recipe.title, "scale": scale} if table is None else table.as_json()
-    if rates is not None:
-        if unwritten is not None:
-            say(unwritten, sys.stderr)
-        data = {**data, "sweep": records_of(rates)}
-    return data, unwritten
+    state, files = read_sweep(loaded, scale, planned.specs, runs), ReportFiles.of(results, scale, loaded)
+    best, written = None, []
+    if own := [spec for specs in whole_columns(state.shown["own"]).values() for spec in specs]:
+        best = write_report(loaded, own, runs, results, overwrite=overwrite)
+        unwritten, is_kept = best.unwritten, best.files is None
+        if not is_kept:
+            written += write_exhibits("table", best.runs, files)
+    else:
+        yet = "." if state.problems else " yet: no row has trials that have all ended."
+        unwritten, is_kept = f"Nothing is chosen at scale {scale}{yet}", files.csv.exists() and not overwrite
+        if is_kept:
+            unwritten += f" {files.csv} is kept: --results DIR writes these trials elsewhere, --overwrite in its place."
+    frame = sweep_frame(state, runs)
+    trials = frame[frame["place"] == "trial"]
+    if not is_kept and any(run.state in ENDED for run in trials["_run"]):
+        written += write_exhibits("sweep", frame, files)
+        path = files.csv.with_name(f"{files.csv.stem}-trials.csv")
+        write_text(path, frame_csv(trials.drop(columns="place"), without=OF_TEST))
+        written.append(path)
+    rates = Rates().frame(frame)
+    head, *lines = texts(rates[[cell in shown for cell in zip(rates["row"], rates["column"], strict=True)]])
+    say(f"{loaded.recipe.title} ({loaded.name}), sweep at scale {scale}")
+    print_texts(head, lines, most=110)
+    for sentence in Rates().sentences(rates):  # what was not chosen is why no whole table is
+        say(sentence)
+    return best, unwritten, written
 
 
 def write_outcomes(
@@ -216,39 +209,6 @@ def write_outcomes(
     if unprinted is not None:
         raise unprinted
     return [reason for reason in unwritten if reason is not None]
-
-
-def _write_table(
-    planned: Planned, runs: Path, results: Path, *, overwrite: bool
-) -> tuple[Report | None, str | None, list[Path], pd.DataFrame | None]:
-    """The table that was written (of a sweep at every row's own best), or why none was; what was written beside it; and
-    the rates that were tried."""
-    loaded, scale = planned.loaded, planned.scale
-    if not planned.has_trials:
-        report = write_report(loaded, planned.specs, runs, results, overwrite=overwrite)
-        beside = [] if report.files is None else write_exhibits("table", report.runs, report.files)
-        return report, report.unwritten, beside, None
-    state = read_sweep(loaded, scale, planned.specs, runs)
-    files = ReportFiles.of(results, scale, loaded)
-    best, written = None, []
-    if own := [spec for specs in whole_columns(state.shown["own"]).values() for spec in specs]:
-        best = write_report(loaded, own, runs, results, overwrite=overwrite)
-        unwritten, is_kept = best.unwritten, best.files is None
-        if best.files is not None:
-            written += write_exhibits("table", best.runs, files)
-    else:
-        yet = "." if state.problems else " yet: no row has trials that have all ended."
-        unwritten, is_kept = f"Nothing is chosen at scale {scale}{yet}", files.csv.exists() and not overwrite
-        if is_kept:
-            unwritten += f" {files.csv} is kept: --results DIR writes these trials elsewhere, --overwrite in its place."
-    frame = sweep_frame(state, runs)
-    trials = frame[frame["place"] == "trial"]
-    if not is_kept and any(run.state in ENDED for run in trials["_run"]):
-        written += write_exhibits("sweep", frame, files)
-        path = files.csv.with_name(f"{files.csv.stem}-trials.csv")
-        write_text(path, frame_csv(trials.drop(columns="place"), without=OF_TEST))
-        written.append(path)
-    return best, unwritten, written, Rates().frame(frame)
 
 
 def _figure_state(

@@ -1,30 +1,39 @@
-"""Known runs, all or those that are asked for: listed, and deleted."""
+"""Known runs: listed and deleted; and the progress of every table, read from their folders and Slurm's queue."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from comt_cli.campaign.slurm import job_standings, readable_jobs
+from comt_cli.campaign.slurm import Job, JobStanding, job_standings, readable_jobs
 from comt_cli.commands import completion, options
 from comt_cli.commands.options import OfRuns
 from comt_cli.errors import UserError
-from comt_cli.recipe.load import select
+from comt_cli.methods import catalogue
+from comt_cli.recipe.find import MARK, available_recipes
+from comt_cli.recipe.load import LoadedRecipe, load_recipe, select
 from comt_cli.report import format
+from comt_cli.report.collect import Collection, Run, collect, tables_with_runs
+from comt_cli.report.exhibits.sweep import read_sweep
 from comt_cli.report.run_list import computing_seconds, described, print_runs, summary_text
-from comt_cli.report.terminal import say
-from comt_cli.runs.known import KnownRun, Place, Standing, known_runs, remove_runs
-from comt_cli.runs.plan import BY_ID
-from comt_cli.verbs.select import runs_of_table, select_runs
-from comt_cli.verbs.table import recipes_by_name
+from comt_cli.report.terminal import print_progress, say
+from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.runs.known import KnownRun, Standing, adopt_contents, known_runs, remove_runs
+from comt_cli.runs.plan import parse_seeds, point_in_words, sources_of
+from comt_cli.verbs.plan import also_rows, check_added, plan_loaded, with_settings
+from comt_cli.verbs.select import recipes_by_name, runs_of_table, select_runs
 
 _STATES = "Only runs that stand so: done, diverged, running, unfinished, failed, replaced, unreadable."
+DEFAULT_SCALE = "smoke"
+"""Of the verbs that train."""
+_BEGUN = [state.value for state in RunState if state is not RunState.missing]
+_SHOWN = ("error", *_BEGUN, "open", "notes", "others")
 
 
 def runs(
@@ -41,23 +50,18 @@ def runs(
     """List every run, with its metric or state. Also its row, its seed, when it was written, its size and its id.
 
     Recipes may be selectors, such as table3:pre-ln or table3@steps-12. The heading of a group says in which settings
-    its runs differ from their recipe, as --set takes them. Replaced runs are those that --fresh moved aside. A run's
-    folder is by-id/ID below the folder of the runs; wherever a verb takes a checkpoint, the beginning of the id is
-    enough.
+    its runs differ from their recipe, as --set takes them. Replaced runs are those that --fresh moved aside.
 
     Examples:
-
-      comt runs
 
       comt runs table3:pre-ln --state done
 
       comt runs --state unfinished,failed --json
     """
-    every = known_runs(runs)
-    found: list[tuple[KnownRun, Place]] = [(run, run.home) for run in every]
+    every, of = known_runs(runs), OfRuns(scale, runs=runs)
+    found = [(run, run.home) for run in every if scale in (None, run.label("scale"))]
     if recipes:
-        found = list(dict.fromkeys(each for recipe in recipes for each in runs_of_table(recipe, runs)))
-    found = [(run, place) for run, place in found if scale in (None, run.label("scale"))]
+        found = list(dict.fromkeys(each for recipe in recipes for each in runs_of_table(recipe, of)))
     states = select(state, list(Standing), "state of runs")
     found = [(run, place) for run, place in found if run.standing in states]
     listed = described(found, recipes_by_name(recipes or ()))
@@ -78,7 +82,7 @@ def runs(
 def rm(
     selectors: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN]...", help=options.RUNS_HELP, autocompletion=completion.selectors),
+        typer.Argument(metavar="[RUN]...", help=options.SELECTORS, autocompletion=completion.selectors),
     ] = None,
     *,
     replaced: Annotated[
@@ -107,7 +111,7 @@ def rm(
     known = known_runs(of.runs)
     chosen = [run for run in known if run.is_replaced and of.scale in (None, run.label("scale"))]
     if selectors:
-        chosen = _meant(selectors, of, known, replaced=replaced)
+        chosen = _meant(selectors, of, replaced=replaced)
     if not chosen:
         typer.echo(f"No run was moved aside below {of.runs}.")
         return
@@ -121,12 +125,11 @@ def rm(
     typer.echo()
     say(f"{summary_text(listed)}{paid}; {format.plural(len(links), 'link')} to them from {tables}.")
     going = {run.name for run in chosen}
-    stay = [run for run in known if run.name not in going and run.spec is not None]
-    started = [run.home.recipe for run in stay if run.spec and any(source.id in going for source in run.spec.sources)]
-    for table, count in Counter(started).items():
-        say(
-            f"{format.plural(count, 'run')} of {table} can then not begin anew before what is deleted is trained again."
-        )
+    left = [run.spec for run in known if run.name not in going and run.spec is not None]
+    started = Counter(f"{spec.paper}/{spec.table}" for spec in left if any(each.id in going for each in spec.sources))
+    for table, count in started.items():
+        what = format.plural(count, "run")
+        say(f"{what} of {table} can then not begin anew before what is deleted is trained again.")
     if dry_run:
         typer.echo("Nothing was deleted.")
         return
@@ -139,27 +142,19 @@ def rm(
     typer.echo(f"deleted {format.plural(len(chosen), 'run')}, {format.size(sum(row['bytes'] for row in listed))}")
 
 
-def _meant(selectors: Sequence[str], of: OfRuns, known: Sequence[KnownRun], *, replaced: bool) -> list[KnownRun]:
-    """The runs of selectors, of folders, and of links or files in them: those that were moved aside, or the others; but
-    by its whole name any. Raises `UserError` where there is none."""
+def _meant(selectors: Sequence[str], of: OfRuns, *, replaced: bool) -> list[KnownRun]:
+    """The runs of selectors: those that were moved aside, or the others; but by its whole name any. Raises `UserError`
+    where there is none."""
     found: dict[str, KnownRun] = {}
     for text in selectors:
-        path = Path(text)
-        if path.exists() or path.is_symlink():
-            folder = path.resolve().parent if path.is_file() else path.resolve()
-            is_run = folder.parent == (of.runs / BY_ID).resolve()
-            here = [run for run in known if is_run and run.name == folder.name]
-            if not here:
-                raise UserError(f"{path} is no run below {of.runs}", "comt rm deletes nothing else.")
-        else:
-            every = select_runs(text, of).runs
-            here = [run for run in every if run.is_replaced == replaced or any(run.name == text for run in every)]
+        every = [each.run for each in select_runs(text, of)]
+        here = {run.name: run for run in every if run.is_replaced == replaced or run.name == text}
         if not here:
             wrong = "is moved aside" if replaced else "is there but those that were moved aside"
             raise UserError(
                 f"{text}: no run of it {wrong}", "comt runs --state replaced lists them; --replaced deletes them."
             )
-        found |= {run.name: run for run in here}
+        found |= here
     return list(found.values())
 
 
@@ -175,3 +170,195 @@ def _refuse_at_work(chosen: Sequence[KnownRun], runs: Path) -> None:
         if standing.is_active:
             message = f"the run {name} is {standing.words}: nothing was deleted"
             raise UserError(message, "scancel takes a job from the queue.")
+
+
+def status(
+    recipes: options.Recipes = None,
+    *,
+    scale: options.ScaleOfRuns = None,
+    seeds: options.Seeds = None,
+    also: options.Also = None,
+    runs: options.Runs = options.DEFAULT_RUNS,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show how far the runs of each table are. Counts those that are done, diverged, running, unfinished and missing.
+
+    Of recipes that are named, the table as far as it is. Runs with --set have a table of their own, such as
+    table3@steps-200. A running run is shown with its process, one that failed with the reason, and one that was given
+    to Slurm with its job. Without recipes: every table that has runs. Reads only.
+
+    Examples:
+
+      comt status
+
+      comt status table3.yaml --scale small --seeds 1-3
+    """
+    added, is_named = also_rows(also), bool(recipes)
+    parse_seeds(seeds)  # else what is wrong with them would be said of every table
+    seen: list[LoadedRecipe] = []
+    shown: list[_Progress] = []
+    every = tables_with_runs(runs, [*available_recipes()], scale)
+    for name, there in [(name, None) for name in recipes or ()] or every:
+        try:
+            path, changed = with_settings(name, None, runs)
+            # What is set is for the scale that is trained: the steps of another would contradict its setup.
+            at = scale or there or (DEFAULT_SCALE if changed else None)
+            loaded = load_recipe(path, catalogue(), changed, at, also=added, also_fits_all=is_named)
+            seen.append(loaded)
+            main = at or (DEFAULT_SCALE if is_named and DEFAULT_SCALE in loaded.recipe.scales else None)
+            for each in [at] if at is not None else loaded.recipe.scales:
+                progress = _progress(loaded, each, seeds, runs, is_shown=is_named and each == main)
+                if at is not None and "error" in progress.data:
+                    raise UserError(progress.data["error"])
+                if at is not None or any(map(progress.data.get, _SHOWN)):
+                    shown.append(progress)
+        except UserError as error:
+            if is_named:
+                raise
+            shown.append(_Progress({"recipe": name, "error": error.message}))
+    if seen:
+        check_added(added, seen)
+    if as_json:
+        typer.echo(json.dumps([each.data for each in shown], indent=2))
+        return
+    for progress in shown:
+        _print(progress)
+    if not shown:
+        example = (*(recipes or ()), "table3.yaml")[0]
+        typer.echo(f"Nothing was run below {runs}. To begin: comt train-lm --recipe {example}")
+
+
+class _Progress(NamedTuple):
+    """A table at a scale: its numbers as plain data, its cells where they are to be shown, its metrics by column."""
+
+    data: dict[str, Any]
+    cells: Collection | None = None
+    metrics: Mapping[str, str] = {}
+
+
+def _progress(loaded: LoadedRecipe, scale: str, seeds: str | None, runs: Path, *, is_shown: bool) -> _Progress:
+    """A table at a scale, or why it is not known. Of a sweep the cells are those of its trials."""
+    place = {"recipe": loaded.name, "scale": scale, "table": f"{loaded.folder}/{loaded.outputs(scale)}"}
+    try:
+        specs = adopt_contents(plan_loaded(loaded, scale, seeds=seeds).specs, runs)
+    except UserError as error:  # for instance a corpus that is not in the cache
+        return _Progress({**place, "error": str(error)})
+    grid, has_trials, beside = loaded.grids.get(scale), loaded.has_trials(scale), list[Run]()
+    cell_specs = specs
+    if has_trials:
+        sweep = read_sweep(loaded, scale, specs, runs)
+        cell_specs, trials = sweep.trials, {spec.id for spec in sweep.trials}
+        beside = [*collect([spec for spec in sweep.specs if spec.id not in trials], runs, remarks=False).runs()]
+    cells = collect(cell_specs, runs, choose_by=None if grid is None else grid.metric, remarks=not has_trials)
+    every = [*cells.runs(), *beside]
+    own = {run.spec.id for run in every}
+    sources = [*collect([source for source in sources_of(specs) if source.id not in own], runs).runs()]
+    tables: dict[tuple[str, str], list[Run]] = {}
+    for source in sources:
+        tables.setdefault((f"{source.spec.paper}/{source.spec.table}", source.spec.scale), []).append(source)
+    others: dict[str, Counter[str]] = {}
+    for run in known_runs(runs) if is_shown else ():
+        for name in run.variants if run.label("scale") == scale and not run.is_replaced else ():
+            if name.startswith(f"{loaded.name}{MARK}") and name != place["table"]:
+                others.setdefault(name, Counter())[run.standing.value] += 1
+    tried = grid.metric if grid is not None and has_trials else None
+    metrics = {column: tried or loaded.recipe.metric_at(scale, column) for column in loaded.columns(scale)}
+    data = {
+        **place,
+        **_counts(every),
+        "metric": loaded.recipe.metric,
+        "others": {name: dict(counts) for name, counts in sorted(others.items())},
+        "cells": cells.as_json(metrics),
+        "open": _open([*every, *sources], runs),
+        "sources": [{"recipe": name, "scale": at, **_counts(found)} for (name, at), found in tables.items()],
+        "notes": list(cells.notes),
+    }
+    return _Progress(data, cells if is_shown and any(data[state] for state in _BEGUN) else None, metrics)
+
+
+def _counts(every: Sequence[Run]) -> dict[str, int]:
+    """The number of runs, and of those in each state."""
+    states = Counter(run.state for run in every)
+    return {"runs": len(every), **{state.value: states[state] for state in RunState}}
+
+
+def _open(every: Sequence[Run], runs: Path) -> list[dict[str, Any]]:
+    """Those that are at work, were left, or wait in Slurm's queue."""
+    # A job may be queued for a run that has no directory before its data is prepared.
+    at_work = (RunState.running, RunState.unfinished)
+    begun = [run for run in every if run.state in at_work or not run.spec.is_known]
+    jobs = readable_jobs((run.spec for run in begun), runs)
+    standings = job_standings(jobs.values()) if jobs else {}
+    return [
+        _described(run, runs, jobs.get(run.spec.request), standings.get(run.spec.request))
+        for run in begun
+        if run.state in at_work or run.spec.request in jobs
+    ]
+
+
+def _described(run: Run, runs: Path, job: Job | None, standing: JobStanding | None) -> dict[str, Any]:
+    spec, progress = run.spec, run.progress
+    directory, is_running = RunDirectory.of(runs, spec), run.state is RunState.running
+    if standing is not None and is_running and not standing.is_active:
+        standing = None  # of a run that some process is training only a queued job is shown: it may be another's
+    return {
+        "recipe": f"{spec.paper}/{spec.table}",
+        "row": spec.row,
+        "column": spec.column,
+        "seed": spec.seed,
+        **({"grid": spec.point} if spec.point else {}),
+        "id": spec.id,
+        "request": spec.request,
+        "state": run.state.value,
+        "owner": directory.owner() if is_running else None,
+        "error": None if is_running else directory.error(),
+        "directory": str(directory.shown),
+        "step": progress.step if progress else 0,
+        "steps": spec.settings.train.steps,
+        "loss": progress.loss if progress else None,
+        spec.task.unit.per_second: progress.speed if progress else None,
+        "eta_seconds": progress.eta_seconds if progress and is_running else None,
+        "job": job.number if job is not None and standing is not None else None,
+        "job_state": standing.words if standing is not None else None,
+    }
+
+
+def _print(progress: _Progress) -> None:
+    table = progress.data
+    heading = " ".join(part for part in (table.get("table", table["recipe"]), table.get("scale")) if part)
+    if "error" in table:
+        typer.echo(f"{heading}: not known: {table['error']}")
+        return
+
+    def counted(counts: Mapping[str, Any]) -> str:
+        listed = ", ".join(f"{counts[state]} {state}" for state in RunState if counts[state])
+        return f"{format.plural(counts['runs'], 'run')}: {listed}"
+
+    typer.echo(f"{heading}: {counted(table)}")
+    if progress.cells is not None:
+        print_progress(progress.cells, progress.metrics)
+    for name, states in table["others"].items():
+        typer.echo(f"  besides, {name}: {', '.join(f'{count} {state}' for state, count in states.items())}")
+    for source in table["sources"]:
+        typer.echo(f"  to start from: {source['recipe']} {source['scale']}: {counted(source)}")
+    for run in table["open"]:
+        place = "" if run["recipe"] == table["recipe"] else f"{run['recipe']} "
+        point = f", {point_in_words(run['grid'])}" if "grid" in run else ""
+        typer.echo(f"  {place}{run['row']}, {run['column']}{point}, seed {run['seed']}: {_in_words(run)}")
+    for note in table["notes"]:
+        typer.echo(f"  {note}")
+
+
+def _in_words(run: Mapping[str, Any]) -> str:
+    parts = [run["job_state"] or run["state"] + (f" by {run['owner']}" if run["owner"] else "")]
+    parts.append(f"step {run['step']:,} of {run['steps']:,}")
+    if run["loss"] is not None:
+        parts.append(f"loss {run['loss']:.3f}")
+    speed = next(key for key in run if key.endswith("_per_second"))
+    if run[speed] and run["state"] == "running":
+        parts.append(f"{format.speed(run[speed])} {speed.removesuffix('_per_second')}/s")
+    if run["eta_seconds"] is not None:
+        parts.append(f"{format.duration(run['eta_seconds'])} to go")
+    if run["error"] is not None:
+        parts.append(f"failed: {run['error']} ({run['directory']}/error.txt)")
+    return ", ".join(parts)

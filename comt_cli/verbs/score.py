@@ -23,10 +23,6 @@ from comt_cli.tasks.settings.translation import TranslationSettings
 from comt_cli.verbs.select import is_selector, model_source
 from comt_cli.words import plural
 
-BASELINES = ("copy", "nearest")
-"""Translations without a network: the source itself; the target of the training sentence whose source is nearest."""
-
-
 _SCORED = f"A file of translations, one a line; or a finished run, as a run directory or {options.SELECTOR}."
 _METRICS = "bleu, bleu_tokenised, bleu_intl, bleu_intl_lc, bleu_compound or chrf; several with commas."
 _METRIC_NAMES = completion.listed("scoring.metrics", "METRICS")
@@ -47,20 +43,15 @@ def score(
 ) -> None:
     """Score translations against references with sacreBLEU. Its signature stands beside every number.
 
-    The files are plain text, neither tokenised nor escaped; only bleu_tokenised takes the tokens that stand there, and
-    splits at spaces alone. A run is scored on what it wrote when it was done. Numbers of different metrics, or with
-    different signatures, cannot be compared. --against prints the p-value of sacreBLEU's paired bootstrap: below 0.05 a
-    difference is rarely chance.
+    The files are plain text, neither tokenised nor escaped, but for bleu_tokenised. A run is scored on what it wrote
+    when it was done. --against prints the p-value of sacreBLEU's paired bootstrap: below 0.05 a difference is rarely
+    chance.
 
     Examples:
-
-      comt score hypotheses.txt references.txt
 
       comt score hypotheses.txt references.txt --metric bleu,bleu_compound --against baseline.txt
 
       comt score sas/table3:sas::1 --against sas/table3:baseline::1
-
-      comt score sas/table3:baseline::1 --against nearest --split unseen
     """
     names = list(dict.fromkeys(name.strip() for name in metric.split(",")))
     problems = [f"there is no metric {name!r}: {nearest(name, METRICS)}" for name in names if name not in METRICS]
@@ -69,9 +60,13 @@ def score(
             raise UserError(f"{hypotheses} is a run, which has its own references", "--against RUN compares two runs.")
         if split is not None:
             problems.append("--split is of a run, and these are files")
-        is_plain = not all(METRICS[name].is_of_tokens for name in names if name in METRICS)
         paths = [Path(name) for name in (hypotheses, references, against) if name is not None]
-        texts: list[Sequence[str]] = [*_of_files(paths, problems, is_plain)]
+        texts: list[Sequence[str]] = [*_read(paths, problems)]
+        notes = [note for path, lines in zip(paths, texts, strict=True) for note in suspicions(str(path), lines)]
+        if notes and not all(METRICS[name].is_of_tokens for name in names):
+            hint = "is it tokenised? Only bleu_tokenised is for that; the other scores will be wrong"
+            for note in (*notes, hint):
+                typer.echo(f"comt: {note}", err=True)
     else:
         refuse(problems)
         for name in (hypotheses, against):
@@ -80,8 +75,14 @@ def score(
                 raise UserError(message, "comt score HYP REF.")
         spec, pairs, own = _translated(Path(model_source(hypotheses, of)), split or "test")
         texts = [own, pairs.references]
-        if against in BASELINES:
-            texts.append(_by(against, spec, pairs.sources))
+        if against == "copy":
+            texts.append(pairs.sources)
+        elif against == "nearest":
+            from comt_cli.data.pairs.dataset import nearest_translations  # and numpy
+
+            known = list(spec.settings_as(TranslationSettings).data.make_corpus().train())
+            sides = [pair.source for pair in known], [pair.target for pair in known]
+            texts.append(nearest_translations(*sides, pairs.sources))
         elif against is not None:
             _, other, others = _translated(Path(model_source(against, of)), split or "test")
             if (pairs.sources, pairs.references) != (other.sources, other.references):
@@ -116,17 +117,6 @@ def _print(texts: Sequence[Sequence[str]], names: Sequence[str], *, as_json: boo
         typer.echo("comt: p is over the sentences of one translation each, not over seeds: others may differ", err=True)
 
 
-def _of_files(paths: Sequence[Path], problems: Sequence[str], is_plain: bool) -> list[list[str]]:
-    """The lines of files, which are said where they look tokenised."""
-    texts = _read(paths, problems)
-    notes = [note for path, lines in zip(paths, texts, strict=True) for note in suspicions(str(path), lines)]
-    if notes and is_plain:
-        for note in notes:
-            typer.echo(f"comt: {note}", err=True)
-        typer.echo("comt: is it tokenised? Only bleu_tokenised is for that; the other scores will be wrong", err=True)
-    return texts
-
-
 def _translated(folder: Path, split: str) -> tuple[RunSpec, PairTexts, list[str]]:
     """A run, and sources, references and its translations of a split, by the weights that it ended with. The data is
     prepared anew where it is not in the cache. Raises `UserError` where the run translates nothing, has not done so
@@ -153,13 +143,3 @@ def _read(paths: Sequence[Path], problems: Sequence[str] = ()) -> list[list[str]
     texts, wrong = read_aligned(paths)
     refuse([*problems, *wrong])
     return texts
-
-
-def _by(baseline: str, spec: RunSpec, sources: Sequence[str]) -> Sequence[str]:
-    """Translations of the sources by one of `BASELINES`."""
-    if baseline == "copy":
-        return sources
-    from comt_cli.data.pairs.dataset import nearest_translations  # and numpy
-
-    pairs = list(spec.settings_as(TranslationSettings).data.make_corpus().train())
-    return nearest_translations([pair.source for pair in pairs], [pair.target for pair in pairs], sources)

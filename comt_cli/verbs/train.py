@@ -1,14 +1,14 @@
-"""The verbs that train, and `comt reproduce`: what is selected of recipes, sweeps among them, is checked, its cost
-told, trained here or submitted to Slurm, and their tables and figures written."""
+"""The verbs that train: what is selected of recipes, sweeps among them, is checked, its cost told, trained here or
+submitted to Slurm, and their tables and figures written."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import sleep
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -20,9 +20,11 @@ from comt_cli.commands.options import Selection, Where
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.files import check_writable
 from comt_cli.methods import catalogue
-from comt_cli.recipe.find import available_recipes
+from comt_cli.recipe.find import available_recipes, full_name
 from comt_cli.recipe.load import load_recipe, select
-from comt_cli.recipe.problems import nearest
+from comt_cli.recipe.problems import RecipeError, nearest, read
+from comt_cli.recipe.schema import AblationName
+from comt_cli.report.exhibits.ablation import ablation_rows
 from comt_cli.report.exhibits.sweep import SweepState, read_sweep
 from comt_cli.report.overview import write_overview
 from comt_cli.runs.directory import RunDirectory, RunState
@@ -32,12 +34,11 @@ from comt_cli.tasks import Task
 from comt_cli.training.processes import StopSignal, is_main_process, launched_by_torchrun
 from comt_cli.training.trackers import tracking
 from comt_cli.verbs import report
-from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_loaded, plan_selected
+from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_loaded, plan_recipe, plan_selected
 from comt_cli.verbs.show import print_all, print_plan, sweep_cost
 from comt_cli.words import plural
 
 POLL_SECONDS = 2.0
-AFTER_JOBS = "The tables and figures, once the jobs are done: the same command without --slurm"
 
 
 def training_verb(task: Task[Any]) -> Callable[..., None]:
@@ -61,15 +62,10 @@ def training_verb(task: Task[Any]) -> Callable[..., None]:
         if named is None or recipe not in (None, named):
             wrong = "no recipe was given" if named is None else f"{named} and --recipe {recipe}: which of them?"
             raise UserError(wrong, f"comt recipes lists them; then comt {task.command} RECIPE")
-        site = read_slurm_site(where)
         # The whole table, not only the part that is selected: training one row must not erase the others.
         table = plan_selected(named, replace(of, rows=None, columns=None), command=task.command)
         selected = plan_loaded(table.loaded, of.scale, rows=of.rows, columns=of.columns, seeds=of.seeds)
-        if dry_run:
-            print_plan(selected, where, fresh=fresh, site=site)
-            return
-        then = f"The table, of what is done: comt report {named} --scale {of.scale}, with the same options"
-        train_tables([table], [selected], where, site, then, fresh=fresh)
+        train_tables([table], [selected], where, dry_run=dry_run, fresh=fresh)
 
     train.__doc__ = type(task).__doc__
     return train
@@ -87,42 +83,38 @@ def reproduce(
 ) -> None:
     """Train every recipe that has the scale. Writes their tables, their figures, and the overview of them all.
 
-    All recipes are checked before the first run; those without the scale, and without --sweeps those that first try
-    values for every row, are named and skipped. Their runs form one queue, in which a training that several tables
-    need stands once. What is done already is not done again, and a run that fails does not stop the others: the same
-    command can be given again, and on several machines at once.
+    All recipes are checked before the first run; those without the scale are named and skipped. Their runs form one
+    queue, in which a training that several tables need stands once. What is done already is not done again, and a run
+    that fails does not stop the others: the same command can be given again, and on several machines at once.
 
     Examples:
 
       comt reproduce --scale smoke --dry-run
 
-      comt reproduce --scale smoke
-
       comt reproduce --scale small --papers transponder --seeds 1-3
     """
-    site = read_slurm_site(where)
     tables = _recipes_of_scale(scale, papers, seeds, also, sweeps=sweeps)
-    if dry_run:
-        print_all(tables, where, site)
-        return
-    train_tables(tables, tables, where, site, AFTER_JOBS, overview=True)
+    train_tables(tables, tables, where, dry_run=dry_run, overview=True)
 
 
 def train_tables(
     tables: Sequence[Planned],
     selected: Sequence[Planned],
     where: Where,
-    site: Site | None,
-    then: str,
     *,
+    dry_run: bool = False,
     fresh: bool = False,
     overview: bool = False,
 ) -> None:
-    """Train what is `selected` of `tables` as one queue and write the tables, which are whole; or submit it to Slurm at
-    a `site`, and say what to do `then`. Runs that are done are not trained again, unless `fresh` moves them aside.
-    Raises `UserError` where an option, or where results go, is wrong: nothing was started; `TrainingFailed` where a run
-    failed, nobody has trained it, or the best of a row's trials is at the edge of the grid; `typer.Exit` where
-    something was not written, which has been said."""
+    """Train what is `selected` of `tables` as one queue and write the tables, which are whole, and their `overview`; or
+    submit it to Slurm; or, of a `dry_run`, print what that would be. Runs that are done are not trained again, unless
+    `fresh` moves them aside. Raises `UserError` where an option, or where results go, is wrong: nothing was started;
+    `TrainingFailed` where a run failed, nobody has trained it, or the best of a row's trials is at the edge of the
+    grid; `typer.Exit` where something was not written, which has been said."""
+    site = _slurm_site(where)
+    if dry_run:
+        _print_plans(selected, where, fresh=fresh, overview=overview)
+        return
     sweeps = [planned for planned in selected if planned.has_trials]
     if sweeps and launched_by_torchrun():  # whose processes cannot see together what the trials chose
         raise UserError("a sweep under torchrun: it is trained in two parts", "Leave torchrun out, and give --gpus.")
@@ -133,8 +125,7 @@ def train_tables(
             every = [spec for planned in selected for spec in planned.specs]
             executor.check_training(where.gpus, every, where.device, where.jobs)
             known = adopt_contents(_known(selected, where.runs), where.runs, ambiguous=True)
-            for moved in set_aside(known, where.runs):
-                typer.echo(f"moved aside: {moved}", err=True)
+            _say_moved(set_aside(known, where.runs))
         for planned in sweeps:
             name = f"{planned.loaded.name}: " if len(selected) > 1 else ""
             typer.echo(f"{name}{sweep_cost(planned, where)}", err=True)
@@ -142,7 +133,7 @@ def train_tables(
             _submit(_known(selected, where.runs), where, site, fresh=fresh)
             if sweeps:
                 typer.echo("When the trials have ended, the same command submits the runs at what they chose.")
-            typer.echo(then)
+            typer.echo("The tables and figures, once the jobs are done: the same command without --slurm")
             _check_edges(sweeps, where.runs)
             return
         summary = _train(selected, sweeps, where)
@@ -161,6 +152,22 @@ def train_tables(
         raise typer.Exit(1)
 
 
+def _print_plans(plans: Sequence[Planned], where: Where, *, fresh: bool, overview: bool) -> None:
+    """The plans of recipes as the one queue that they form, if there is an `overview`, or each in full."""
+    if overview:
+        print_all(plans, where)
+        return
+    for number, planned in enumerate(plans):
+        if number:
+            typer.echo()
+        print_plan(planned, where, fresh=fresh)
+
+
+def _say_moved(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        typer.echo(f"moved aside: {folder}", err=True)
+
+
 def _check_edges(sweeps: Sequence[Planned], runs: Path) -> None:
     """Raise `TrainingFailed` where the best of a row's trials is at the edge of the grid."""
     if found := [problem for planned in sweeps for problem in _state(planned, runs).problems.values()]:
@@ -177,19 +184,20 @@ def _recipes_of_scale(
     recipes that can have its method. Raises `UserError` where one is broken, or none is left."""
     added, recipes = also_rows(also), available_recipes()
     chosen = select(papers, dict.fromkeys(name.partition("/")[0] for name in recipes), "paper")
+    every = {
+        name: load_recipe(path, catalogue(), scale=scale, also=added, also_fits_all=False)
+        for name, path in recipes.items()
+        if name.partition("/")[0] in chosen
+    }
+    scales = dict.fromkeys(each for loaded in every.values() for each in loaded.recipe.scales)
     planned, skipped = [], []
-    scales: dict[str, None] = {}
-    for name, path in recipes.items():
-        if name.partition("/")[0] not in chosen:
-            continue
-        loaded = load_recipe(path, catalogue(), scale=scale, also=added, also_fits_all=False)
+    for name, loaded in every.items():
         if loaded.has_trials(scale) and not sweeps:
             skipped.append(f"{name} is a sweep, and --sweeps was not given")
         elif scale in loaded.recipe.scales:
             planned.append(plan_loaded(loaded, scale, seeds=seeds))
         else:
             skipped.append(f"{name} has no scale {scale}, only {', '.join(loaded.recipe.scales)}")
-        scales |= dict.fromkeys(loaded.recipe.scales)
     for each in skipped if is_main_process() and scale in scales else ():
         typer.echo(f"skipped: {each}", err=True)
     if not planned:
@@ -234,9 +242,9 @@ def _train(tables: Sequence[Planned], sweeps: Sequence[Planned], where: Where) -
                 sleep(POLL_SECONDS)
 
 
-def read_slurm_site(where: Where) -> Site | None:
-    """The site file of `--slurm`, checked, and that no option says what it says; None without one. Raises
-    `UserError`."""
+def _slurm_site(where: Where) -> Site | None:
+    """The site file of `--slurm`; None without one. Raises `UserError` where it is wrong, or an option says what it
+    says."""
     if where.slurm is None:
         return None
     if where.gpus != 1 or where.jobs is not None or launched_by_torchrun():
@@ -248,25 +256,93 @@ def read_slurm_site(where: Where) -> Site | None:
 def _submit(specs: Sequence[RunSpec], where: Where, site: Site, *, fresh: bool) -> None:
     """Submit those of `specs` that are open and not submitted yet; print a line for every job. Raises as
     `slurm.submit`."""
-    for moved in begin_anew(specs, where.runs) if fresh else ():
-        typer.echo(f"moved aside: {moved}", err=True)
-    counts: Counter[str] = Counter()
+    if fresh:
+        _say_moved(begin_anew(specs, where.runs))
+    words, counts = ("submitted", "in the queue before", "being trained", "done"), Counter[str]()
     try:
         for each in submit(specs, where.runs, where.device, site):
             if each.job is not None:
                 before = "" if each.is_new else ", submitted before"
                 typer.echo(f"job {each.job.number}{before}: {run_name(each.spec, with_table=True)}")
-                counts["submitted" if each.is_new else "in the queue before"] += 1
+                counts[words[0 if each.is_new else 1]] += 1
             else:
-                counts["being trained" if each.state is RunState.running else "done"] += 1
+                counts[words[2 if each.state is RunState.running else 3]] += 1
     except UserError as error:
         if counts["submitted"] and error.exit_status == UserError.exit_status:  # bad input's says: nothing was started
             raise TrainingFailed(error.message, error.hint) from error
         raise
     finally:
         if total := counts.total():
-            words = ("submitted", "in the queue before", "being trained", "done")
             listed = ", ".join(f"{counts[word]} {word}" for word in words if counts[word])
             typer.echo(f"{plural(total, 'run')}: {listed}")
     elsewhere = "" if where.runs == Path("runs") else f" --runs {where.runs}"
     typer.echo(f"To follow them: comt status{elsewhere}, with the same --seeds and --also")
+
+
+_RECIPE = "Only this recipe, or this paper's: comt/tableA7, comt."
+
+
+def ablate(
+    name: Annotated[str | None, typer.Argument(help="The question: see above.", show_default=False)] = None,
+    recipe: Annotated[str | None, typer.Argument(help=_RECIPE, show_default=False)] = None,
+    *,
+    scale: options.Scale = "smoke",
+    seeds: options.Seeds = None,
+    set_: options.Set = None,
+    also: options.Also = None,
+    where: Where,
+    dry_run: options.DryRun = False,
+) -> None:
+    """Train, tabulate and draw an ablation of the papers.
+
+    The figure has the metric against what is ablated, beside the paper's. A row that --also adds is a further point.
+    Without a name the ablations are listed, with their recipes.
+
+    hidden-size is the width of the gates' bottleneck, window-ratio that of CoMT's sliding-window modulators; modules
+    are the projections with a gate; granularity: one factor for a token, for every channel, or both; context: gates
+    that see their input against learned constants; sigmoid: Transponder's learnable one against a fixed one; gate-form
+    and gate-start: SAS's scaling gate; placement-norm: gates before and after a norm; residual-norm: the norm in SAS's
+    third term; cost: the gain at equal cost, against plain networks made wider.
+
+    Examples:
+
+      comt ablate hidden-size comt/table5
+
+      comt ablate hidden-size --also 64='{name: comt, hidden: 64}' --seeds 1-3
+    """
+    known = _ablations()
+    if name is None:
+        for ablation, recipes in known.items():
+            typer.echo(f"{ablation:<15}  {', '.join(recipes)}")
+        return
+    if name not in known:
+        listed = "; ".join(f"{ablation} ({', '.join(recipes)})" for ablation, recipes in known.items())
+        raise UserError(f"no recipe has an ablation {name!r}", f"There are {listed}.")
+    meant = {recipe, full_name(recipe)} if recipe is not None else {*known[name]}
+    chosen = [path for each, path in known[name].items() if meant & {each, each.partition("/")[0]}]
+    if not chosen:
+        raise UserError(f"{recipe} has no ablation {name}", nearest(str(recipe), known[name]))
+    question: AblationName = name  # type: ignore[assignment]  # a key of a checked schema
+    tables, wanted, added = [], [], also_rows(also)
+    for path in chosen:
+        whole = plan_recipe(path, scale, set_, seeds=seeds, also=added, also_fits_all=False)
+        rows = {*ablation_rows(whole.loaded, question), *added}
+        tables.append(whole)
+        wanted.append(Planned(whole.loaded, scale, [spec for spec in whole.specs if spec.row in rows]))
+    check_added(added, (table.loaded for table in tables))
+    train_tables(tables, wanted, where, dry_run=dry_run)
+
+
+def _ablations() -> dict[str, dict[str, Path]]:
+    """Ablation -> recipe -> file, in the order of the schema. A recipe that cannot be read is named and left out."""
+    found: dict[str, dict[str, Path]] = {name: {} for name in get_args(AblationName)}
+    for recipe, path in available_recipes().items():
+        try:
+            data = read(path).data
+        except RecipeError as error:
+            typer.echo(f"comt: {recipe} is left out: {error.message}", err=True)
+            continue
+        there = data.get("ablations") if isinstance(data, dict) else None
+        for name in there if isinstance(there, dict) else ():
+            found.setdefault(str(name), {})[recipe] = path
+    return {name: recipes for name, recipes in found.items() if recipes}

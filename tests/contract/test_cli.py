@@ -24,7 +24,8 @@ COMT = Path(sys.executable).with_name("comt")
 
 def leaves(group, path=()):
     """Every verb that does something, by its words: ("show",), ("bench", "step")."""
-    for name, command in group.commands.items():
+    for name in group.commands:
+        _, command, _ = group.resolve_command(None, [name])
         yield from leaves(command, (*path, name)) if hasattr(command, "commands") else [((*path, name), command)]
 
 
@@ -156,7 +157,6 @@ def bash(line: str) -> dict[str, str]:
         ("comt train-lm --scale s", {"smoke", "small"}),
         ("comt show sas/table4", {"sas/table4.yaml"}),
         ("comt train-lm --recipe table3 --rows pre-ln,pre", {"pre-ln,pre-ln+comt", "pre-ln,pre-ln+transponder"}),
-        ("comt train-lm --recipe table3 --also half-gate=comt --rows pre-ln,ha", {"pre-ln,half-gate"}),
         ("comt show table1 --rows sl", {"sliding-window"}),  # the recipe stands before the option, without a name
         ("comt train-lm --recipe table3 --scale paper --columns c4/1", {"c4/130m", "c4/1b"}),
         ("comt train-resnet --recipe table1 --set train.mi", {"train.milestones=", "train.min_lr_ratio="}),

@@ -13,7 +13,6 @@ import typer.main
 from typer.testing import CliRunner
 
 from comt_cli.app import app
-from comt_cli.commands.options import INDENT
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
 from comt_cli.recipe.find import find_recipe
@@ -110,8 +109,7 @@ def make_complaint(arguments: list[str]) -> str | None:
 def comt_complaint(arguments: list[str]) -> str | None:
     command, name = COMMAND_LINE, "comt"
     while arguments and arguments[0] in getattr(command, "commands", {}):  # comt bench step
-        name, *arguments = arguments
-        command = command.commands[name]
+        name, command, arguments = command.resolve_command(None, arguments)
     if {"-h", "--help"} & set(arguments):
         return None
     if hasattr(command, "commands") and arguments[:1] != ["--version"]:
@@ -185,7 +183,7 @@ def test_examples_of_help_can_be_pasted(page):
     """Each on a line of its own, also on a narrow terminal."""
     result = CliRunner().invoke(app, [*page.split(), "--help"], env={"COLUMNS": "60"}, terminal_width=60)
     assert result.exit_code == 0
-    lines = [line for line in result.output.splitlines() if re.match(rf" {{{INDENT}}}comt( |$)", line)]
+    lines = [line for line in result.output.splitlines() if re.match(r" {4}comt( |$)", line)]
     assert lines, "no example"
     for words in map(shlex.split, lines):
         assert words[: len(page.split()) + 1] == ["comt", *page.split()], "an example of another verb"

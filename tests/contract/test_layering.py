@@ -17,7 +17,7 @@ FLOW = (
     *("generation", "training", "campaign", "analysis"),
 )
 BASE = {name: {name} for name in ("errors", "installing", "sums", "commit", "streams", "words")}
-BASE |= {"files": {"errors", "files"}, "line_cache": {"errors", "files", "line_cache"}}
+BASE |= {"files": {"errors", "files"}}
 EVERYTHING = {*FLOW, *BASE, "report", "doctor", "verbs", "commands"}
 MAY_IMPORT = {
     **BASE,

@@ -14,12 +14,12 @@ from typing import get_args
 import pytest
 import torch
 import torch.nn.functional as F
-from connection_stacks import D, branch, stack
 from hypothesis import given
 from hypothesis import strategies as st
 from image_method_cases import IMAGE_KINDS, built_resnet
 from initialised import shaken
 from method_cases import KINDS, TOKENS, VOCABULARY, built, loss_of_logits, projections, wiring_of
+from naive import D, branch, stack
 from pydantic import ValidationError
 from same_bits import Reason, assert_same_bits, differ
 from small_networks import CASES, SMALL, Case, future_leaks, plain_model, pooling_gate

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 
-import library_warnings
+import isolation
 import pytest
 
 OF_TORCH = "`torch.jit.script_method` is deprecated. Please switch to `torch.compile` or `torch.export`."
@@ -59,7 +59,7 @@ def test_a_package_is_told_by_its_whole_name_and_this_one_is_never_other_peoples
     monkeypatch.setattr("sys.path", [str(tmp_path / "site-packages"), str(tmp_path)])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for rule in library_warnings.rules():
+        for rule in isolation.ignored_warnings():
             action, message, category, module = rule.split(":")
             warnings.filterwarnings(action, message, getattr(builtins, category or "Warning"), module)
         warning("torch.nn", "is deprecated", DeprecationWarning)()

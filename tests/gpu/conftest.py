@@ -10,7 +10,7 @@ import pytest
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before the first product on the device
 
 import torch
-from tiny_fixtures import tiny_corpus
+from tiny_runs import tiny_corpus
 
 __all__ = ["tiny_corpus"]
 

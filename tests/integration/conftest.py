@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from dying import Nursery
-from tiny_fixtures import one_thread, tiny_cache, tiny_corpus
+from tiny_runs import one_thread, tiny_cache, tiny_corpus
 
 from comt_cli.campaign import workers
 

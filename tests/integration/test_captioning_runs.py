@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from caption_cases import CIDER, caption_spec
 from same_bits import same_integers
-from tiny_runs import assert_same_run, dataset_of, stopped_at, train, training
+from tiny_runs import CIDER, assert_same_run, caption_spec, dataset_of, stopped_at, train, training
 
 from comt_cli.data.split import IGNORE
 from comt_cli.runs.directory import RunDirectory

@@ -7,9 +7,7 @@ import json
 import math
 
 import pytest
-from caption_cases import caption_spec
-from glue_cases import glue_spec
-from tiny_runs import image_spec, masked_spec, pair_spec, pictures, tiny_spec, train
+from tiny_runs import caption_spec, glue_spec, image_spec, masked_spec, pair_spec, pictures, tiny_spec, train
 from typer.testing import CliRunner
 
 from comt_cli.app import app

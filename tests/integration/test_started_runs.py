@@ -147,7 +147,7 @@ def test_sources_are_planned_trained_and_left_out_of_the_table(recipes):
     assert len(json.loads((recipes / "runs/by-id" / source / "environment.json").read_text())) == 1, (
         "it was trained again"
     )
-    rows = json.loads(comt("show", "second.yaml", "--no-cost", "--json"))
+    rows = json.loads(comt("show", "second.yaml", "--json"))
     assert [(row["table"], row["row"], row["state"]) for row in rows] == [
         ("own/first", "plain", "missing"),
         ("own/second", "plain", "missing"),

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from glue_cases import glue_spec
-from tiny_runs import dataset_of, masked_spec, train, training
+from tiny_runs import dataset_of, glue_spec, masked_spec, train, training
 from worlds import run_together, train_together
 
 from comt_cli.data.glue.dataset import GlueBatch

@@ -155,8 +155,7 @@ class CaptionDataset(PreparedTokens[CaptionSplit]):
         self.regions, self.features = kind.data.regions or 0, kind.data.features or 0
         self._corpus, self._max_length = kind.corpus, kind.data.max_length
         self.texts: Mapping[str, CaptionedImages] = {
-            split: CaptionedImages.from_json(read_json(folder / f"{split}.json", largest=1 << 32))
-            for split in CAPTION_SPLITS
+            split: CaptionedImages.from_json(read_json(folder / f"{split}.json")) for split in CAPTION_SPLITS
         }
 
     @property

@@ -103,8 +103,7 @@ class GlueDataset(PreparedTokens[GlueSplit]):
         super().__init__(folder, manifest)
         self._data = kind.data
         self.examples: Mapping[str, Sequence[Example]] = {
-            split: [Example(*each) for each in read_json(folder / f"{split}.json", largest=1 << 32)]
-            for split in manifest.examples
+            split: [Example(*each) for each in read_json(folder / f"{split}.json")] for split in manifest.examples
         }
 
     @cached_property

@@ -175,7 +175,7 @@ class PairDataset(PreparedTokens[PairBuckets]):
     def __init__(self, kind: Kind, folder: Path, manifest: PairManifest) -> None:
         super().__init__(folder, manifest)
         self.left_out = manifest.left_out
-        stored = read_json(folder / TEXTS, largest=1 << 32)
+        stored = read_json(folder / TEXTS)
         self.texts: Mapping[str, PairTexts] = {split: PairTexts(**each) for split, each in stored.items()}
         self._batch_tokens = kind.data.batch_tokens
         self._source, self._target = (

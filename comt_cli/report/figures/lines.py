@@ -1,10 +1,9 @@
 """Parts of the figures over layers and tokens: thin lines with their median, maps of token x layer under them, marks
-for what lies far from everything else, and labels of tokens; and the figures of cross-attention."""
+for what lies far from everything else, and labels of tokens."""
 
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,24 +12,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
-from matplotlib.figure import Figure
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.image import AxesImage
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
 from comt_cli.report.figures.style import (
     OKABE_ITO,
-    PAGE_WIDTH,
     QUIET,
     ROUND,
     SEQUENCE,
     layer_axis,
     layer_ticks,
-    page_figure,
-    style,
 )
 
 ROW = 0.118
@@ -51,14 +45,6 @@ _DWARFS = 2.0
 """What is nearer to the rest than others that are off the scale is off it too if it is farther than so many times."""
 _LONGEST = 14
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
-_CELL = 0.21  # inches of a token of attention at most: room for its label
-_MARGIN, _LEAST, _HIGHEST = 1.1, 2.6, 9.0
-_SMALLEST = 4.0  # points of a letter that can still be read
-_ABREAST = 6
-_PANEL, _HEAD = 1.25, 0.45  # inches of a row of panels, and of the caption above them
-_INK = 0.75  # how opaque the pixels are that differ most from the paper
-_WEIGHTS = LinearSegmentedColormap.from_list("weights", ["white", OKABE_ITO[1]])
-"""Light, so that black ink shows on all of it."""
 
 
 @dataclass(frozen=True)
@@ -282,84 +268,3 @@ def _printable_byte(match: re.Match[str]) -> str:
 def _signs_of_font() -> frozenset[int]:
     font = get_font(findfont(FontProperties(family="DejaVu Sans")))
     return frozenset(code for code in font.get_charmap() if code >= 0x20)
-
-
-def draw_attention(
-    weights: NDArray[np.floating],
-    target: Sequence[str],
-    source: Sequence[str],
-    called: tuple[str, str] = ("target token", "source token"),
-) -> tuple[Figure, pd.DataFrame]:
-    """A heat map with a row for each token of the target and a column for each of the source, which are named by the
-    axes' labels, `called`.
-
-    `weights` are [T, S]. Returns the figure and the weights as a table: the column `target`, then one for each source
-    token, so that each row sums to 1.
-    """
-    rows, columns = token_labels(target), token_labels(source)
-    width = min(max(_CELL * len(columns) + 2 * _MARGIN, _LEAST), PAGE_WIDTH)
-    height = min(max(_CELL * len(rows) + _MARGIN, _LEAST), _HIGHEST)
-
-    def letters(inches: float, tokens: Sequence[str]) -> float:
-        return min(7.0, max(_SMALLEST, 0.85 * 72 * inches / max(len(tokens), 1)))
-
-    with style():
-        figure = page_figure(height, width)
-        axes = figure.subplots()
-        image = axes.imshow(weights, vmin=0, vmax=1, cmap=SEQUENCE, aspect="auto", interpolation="nearest")
-        axes.grid(visible=False)
-        axes.set_yticks(range(len(rows)), rows, fontsize=letters(height - _MARGIN, rows))
-        axes.set_xticks(range(len(columns)), columns, fontsize=letters(width - 2 * _MARGIN, columns), rotation=90)
-        axes.tick_params(length=0)
-        axes.xaxis.tick_top()
-        axes.xaxis.set_label_position("top")
-        axes.spines[:].set_visible(False)
-        axes.set(ylabel=called[0], xlabel=called[1])
-        figure.colorbar(image, ax=axes, shrink=0.8, aspect=25, label="weight")
-    return figure, _table("target", rows, columns, weights)
-
-
-def draw_captioned(
-    pixels: NDArray[np.uint8], caption: str, weights: NDArray[np.floating], words: Sequence[str]
-) -> tuple[Figure, pd.DataFrame]:
-    """The image [H, W, 3] under its caption, then a panel for each of the `words`: its `weights`, [T, R], as colours, R
-    regions row by row in a square grid, and over them the image's ink, in black: the more opaque the more a pixel
-    differs from the commonest ones, the paper's. All panels share one range of colours, from 0 to the greatest weight.
-
-    Returns the figure and the weights as a table: the column `word`, then one for each region, `row-column` from 1, so
-    that each row sums to 1. Raises `ValueError` where the regions are no square.
-    """
-    side = math.isqrt(weights.shape[1])
-    if side * side != weights.shape[1]:
-        raise ValueError(f"{weights.shape[1]} regions are no square grid")
-    regions = [f"{row}-{column}" for row in range(1, side + 1) for column in range(1, side + 1)]
-    frame = _table("word", token_labels(words), regions, weights)
-    rows = math.ceil((1 + len(frame)) / _ABREAST)
-    apart = np.abs(pixels - np.median(pixels, axis=(0, 1))).max(axis=-1)
-    ink = np.zeros((*apart.shape, 4))
-    ink[..., 3] = _INK * apart / max(apart.max(), 1)
-    with style():
-        figure = page_figure(rows * _PANEL + _HEAD, PAGE_WIDTH)
-        panels = figure.subplots(rows, _ABREAST, squeeze=False).flatten()
-        figure.suptitle(caption, fontsize=9, wrap=True)
-        extent = (0, side, side, 0)
-        for axes in panels:
-            axes.set_axis_off()
-        panels[0].imshow(pixels, extent=extent, interpolation="nearest")
-        panels[0].set_title("image", fontsize=8)
-        shown = None
-        for axes, label, weights_R in zip(panels[1:], frame["word"], weights, strict=False):
-            grid = weights_R.reshape(side, side)
-            shown = axes.imshow(grid, extent=extent, vmin=0, vmax=weights.max(), cmap=_WEIGHTS, interpolation="nearest")
-            axes.imshow(ink, extent=extent, interpolation="nearest")
-            axes.add_patch(Rectangle((0, 0), side, side, fill=False, color=QUIET, linewidth=0.6))
-            axes.set_title(label, fontsize=8)
-        if shown is not None:
-            figure.colorbar(shown, ax=list(panels), shrink=0.8, aspect=25, label="weight")
-    return figure, frame
-
-
-def _table(name: str, labels: list[str], columns: list[str], weights: NDArray[np.floating]) -> pd.DataFrame:
-    frame = pd.DataFrame(np.asarray(weights, dtype=np.float64), columns=columns)
-    frame.insert(0, name, labels)
-    return frame

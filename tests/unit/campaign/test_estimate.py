@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from caption_cases import CIDER, caption_spec
 from hypothesis import given
 from hypothesis import strategies as st
 from same_bits import same_integers
-from tiny_runs import image_spec, tiny_spec, write_corpus
+from tiny_runs import CIDER, caption_spec, image_spec, tiny_spec, write_corpus
 
 from comt_cli.campaign import estimate as module
 from comt_cli.campaign.estimate import START_SECONDS, Estimator, TimeLeft, finished_runs, makespan

@@ -25,12 +25,9 @@ print(json.dumps(said))
 NOWHERE = "nowhere/at/all.pt"
 WRONG = {
     "generate": (["generate", NOWHERE, "--prompt", "A"], "there is no model nowhere/at/all.pt"),
-    "analyze-gates": (["analyze-gates", NOWHERE], "there is no model"),
     "analyze-gates on no images": (["analyze-gates", NOWHERE, "--images", "many"], "--images many"),
     "plot-gradients": (["plot-gradients", "empty"], "is not a run directory"),
     "plot-images": (["plot-images", "glyphs10", "--size", "3"], "size"),
-    "export": (["export", NOWHERE, "out"], "there is no model"),
-    "translate": (["translate", NOWHERE], "there is no model"),
     "translate of no file": (["translate", "owner/model", "-i", "gone"], "--input gone cannot be read"),
     "translate of latin1": (["translate", "owner/model", "-i", "latin"], "latin is not UTF-8 text (line 2)"),
     "translate onto itself": (["translate", "owner/model", "-i", "plain", "-o", "plain"], "the output plain is the in"),
@@ -49,7 +46,6 @@ WRONG = {
         "cannot be shared evenly by 3 processes",
     ),
     "train-resnet": (["train-resnet", "--recipe", "comt/table1", "--device", "gpu"], "there is no such device"),
-    "ablate": (["ablate", "sigmoid", "--device", "cuda"], "0 CUDA devices are visible"),
     "reproduce": (["reproduce", "--device", "cuda:1"], "0 CUDA devices are visible"),
 }
 

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from caption_cases import caption_spec
-from tiny_runs import dataset_of, image_spec, pictures, train
+from tiny_runs import caption_spec, dataset_of, image_spec, pictures, train
 from toy_translation import toy_model, toy_spec, write_run
 from typer.testing import CliRunner, Result
 
@@ -23,7 +22,7 @@ from comt_cli.exchange.loaded import LoadedCaptioner
 from comt_cli.layers.initialise import initialise
 from comt_cli.models.build import model_of
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.verbs.figures import image_numbers
+from comt_cli.verbs.models import image_numbers
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 

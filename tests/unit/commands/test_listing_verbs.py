@@ -9,12 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from comt_cli.errors import UserError
-from comt_cli.methods import catalogue
-from comt_cli.recipe.find import find_recipe
-from comt_cli.recipe.load import load_recipe
 from comt_cli.runs.known import Standing, known_runs, set_aside
-from tests.shelf import Shelf, comt, shelf, tree
+from tests.shelf import Shelf, comt, shelf
 
 __all__ = ["shelf"]
 
@@ -64,20 +60,11 @@ def test_settings_are_those_that_differ_from_the_recipe_as_set_takes_them(full: 
     assert full.spec("pre-ln", 1, overrides=said).id == row["id"]
 
 
-@pytest.mark.parametrize(
-    ("options", "count"),
-    [
-        (("mine/gates",), 8),
-        (("mine/twin",), 3),  # its runs too, under its names
-        (("mine/gates:pre-ln",), 4),
-        (("mine/gates:::2",), 2),
-        (("--state", "done,failed"), 5),
-    ],
-)
-def test_options_select(full: Shelf, options, count):
-    if options == ("mine/twin",):
-        count = len({row["id"] for row in listed("mine/gates") if not row["settings"]})
-    assert len(listed(*options)) == count
+def test_options_select(full: Shelf):
+    assert len(listed("mine/gates")) == 8
+    assert len(listed("mine/twin")) == len({row["id"] for row in listed("mine/gates") if not row["settings"]})
+    assert [len(listed(selector)) for selector in ("mine/gates:pre-ln", "mine/gates:::2")] == [4, 2]
+    assert len(listed("--state", "done,failed")) == 5
 
 
 def test_damaged_runs_are_listed_and_hide_no_other(full: Shelf):
@@ -145,57 +132,15 @@ def test_cells_as_json(partly: Shelf):
     assert cells["a/b", "docs/tiny"]["runs"] == {"diverged": 1, "unfinished": 1}
 
 
-def names(*arguments: str) -> list[str]:
-    result = comt("recipes", *arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return [recipe["name"] for recipe in json.loads(result.stdout)]
+def test_words_choose_recipes(shelf: Shelf):
+    def chosen(*words: str) -> list[dict]:
+        return json.loads(comt("recipes", *words, "--json").stdout)
 
-
-@pytest.mark.parametrize(
-    ("words", "those"),
-    [
-        (("sas/t", "train-resnet"), lambda name, r: name.startswith("sas/t") and r["command"] == "train-resnet"),
-        (("gates of", "MINE"), lambda name, _: name in ("mine/gates", "mine/twin")),
-        (("sandwich-ln",), lambda _, recipe: "sandwich-ln" in recipe["methods"]),
-    ],
-)
-def test_words_choose_recipes(shelf: Shelf, words, those):
-    everything = json.loads(comt("recipes", "--json").stdout)
-    wanted = [recipe["name"] for recipe in everything if those(recipe["name"], recipe)]
-    assert wanted
-    assert names(*words) == wanted
-
-
-def test_a_copy_is_a_recipe_of_its_own_with_all_its_comments(shelf: Shelf):
-    result = comt("recipes", "--copy", "table3", "my-table.yaml")
-    assert result.exit_code == 0
-    assert result.output.startswith("wrote my-table.yaml, a copy of ")
-    copy, original = (load_recipe(path, catalogue()) for path in (Path("my-table.yaml"), find_recipe("table3")))
-    assert copy.name == "own/my-table"
-    assert copy.settings == original.settings
-    assert copy.path.read_text() == f"# Copied from comt/table3.yaml.\n{original.path.read_text()}"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("table3",), "--copy takes a recipe and the file to write"),
-        (("table3", "copy.txt"), "a recipe's file ends in .yaml"),
-        (("nonesuch", "copy.yaml"), "there is no recipe nonesuch"),
-        (("table3", "recipes/mine/twin.yaml"), "is there already: nothing was written"),
-        (("table3", "dangling.yaml"), "is there already: nothing was written"),
-        (("elsewhere/papers/table1.yaml", "mine.yaml"), "no setup is called 'own'"),
-    ],
-)
-def test_a_copy_overwrites_nothing_and_is_right_where_it_lies(shelf: Shelf, arguments, says):
-    Path("dangling.yaml").symlink_to("elsewhere.yaml")
-    for folder in ("setups", "papers"):
-        Path("elsewhere", folder).mkdir(parents=True)
-    Path("elsewhere/setups/own.yaml").write_text("train: {batch_size: 4}\n")
-    text = Path("recipes/mine/gates.yaml").read_text().replace("seeds: [1, 2]", "seeds: [1, 2]\nsetup: own")
-    Path("elsewhere/papers/table1.yaml").write_text(text)
-    before = tree(Path())
-    error = comt("recipes", "--copy", *arguments).exception
-    assert isinstance(error, UserError)
-    assert says in str(error)
-    assert tree(Path()) == before
+    every = chosen()
+    for words, those in (
+        (("train-resnet",), [r for r in every if r["command"] == "train-resnet"]),
+        (("gates of", "MINE"), [r for r in every if r["name"] in ("mine/gates", "mine/twin")]),
+        (("sandwich-ln",), [r for r in every if "sandwich-ln" in r["methods"]]),
+    ):
+        assert those
+        assert chosen(*words) == those

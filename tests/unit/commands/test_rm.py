@@ -47,13 +47,11 @@ def test_a_selector_deletes_every_run_that_it_means_with_its_links(shelf: Shelf,
 
 
 def test_the_folder_of_changed_settings_goes_with_its_last_link(shelf: Shelf, three):
-    changed = [shelf.spec("pre-ln", seed, overrides=["train.steps=20"]) for seed in (1, 2)]
-    for spec in changed:
-        shelf.done(spec)
+    for seed in (1, 2):
+        shelf.done(shelf.spec("pre-ln", seed, overrides=["train.steps=20"]))
     folder = shelf.runs / "mine/gates@steps-20"
-    assert read_json(folder / CHANGED) == {"train.steps": 20}
     assert comt("rm", "mine/gates@steps-20:pre-ln::1", "--yes").exit_code == 0
-    assert (folder / CHANGED).exists()
+    assert read_json(folder / CHANGED) == {"train.steps": 20}
     assert "1 run: 1 done" in comt("rm", "mine/gates@steps-20", "--yes").output
     assert not folder.exists()
     assert ids(shelf.runs) == set(three)
@@ -74,13 +72,6 @@ def test_it_asks(shelf: Shelf, three, monkeypatch, answer, status, left):
     monkeypatch.setattr(comt_cli.verbs.runs, "sys", type("Terminal", (), {"stdin": stdin}))
     result = comt("rm", "mine/gates:pre-ln", answer=answer)
     assert (result.exit_code, len(ids(shelf.runs))) == (status, left)
-
-
-def test_by_id_by_link_and_by_folder(shelf: Shelf, three):
-    link = shelf.runs / shelf.spec("pre-ln", 2).relative_path
-    folder = shelf.runs / "by-id" / three[2]
-    assert comt("rm", three[0][:8], str(link), str(folder), "--yes").exit_code == 0
-    assert tree(shelf.runs) == {"by-id": "/"}
 
 
 def _hold(path: Path, held, release) -> None:
@@ -126,28 +117,15 @@ def test_replaced_runs(shelf: Shelf, three):
     assert ids(shelf.runs) == {three[1]}
 
 
-@pytest.mark.parametrize("path", [".", "runs", "runs/by-id", "recipes", "keep", "runs/mine", "outside.link"])
+@pytest.mark.parametrize("path", [".", "runs/by-id", "keep", "outside.link", "0123456789ab"])
 def test_what_is_no_run_is_never_deleted(shelf: Shelf, three, path):
     Path("keep").mkdir()
     Path("keep/checkpoint.pt").touch()
     Path("outside.link").symlink_to("keep")
-    before = tree(Path())
-    result = comt("rm", path, "--yes")
-    assert isinstance(result.exception, UserError)
-    assert "is no run below runs" in str(result.exception)
-    assert tree(Path()) == before
-
-
-def test_a_link_among_the_runs_that_leads_out_is_no_run(shelf: Shelf, three):
-    Path("keep").mkdir()
-    Path("keep/precious").touch()
     (shelf.runs / "by-id" / "0123456789ab").symlink_to(Path("keep").resolve())
-    (shelf.runs / "by-id" / three[0] / "checkpoint.pt").unlink()
-    (shelf.runs / "by-id" / three[0] / "inside").symlink_to(Path("keep").resolve())
-    assert "0123456789ab" not in ids(shelf.runs)
-    assert comt("rm", "mine/gates", "--yes").exit_code == 0
-    assert comt("rm", "runs/by-id/0123456789ab", "--yes").exception is not None
-    assert Path("keep/precious").exists()
+    before = tree(Path())
+    assert isinstance(comt("rm", path, "--yes").exception, UserError)
+    assert tree(Path()) == before
 
 
 def test_what_an_earlier_call_was_stopped_at_is_no_run_and_goes_with_the_next(shelf: Shelf, three, monkeypatch):
@@ -183,11 +161,8 @@ def test_what_is_not_chosen_stays_to_the_byte(data):
         before = tree(Path())
         remove_runs(chosen, shelf.runs)
         gone = {f"runs/by-id/{run.name}" for run in chosen} | {str(link) for run in chosen for link in run.links}
-        left = {
-            path: content
-            for path, content in before.items()
-            if not any(path == each or path.startswith(f"{each}/") for each in gone)
-        }
+        left = {path: content for path, content in before.items()
+                if not any(path == each or path.startswith(f"{each}/") for each in gone)}  # fmt: skip
         after = tree(Path())
         assert _files(left) == _files(after)
         assert set(after) <= set(left)

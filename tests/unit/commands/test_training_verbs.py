@@ -24,25 +24,15 @@ from comt_cli.recipe.problems import RecipeError
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.known import shared_runs
 from comt_cli.training import speed
-from comt_cli.verbs.ablate import further_rows
-from comt_cli.verbs.plan import plan_recipe
 
 ROWS = {"post-ln": "post-ln", "pre-ln": "pre-ln"}
-IMAGES = recipe(
-    "images",
-    {"plain": "addition", **{f"1/{n}": {"name": "comt-sliding-window", "ratio": n} for n in (16, 64)}},
-    command="train-resnet",
-    settings={"train": {"steps": 1}},
-    ablations={"window-ratio": {"rows": ["1/16", "1/64"], "option": "ratio"}},
-)
+IMAGES = recipe("images", {"plain": "addition"}, command="train-resnet", settings={"train": {"steps": 1}})
 GATES = {f"{width}": {"name": "comt", "hidden": width} for width in (2, 8)}
 WIDTHS = recipe(
     "one",
-    {"pre-ln": "pre-ln", **GATES, "64": "layernorm-scaling", "last": {"name": "comt", "sites": "only_last"}},
+    {"pre-ln": "pre-ln", **GATES, "64": "layernorm-scaling"},
     ablations={
         "hidden-size": {"rows": ["2", "8"], "option": "hidden"},
-        "modules": {"rows": ["2", "last"], "option": "sites"},
-        "context": {"rows": ["pre-ln", "64"]},
     },
 )
 
@@ -109,7 +99,7 @@ def test_all_recipes_form_one_queue_and_then_each_is_written(calls) -> None:
     write_recipe("three", "paper")
     result = reproduce("--seeds", "1", "--also", "deepnorm", "--also", "scaling-gate")
     assert "skipped: mine/three has no scale smoke, only paper" in result.stderr
-    images = [("images", row, 1) for row in ("plain", "1/16", "1/64", "scaling-gate")]
+    images = [("images", row, 1) for row in ("plain", "scaling-gate")]
     assert calls[3][1] == [*images, *rows], "a row is added where its method can stand"
 
 
@@ -159,11 +149,10 @@ def test_what_is_there_is_written_before_a_failed_run_is_an_error(calls, monkeyp
         return Summary(tuple(RunOutcome.of(shared, runs, Ending.failed, "a defect") for shared in shared_runs(specs)))
 
     monkeypatch.setattr(comt_cli.campaign.executor, "train_on", train_on)
-    result = reproduce()
+    error = reproduce().exception
     assert calls == [("write", "one", False)]
-    assert isinstance(result.exception, TrainingFailed)
-    assert "4 of 4 runs failed" in result.exception.message
-    assert result.exception.exit_status == 1
+    assert isinstance(error, TrainingFailed)
+    assert (error.exit_status, "4 of 4 runs failed" in error.message) == (1, True)
 
 
 def test_train_lm_trains_what_is_selected_and_writes_the_whole(calls) -> None:
@@ -208,36 +197,11 @@ def widths(calls) -> list[tuple]:
 
 def test_an_ablation_trains_its_rows_and_writes_the_whole_table(widths) -> None:
     Path("recipes/mine/bad.yaml").write_text("title: [\n")
-    result = comt("ablate", "hidden-size", "mine", "--seeds", "1-2", "--also", "mix-ln")
+    result = comt("ablate", "hidden-size", "mine", "--seeds", "1-2", "--also", "4={name: comt, hidden: 4}")
     assert result.exit_code == 0, result.output
     assert "mine/bad is left out" in result.stderr, "a broken recipe does not stand in the way"
-    rows = [("one", row, seed) for seed in (1, 2) for row in ("pre-ln", "2", "8", "mix-ln")]
+    rows = [("one", row, seed) for seed in (1, 2) for row in ("pre-ln", "2", "8", "4")]
     assert widths == [("train", rows, 1, None), ("write", "one", False)]
-
-
-def test_values_add_points_of_the_methods_own_types(widths) -> None:
-    # 2 has a row; 64 is another row's name.
-    assert comt("ablate", "hidden-size", "mine", "--values", "1,2,64").exit_code == 0
-    assert [row for _, row, _ in widths[0][1]] == ["pre-ln", "2", "8", "1", "hidden-64"]
-    found = further_rows(plan_recipe("mine/one", "smoke").loaded, "modules", "only_last, only_qk,v_proj,k_proj+q_proj")
-    assert {row: method["sites"] for row, method in found.items()} == {
-        "only_qk": ["q_proj", "k_proj"],
-        "v_proj": ["v_proj"],
-    }
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "said"),
-    [
-        ("hidden-size", "4,0", "--values 0: hidden of comt"),
-        ("hidden-size", " , ", "there is no value"),
-        ("modules", "q_proj+x_proj", "'x_proj' is not one of"),
-        ("context", "3", "the rows of mine/one differ by more than one option"),
-    ],
-)
-def test_a_wrong_value_is_named_and_nothing_is_trained(widths, name, values, said) -> None:
-    assert said in str(refused(comt("ablate", name, "mine", "--values", values)))
-    assert widths == []
 
 
 TRAIN = ("train-lm", "--recipe", "mine/one", "--seeds", "1", "--slurm", "site.yaml")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from decided import search_without_rounding
@@ -11,7 +10,6 @@ from toy_translation import TOKENIZER, toy_model, toy_spec
 
 from comt_cli.generation import translate
 from comt_cli.generation.translate import Options, Translator, batches
-from comt_cli.layers.multi_head import MultiHead
 from comt_cli.tasks.settings.translation import DecodeSettings
 
 CPU = torch.device("cpu")
@@ -55,25 +53,3 @@ def test_batches_have_at_most_so_many_tokens():
     assert widths == sorted(widths, reverse=True)
     assert batches([[1] * 100, [1], []], 64) == [[0], [1]]
     assert batches([[], []], 64) == []
-
-
-def test_attention_is_what_the_network_mixes(network, monkeypatch):
-    """Against the weights that the last block's cross-attention would compute itself, caught where it does."""
-    best = next(network.pools(["some words"], Options()))[0][0]
-    weights_TS, target, source = network.attention(best)
-    assert weights_TS.shape == (len(best.hypothesis.tokens) + 1, len("some words") + 1)
-    assert (len(target), len(source)) == weights_TS.shape
-    assert source[-1] == target[-1] == "</s>"
-    np.testing.assert_allclose(weights_TS.sum(1), 1, atol=1e-5)
-    assert weights_TS.std() > 1e-3
-    caught = []
-    plain = MultiHead.attend
-
-    def attend(self, q, k, v, mask, *, causal):
-        if self is network.model.decoder[-1].cross:
-            caught.append(torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1).mean(1)[0])
-        return plain(self, q, k, v, mask, causal=causal)
-
-    monkeypatch.setattr(MultiHead, "attend", attend)
-    network.model(torch.tensor([best.source]), torch.tensor([[BEGIN, *best.hypothesis.tokens]]))
-    torch.testing.assert_close(weights_TS, caught[0].detach(), atol=1e-5, rtol=1e-4)

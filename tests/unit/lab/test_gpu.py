@@ -90,7 +90,7 @@ def test_every_part_is_understood(on_cuda):
             continue
         command, names = get_command(app), words[1:]
         while hasattr(command, "commands"):
-            command, *names = command.commands[names[0]], *names[1:]
+            _, command, names = command.resolve_command(None, names)
         context = command.make_context(part.name, [], resilient_parsing=True)
         context.resilient_parsing = False
         _, left, _ = command.make_parser(context).parse_args(list(names))

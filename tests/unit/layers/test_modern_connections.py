@@ -12,9 +12,8 @@ from itertools import permutations
 import pytest
 import torch
 import torch.nn.functional as F
-from connection_stacks import COUNT, EPSILON, LAYERS, D, branch, stack
 from method_cases import built, wiring_of
-from naive import close, matrix, normal, rms_norm, sigmoids, softmax
+from naive import COUNT, EPSILON, LAYERS, D, branch, close, matrix, normal, rms_norm, sigmoids, softmax, stack
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError

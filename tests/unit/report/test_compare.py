@@ -1,4 +1,4 @@
-"""`comt compare` and `comt curves`: cells paired by seed, at equal budgets and step by step."""
+"""`comt compare`: two cells paired by seed, and what makes it unfair."""
 
 from __future__ import annotations
 
@@ -26,12 +26,10 @@ if TYPE_CHECKING:
 BASELINE, OURS = "pre-ln", "pre-ln+comt"
 
 
-def trained(bench: Bench, row: str, values: dict[int, float], step_seconds: float = 0.5) -> None:
-    """Ended runs of 40 steps whose loss falls by 0.1 a logged step, ten steps apart."""
+def trained(bench: Bench, row: str, values: dict[int, float]) -> None:
+    """Ended runs of 40 steps."""
     for seed, value in values.items():
         directory = bench.started(row, seed, 4)
-        lines = [{"step": n, "seconds": n * step_seconds} for n in (10, 20, 30, 40)]
-        directory.timings_file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         directory.environment_file.write_text(json.dumps([{"torch": "2", "kernels": {"loss": "fused (a reason)"}}]))
         content = {**bench.result, bench.metric: value, "steps": 40, "flops": 4000.0, "device": "a CPU"}
         directory.result_file.write_text(json.dumps(content), encoding="utf-8")
@@ -69,15 +67,12 @@ def test_metrics_are_paired_as_in_tables_and_only_the_method_differs(bench: Benc
     assert any("diverged with seed 2" in reason for reason in found["unfair"])
 
 
-def test_losses_are_read_at_what_the_side_with_less_has_used(bench: Bench) -> None:
-    trained(bench, BASELINE, {1: 100.0})
-    trained(bench, OURS, {1: 95.0}, step_seconds=1.0)
-    budgets = {each["budget"]: each for each in compared(bench)["budgets"]}
-    assert [budgets[key]["used"] for key in ("steps", "FLOPs", "time")] == [40, 4000, 20]
-    losses = [9 - n / 100 for n in (10, 20, 30, 40)]
-    assert budgets["steps"]["run"]["mean"] == budgets["steps"]["baseline"]["mean"] == pytest.approx(losses[3])
-    assert budgets["time"]["baseline"]["mean"] == pytest.approx(losses[3])
-    assert budgets["time"]["run"]["mean"] == pytest.approx(losses[1])  # half as fast
+def test_what_a_strange_result_says_is_shown_as_it_stands(bench: Bench) -> None:
+    for row in (BASELINE, OURS):
+        trained(bench, row, {1: 100.0})
+        path = bench.directory(row, 1).result_file
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"data_content": ["a"], "steps": "many"}))
+    assert compared(bench)["unfair"] == []
 
 
 @pytest.mark.parametrize(("state", "said"), [("unfinished", "is unfinished"), ("missing", "is not a run directory")])

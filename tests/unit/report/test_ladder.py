@@ -129,7 +129,6 @@ def test_the_files_and_the_page_have_it(ladder: Bench) -> None:
                                                                     ("pre-ln+comt", "small")]  # fmt: skip
     assert float(lines[4]["slope"]) == pytest.approx(2, abs=0.1)
     assert "pre-ln+own: gain shrinks, -2.9" in drawn[2].read_text(encoding="utf-8")
-    assert report.as_json()["ladder"][1]["verdict"] == "gain grows"
     assert write(ladder)[1] == []  # nothing is new
 
 

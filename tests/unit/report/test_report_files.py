@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
@@ -116,16 +115,6 @@ def test_changed_settings_have_a_table_of_their_own(mixed: Bench, seeds: list[in
     assert report.files.csv.name == "table9@steps-100.csv"
     assert report.cells.attrs["table"].changed == ("train.steps=100",)
     assert {path.name: path.read_bytes() for path in folder.iterdir() if "@" not in path.name} == before
-
-
-def test_json_holds_the_cells_of_the_csv(mixed: Bench) -> None:
-    report = write_report(mixed.loaded(), mixed.specs(), mixed.runs, mixed.results)
-    assert report.files is not None
-    data = json.loads(json.dumps(report.as_json(), allow_nan=False))
-    with report.files.csv.open(encoding="utf-8", newline="") as handle:
-        lines = list(csv.DictReader(handle))
-    assert [list(cell) for cell in data["cells"]] == [list(line) for line in lines]
-    assert [cell["n"] for cell in data["cells"]] == [int(line["n"]) for line in lines]
 
 
 def test_latex_reads_no_sign_of_a_text_as_a_command() -> None:

@@ -1,5 +1,5 @@
 """Runs so small that a test can train them."""
 
-from tiny_fixtures import one_thread, tiny_cache, tiny_corpus
+from tiny_runs import one_thread, tiny_cache, tiny_corpus
 
 __all__ = ["one_thread", "tiny_cache", "tiny_corpus"]

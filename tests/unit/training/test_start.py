@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from caption_cases import caption_spec
-from glue_cases import glue_spec
-from tiny_runs import masked_spec, tiny_spec
+from tiny_runs import caption_spec, glue_spec, masked_spec, tiny_spec
 
 from comt_cli.errors import UserError
 from comt_cli.runs.plan import RunSpec, RunStart

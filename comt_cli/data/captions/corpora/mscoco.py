@@ -136,7 +136,7 @@ class MSCOCO(CaptionCorpus):
         path = self._folder / CAPTIONS
         hint = f"Put Karpathy's {CAPTIONS} there, and say where it is with data.folder."
         try:
-            known = _IMAGES.validate_python(read_json(path, largest=1 << 32)["images"], strict=True)
+            known = _IMAGES.validate_python(read_json(path)["images"], strict=True)
         except ValidationError as error:
             wrong = error.errors()[0]
             number, *keys = wrong["loc"] or (None,)

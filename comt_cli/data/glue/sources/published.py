@@ -26,7 +26,6 @@ from comt_cli.files import read_text
 REPOSITORY, REVISION = "nyu-mll/glue", "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
 MOST_ALIKE = 5.0
 """STS-B's numbers go from 0 to this."""
-_LARGEST = 1 << 30
 _SHORT_LINES = 0.01  # so many of a file's lines may have fewer columns than they should
 
 
@@ -123,7 +122,7 @@ class Published(GlueSource):
 
 def _lines(path: Path, form: Form) -> Iterator[Example]:
     try:
-        lines = read_text(path, _LARGEST).replace("\r\n", "\n").removesuffix("\n").split("\n")
+        lines = read_text(path).replace("\r\n", "\n").removesuffix("\n").split("\n")
     except (OSError, ValueError) as error:
         raise _wrong(path, str(error)) from error
     begin = int(isinstance(form.tsv[0], str))  # behind a line of names
