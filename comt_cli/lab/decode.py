@@ -7,7 +7,6 @@ there.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,13 +16,12 @@ import torch
 
 from comt_cli.generation.cached import Decoder, decode_step
 from comt_cli.lab.runner import DTYPES, Built, Case, Row, Unavailable, versions
-from comt_cli.lab.step import nondeterministic
 from comt_cli.lab.subjects import LANGUAGE, Shape
 from comt_cli.lab.timing import Part, Times, compared, quickest
 from comt_cli.models.build import materialise, model_of
 from comt_cli.models.kernels import use_kernels
 from comt_cli.models.llama import Llama
-from comt_cli.training.devices import device_name, prepare_process
+from comt_cli.training.devices import device_name
 
 PLAIN = ["plain", "plain-fused"]
 PROMPT = 512  # tokens of every prompt: what is read, and what a decode step looks back on
@@ -55,17 +53,10 @@ class DecodeCase(Case):
     device: torch.device
 
     page = "decode"
+    deterministic = False  # as `comt generate` runs
 
     def __post_init__(self) -> None:
-        self.what, self.optional = f"{self.shape.size} {self.dtype} batch {self.batch}", frozenset(self.keys)
-
-    @contextlib.contextmanager
-    def surroundings(self) -> Iterator[None]:
-        """The settings that `comt generate` runs with: on CUDA not those of training."""
-        if self.device.type != "cuda":
-            prepare_process(self.device)  # keeps freed memory, which makes times steadier
-        with nondeterministic() if self.device.type == "cuda" else contextlib.nullcontext():
-            yield
+        self.what = f"{self.shape.size} {self.dtype} batch {self.batch}"
 
     def build(self, key: str, shared: dict[Any, Any]) -> Built:
         graph, dtype = self.device.type == "cuda", DTYPES[self.dtype]
@@ -101,9 +92,8 @@ class DecodeCase(Case):
         return Built(parts)
 
     def rows(self, ready: Mapping[str, Built], times: Mapping[tuple[str, str], Times]) -> list[Row]:
-        decode, prefill = (
-            {name: times[part, name] for name in ready if (part, name) in times} for part in ("decode", "prefill")
-        )
+        decode = {name: times["decode", name] for name in ready}
+        prefill = {name: times["prefill", name] for name in ready if ("prefill", name) in times}
         best, best_prefill = quickest(decode, PLAIN), quickest(prefill, PLAIN)
         shape, rows = f"{self.shape.network}-v{self.shape.dimensions['vocabulary']}", []
         for name in ready:

@@ -1,10 +1,9 @@
 """Timing of variants in turns, all in one process, round after round, until their times settle; and counting memory.
 
 Other work on a machine only slows turns down. The time of a variant is therefore the 20th percentile of its turns:
-that of an undisturbed one, as long as fewer than four in five are disturbed. A ratio is that of two such times. A ratio
-formed within a round is wrong wherever either turn was disturbed (with 30 % of the turns that is every second round),
-and the median of those is too large for the longer variant, which meets more of the disturbances.
-The order turns round with every round, so that none always comes after the same other.
+that of an undisturbed one, as long as fewer than four in five are disturbed. A ratio is that of two such times: one
+formed within a round is wrong wherever either turn was disturbed, and the median of those is too large for the longer
+variant. The order turns round with every round, so that none always comes after the same other.
 """
 
 from __future__ import annotations
@@ -128,12 +127,10 @@ def in_turns(
     stopwatch: Callable[[Part], float],
     warm_up: int = 1,
     go_on: Callable[[], bool] = lambda: True,
-    told: Callable[[int], object] = lambda _: None,
 ) -> dict[Key, Times]:
     """Time every part once a round, after `warm_up` untimed rounds: `rounds` times, and then until the times have
     settled, at most `PATIENCE` times as often again. `go_on` is asked before each turn: where it says no, a round ends
-    at once unless it is the first, and none begins. `told` hears the number of each finished round, from 1. Returns the
-    times of all parts in the finished rounds."""
+    at once unless it is the first, and none begins. Returns the times of all parts in the finished rounds."""
     taken: list[dict[Key, float]] = []
 
     def times() -> dict[Key, Times]:
@@ -148,7 +145,6 @@ def in_turns(
                 return times()
             turns[key] = stopwatch(parts[key])
         taken.append(turns)
-        told(len(taken))
     return times()
 
 

@@ -55,7 +55,7 @@ def test_rows_are_replaced_by_their_key_and_a_part_of_a_run_replaces_none(tmp_pa
     path = tmp_path / "speed.csv"
 
     def merge(*rows: dict[str, Any]) -> list[tuple[str, str]]:
-        return [(row["precision"], row["step_ms"]) for row in merge_rows(PAGE, rows, path, whole=True)]
+        return [(row["precision"], row["step_ms"]) for row in merge_rows(PAGE, rows, path)]
 
     assert merge(measured("gated", 12.0, "a"), measured("plain", 10.0, "a")) == []
     assert merge(measured("plain", 9.0, "a", "bf16")) == []
