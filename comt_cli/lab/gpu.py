@@ -64,8 +64,8 @@ def parts_for(folder: Path, *, on_cuda: bool) -> list[Part]:
 
 
 class State:
-    """The state of each part that was begun, in a file of the folder: `done`, `failed`, or `cut short`. Of another
-    commit or device nothing is known."""
+    """The state of each part that was begun, in a file: `done`, `failed`, or `cut short`; none of another commit or
+    device."""
 
     def __init__(self, folder: Path, **of: str | None) -> None:
         self._path, self._of = folder / "state.json", of

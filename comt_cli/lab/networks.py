@@ -213,7 +213,7 @@ def trace(network: Network, x: Tensor, random: Tensor, loss: str = "functional")
 
 
 def along_layers(
-    setup: Setup, wirings: Mapping[str, Wiring], depths: Sequence[int], seeds: Sequence[int]
+    setups: Sequence[Setup], wirings: Mapping[str, Wiring], depths: Sequence[int], seeds: Sequence[int]
 ) -> pd.DataFrame:
     """One row for each `setup, connection, depth, seed, layer`, from 0 (the input) to the depth, but for methods that
     the set-up has no place for. The loss is `functional`.
@@ -223,7 +223,7 @@ def along_layers(
     output_norm      of what comes out of the network, and `output_mean`, `output_std` of all its numbers
     """
     frames = []
-    for (name, wiring), depth, seed in itertools.product(wirings.items(), depths, seeds):
+    for setup, (name, wiring), depth, seed in itertools.product(setups, wirings.items(), depths, seeds):
         if not setup.fits(wiring):
             continue
         seen = trace(*setup.build(wiring, depth, seed))
@@ -278,16 +278,12 @@ def measured(
     and `zero_branch`, where branches end in zeros, with `zero_branch_norm`, the norm of h there. Exactly 0: h and x are
     equal to the last bit. The others are a `_summary` each.
     """
-
-    def every(setups: Sequence[Setup], wirings: Mapping[str, Wiring], depths: Sequence[int]) -> pd.DataFrame:
-        return pd.concat([along_layers(setup, wirings, depths, seeds) for setup in setups])
-
     compared = {**wirings, **PLAIN}
-    layers = every(setups, compared, sorted({*depths, depth}))
-    scaled = every([RELU_MLP, *setups], scalings(depth), [depth])
+    layers = along_layers(setups, compared, sorted({*depths, depth}), seeds)
+    scaled = along_layers([RELU_MLP, *setups], scalings(depth), [depth], seeds)
     inputs, deep = layers[layers["layer"] == 0], layers[layers["depth"] == depth]
     by_loss = gradient_by_loss(sorted({1, *depths}), seeds)
-    ends = pd.concat([deep, every([ZERO_BRANCH], compared, [depth])])
+    ends = pd.concat([deep, along_layers([ZERO_BRANCH], compared, [depth], seeds)])
     ends = ends[(ends["layer"] == depth) & (ends["seed"] == seeds[0])].set_index(["connection", "setup"])
     names = [*(setup.name for setup in setups), ZERO_BRANCH.name]
     identity = ends["apart"].unstack().reindex(index=list(compared), columns=names)
@@ -366,12 +362,11 @@ def _loss(logits_BTV: Tensor, tokens_BT: Tensor) -> Tensor:
 
 def _train(model: Llama, tokens_BT: Tensor, own: dict[str, nn.Parameter]) -> tuple[int, int]:
     """Adam for `UPDATES` on one batch; how many of `own` had no gradient in the first update, and in none."""
-    optimizer = torch.optim.Adam(model.parameters(), RATE)
-    followers = [module for module in model.modules() if isinstance(module, FollowsTraining)]
-    without = []
+    optimizer, without = torch.optim.Adam(model.parameters(), RATE), []
     for update in range(UPDATES):
-        for follower in followers:
-            follower.at_update(update)
+        for module in model.modules():
+            if isinstance(module, FollowsTraining):
+                module.at_update(update)
         optimizer.zero_grad()
         torch.autograd.backward(_loss(model(tokens_BT), tokens_BT))
         least = least_gradient(model)

@@ -15,7 +15,7 @@ import typer
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import Unreadable, read_csv, write_text
 from comt_cli.kernels import measurements
-from comt_cli.lab.subjects import DECODED, DTYPES, KERNELS, LANGUAGE, OPS, SUBJECTS, TABLES
+from comt_cli.lab.subjects import DECODED, DTYPES, GATES, KERNELS, LANGUAGE, OPS, SUBJECTS, TABLES
 
 Row = Mapping[str, str]
 """A line of the CSV: every value is text, empty where there is none."""
@@ -25,7 +25,8 @@ Row = Mapping[str, str]
 class Page:
     """One kind of measurement (`measured.yaml`): its file's `name`, what makes two rows the same thing (`key`), of
     which `turns` is the part by which rows differ that took turns in one run, and how rows are sorted and shown.
-    `order`: for some columns, their values in the order of rows; others come last."""
+    `order`: sizes, types and the like in the order of rows; others come last. `meanings`: of words in the rows; and
+    `measured` are the variants that there are today."""
 
     name: str
     title: str
@@ -33,41 +34,41 @@ class Page:
     key: Sequence[str]
     sort: Sequence[str]
     columns: Mapping[str, str]
+    measured: Sequence[str]
     turns: Sequence[str] = ("variant",)
-    order: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    order: Sequence[str] = ()
     meanings: Mapping[str, str] = field(default_factory=dict)
 
-    def key_of(self, row: Mapping[str, Any], *, without: Sequence[str] = ()) -> tuple[str, ...]:
-        """The values that a row is known by; without `turns`, those that all rows have which took turns."""
-        return tuple(str(row.get(name) or "") for name in self.key if name not in without)
+    def key_of(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        """The values that a row is known by."""
+        return tuple(str(row.get(name) or "") for name in self.key)
+
+    def run_of(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        """Those of them that all rows have which took turns."""
+        return tuple(str(row.get(name) or "") for name in self.key if name not in self.turns)
 
     def place_of(self, row: Row) -> list[tuple[float, str]]:
-        """The order of rows: by the order of a column's values, numbers by their size, words last."""
-
-        def place(order: Sequence[str], text: str) -> tuple[float, str]:
-            if text in order:
-                return order.index(text), ""
-            return (len(order) + int(text), "") if text.isdigit() else (float("inf"), text)
-
-        return [place(self.order.get(name, ()), row.get(name, "")) for name in self.sort]
+        """The place of a row: by the order of a column's values, numbers by their size, words last."""
+        known = {text: (float(number), "") for number, text in enumerate([*self.order, *self.measured])}
+        texts = [row.get(name, "") for name in self.sort]
+        return [known.get(text) or (float(text) if text.isdigit() else float("inf"), text) for text in texts]
 
 
 def pages() -> dict[str, Page]:
     """Every page by its name."""
-    order = {"op": [*OPS], "variant": [*KERNELS["variants"]], "gates": [*KERNELS["gates"]], "dtype": DTYPES}
     more: dict[str, dict[str, Any]] = {
-        "kernels": {"order": order, "meanings": OPS | KERNELS["variants"] | KERNELS["older"]},
-        "decode": {"order": {"size": [*LANGUAGE.shapes], "variant": [*DECODED], "dtype": DTYPES}, "meanings": DECODED},
-        "decode-translation": {"meanings": TABLES["older-searches"]},
+        "kernels": {"order": [*OPS, *GATES, *DTYPES], "measured": [*KERNELS["variants"]]},
+        "decode": {"order": [*LANGUAGE.shapes, *DTYPES], "measured": [*DECODED], "meanings": DECODED},
+        "decode-translation": {"measured": [], "meanings": TABLES["older-searches"]},
     }
-    for name, subject in SUBJECTS.items():
-        order = {"size": [*subject.shapes], "variant": [*subject.variants]}
-        more[name] = {"order": order, "meanings": {**subject.older, **subject.variants}, "title": subject.title}
+    more["kernels"]["meanings"] = OPS | KERNELS["variants"] | KERNELS["older"]
+    for name, of in SUBJECTS.items():
+        more[name] = {"order": [*of.shapes], "measured": [*of.variants], "meanings": {**of.older, **of.variants}}
+        more[name] |= {"title": of.title, "notes": TABLES["pages"]["step"]["notes"] + of.notes}
     found = {}
-    for name, fields in more.items():
-        of = TABLES["pages"]["step" if name in SUBJECTS else name]
-        notes = TABLES["pages"]["common"] + of["notes"] + (SUBJECTS[name].notes if name in SUBJECTS else "")
-        found[name] = Page(**{**of, **fields, "name": name, "notes": notes})
+    for name, own in more.items():
+        fields = TABLES["pages"]["step" if name in SUBJECTS else name] | own
+        found[name] = Page(**fields | {"name": name, "notes": TABLES["pages"]["common"] + fields["notes"]})
     return found
 
 
@@ -82,25 +83,21 @@ def merge_rows(page: Page, rows: Sequence[Mapping[str, Any]], path: Path) -> lis
     found = {page.key_of(row): {k: "" if v is None else str(v) for k, v in row.items()} for row in rows}
     intervals = [name for name in rows[0] if name.endswith("_uncertainty")]
     lesser = {
-        page.key_of(row, without=page.turns)
-        for key, row in found.items()
-        if any(merged.get(key, {}).get(name) and not row[name] for name in intervals)
-    }
-    lesser |= {
-        page.key_of(row, without=page.turns)
+        page.run_of(row)
         for key, row in merged.items()
-        if key not in found and all(row.get(name) in values for name, values in page.order.items())
-    }  # of what can be measured today
-    left_out = {key: row for key, row in found.items() if page.key_of(row, without=page.turns) in lesser}
+        if (key not in found and row["variant"] in page.measured)
+        or (key in found and any(row.get(name) and not found[key][name] for name in intervals))
+    }
+    left_out: list[Row] = [row for row in found.values() if page.run_of(row) in lesser]
     if len(left_out) < len(found):
-        merged |= {key: row for key, row in found.items() if key not in left_out}
+        merged |= {key: row for key, row in found.items() if page.run_of(row) not in lesser}
         text = io.StringIO()
         writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(sorted(merged.values(), key=page.place_of))
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text.getvalue())
-    return [*left_out.values()]
+    return left_out
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -127,7 +124,7 @@ def renew_page(page: Page, path: Path) -> Path:
     rows = read_rows(path)
     if not rows:
         raise _damaged(path, "it has no rows")
-    if lacking := {*page.key, *page.sort, *page.order} - {*rows[0]}:
+    if lacking := {*page.key, *page.sort} - {*rows[0]}:
         raise _damaged(path, f"it lacks the columns {', '.join(sorted(lacking))}")
     written = path.with_suffix(".md")
     try:

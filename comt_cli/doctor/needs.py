@@ -1,7 +1,9 @@
-"""The checks of `comt doctor` for data sets: what their kind needs on this machine, and whether the cache is whole."""
+"""The checks of `comt doctor` that need more of the program: for data sets, what their kind needs on this machine and
+whether the cache is whole; for kernels, which there are, and which `train.kernels: auto` would take."""
 
 from __future__ import annotations
 
+import itertools
 import sysconfig
 from collections.abc import Callable
 from importlib import import_module, metadata
@@ -10,7 +12,6 @@ from pathlib import Path
 
 from comt_cli.data.captions.settings import CaptionManifest
 from comt_cli.data.images import pictures
-from comt_cli.data.images.sets import glyphs
 from comt_cli.data.images.settings import ImageManifest
 from comt_cli.data.pairs.settings import PairManifest
 from comt_cli.data.prepare import MANIFEST, Manifest
@@ -21,6 +22,7 @@ from comt_cli.files import cache_folder
 from comt_cli.installing import install_extra, install_package
 from comt_cli.scoring.captions import JAVA_METRICS, why_missing
 from comt_cli.tasks.captioning import SCORES
+from comt_cli.tasks.settings.language import LLAMA_SIZES
 
 PACKAGES = {"babel": "Babel", "sacrebleu": "sacreBLEU", "sacremoses": "sacremoses"}
 """What translation needs beside a network, by the names under which it is installed and imported."""
@@ -60,16 +62,12 @@ def _corpora() -> Finding:
 
 def _images() -> Finding:
     """Without network there are letters to train on; CIFAR and ImageNet need torchvision, and their files once."""
-    fonts = [path.name for path in glyphs.font_files(glyphs.FACES["glyphs10"]) if not path.exists()]
-    again = f"Install matplotlib again ({install_package('--force-reinstall', 'matplotlib')}), or use cifar10."
-    text = "glyphs10 and glyphs100, drawn here"
-    if fonts:
-        return Finding("fail", f"{text}; matplotlib lacks the fonts {', '.join(fonts)}", again)
     try:
         pictures.torchvision_datasets()
     except UserError as error:
-        return Finding("warn", f"{text}; no cifar10, cifar100 and imagenet: {error.message}", error.hint)
-    return Finding("ok", text)
+        text = f"glyphs10 and glyphs100, drawn here; no cifar10, cifar100 and imagenet: {error.message}"
+        return Finding("warn", text, error.hint)
+    return Finding("ok", "glyphs10 and glyphs100, drawn here")
 
 
 def _pairs() -> Finding:
@@ -103,3 +101,35 @@ KINDS: dict[str, tuple[Callable[[], Finding], str, type[Manifest]]] = {
     "captions": (_captions, "captions", CaptionManifest),
 }
 """Whether this machine has what a kind needs, the cache's folder of its sets, and their record."""
+
+
+def check_kernels() -> Finding:
+    """The way the gates of a typical language model, and its loss, would be computed on each device here, and why no
+    faster one is."""
+    import torch
+
+    from comt_cli.kernels import choice, products
+    from comt_cli.kernels.attend import MOST_TOKENS, attention_form
+    from comt_cli.kernels.measurements import FILE, STEP_FILE, measurements
+
+    obstacle, kept = choice.cpu_obstacle(may_build=False), products.obstacle()
+    parts = ["C++ kernels compiled when first used" if obstacle is None else f"no C++ kernels ({obstacle})"]
+    for name in ("triton", "liger-kernel"):
+        version = choice.version_of(name)
+        parts.append(f"{name} {version}" if version else f"no {name}")
+    lines = ["; ".join(parts)]
+    gpus = {torch.cuda.get_device_name(index): index for index in reversed(range(torch.cuda.device_count()))}
+    model, gates = LLAMA_SIZES["130m"], choice.Gates(channel=True, scalar=True, rank=8)
+    widths: dict[choice.Op, int] = {"heads": 3 * model.width, "swiglu": 2 * model.ffn_width, "add_norm": model.width}
+    for device in map(torch.device, [*(f"cuda:{index}" for index in sorted(gpus.values())), "cpu"]):
+        for dtype, compiled in itertools.product((torch.float32, torch.bfloat16), (False, True)):
+            how = {"compiled": compiled, "may_build": False}
+            found = {op: choice.choose(op, "auto", device, dtype, width, gates, **how) for op, width in widths.items()}
+            found["loss"] = choice.choose_loss("auto", device, dtype, may_build=False)
+            of = f"{str(dtype).removeprefix('torch.')}{' compiled' if compiled else ''}"
+            lines.append(f"{device}, {of}: {choice.summary(found, compiled=compiled)}")
+    lines.append(f"cpu, fp32 products: {f'PyTorch ({kept})' if kept else f'oneDNN ({products.GAIN})'}")
+    lines.append(f"cpu, bf16 attention of up to {MOST_TOKENS} tokens: {attention_form('cpu', torch.bfloat16)}")
+    damaged = [str(path) for path in (*measurements(FILE)[1], *measurements(STEP_FILE)[1])]
+    again = "Delete it and measure anew: comt bench kernels, comt bench step."
+    return judge("\n".join(lines), (bool(damaged), "warn", f"damaged: {', '.join(damaged)}", again))
