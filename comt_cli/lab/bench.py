@@ -27,13 +27,14 @@ app = typer.Typer(
     cls=VerbGroup,
     help="""Measure speed and memory, as ratios of interleaved runs.
 
+    Steps, kernels and decoding are written to bench/DEVICE of the results, a CSV and a page each. A run replaces an
+    earlier one of the same sizes and types that has no other variants; otherwise it is shown and not written.
+
     Examples:
 
       comt bench all --minutes 9
 
       comt bench step --sizes bench --precision fp32
-
-      comt bench kernels --sizes smoke --ops swiglu,heads
     """,
     no_args_is_help=True,
 )
@@ -102,16 +103,12 @@ def step(
     ResNets without and with CoMT's modulators, of translators, of captioners, of BERTs, and of LLaMAs with other
     residual connections.
 
-    Writes bench/DEVICE/step.csv, and step-images, step-translation, step-captioning, step-bert and step-residual, and a
-    page of each. A run replaces an earlier one of the same size and precision that has no other variants; otherwise it
-    is shown and not written. For `kernels: auto` on this machine steps of ResNets are added to the cache folder in any
-    case. What does not fit in a GPU's memory is left out.
+    Writes step.csv, step-images, step-translation, step-captioning, step-bert and step-residual. For `kernels: auto` on
+    this machine steps of ResNets are added to the cache folder, too. What does not fit in a GPU's memory is left out.
 
-    Examples:
+    Example:
 
       comt bench step --sizes 60m,130m --variants plain-compiled,plain-fused,transponder-fused
-
-      comt bench step --sizes mt-bench,bert-bench --precision fp32
     """
     every = SUBJECTS.values()
     named = None if sizes is None else select(sizes, [size for subject in every for size in subject.shapes], "size")
@@ -144,9 +141,9 @@ def kernels(
 ) -> None:
     """Time each gated operation in PyTorch, compiled, and fused. By these times `kernels: auto` chooses.
 
-    Writes bench/DEVICE/kernels.csv and a page. For `kernels: auto` on this machine it is added to the cache folder,
-    too, and comes before what was measured elsewhere. With --tune nothing is measured again that the cache folder has
-    of this card with these kernels, PyTorch and Triton.
+    For `kernels: auto` on this machine they are added to the cache folder, too, and come before what was measured
+    elsewhere. With --tune nothing is measured again that the cache folder has of this card with these kernels, PyTorch
+    and Triton.
 
     Examples:
 
@@ -186,14 +183,9 @@ def decode(
     """Time how language models decode. That is a step with a key-value cache, and the reading of a prompt of 512
     tokens.
 
-    Writes bench/DEVICE/decode.csv and a page. A run replaces an earlier one of the same batch size that has no other
-    variants; otherwise it is shown and not written.
+    Example:
 
-    Examples:
-
-      comt bench decode --sizes 60m --batch 1,64
-
-      comt bench decode --sizes bench --variants plain,comt-fused
+      comt bench decode --sizes bench --batch 1,64 --variants plain,comt-fused
     """
     named = None if sizes is None else select(sizes, LANGUAGE.shapes, "size")
     chosen, types = select(variants, DECODED, "variant"), None if dtypes is None else select(dtypes, DTYPES, "type")
@@ -201,8 +193,8 @@ def decode(
         raise UserError(f"--batch {batch}: batch sizes are whole numbers from 1", "For instance --batch 1,16.")
     batches = None if batch is None else [int(part) for part in batch.split(",")]
     where = how.where()
-    from comt_cli.lab.decode import decoding_cases
     from comt_cli.lab.runner import run_cases
+    from comt_cli.lab.step import decoding_cases
 
     with how.session() as session:
         run_cases(decoding_cases(named, chosen, types, batches, where), session)
@@ -274,18 +266,16 @@ def everything(how: How = _HOW) -> None:
     """Measure everything on a CPU, the most wanted first. What the minutes do not allow is left out.
     `make bench` calls it.
 
-    No part begins that is not likely to end in time. What was measured is written after each, so that stopping early
-    loses little. Everything takes about 31 minutes on two cores. A GPU is what comt bench gpu measures.
+    No part begins that is not likely to end in time. Everything takes about 31 minutes on two cores.
 
     Example:
 
       comt bench all --minutes 9
     """
     where = how.where()
-    from comt_cli.lab.decode import decoding_cases
     from comt_cli.lab.kernels import kernel_cases
     from comt_cli.lab.runner import OUT_OF_TIME, run_cases
-    from comt_cli.lab.step import step_cases
+    from comt_cli.lab.step import decoding_cases, step_cases
 
     if where.type == "cuda":
         raise UserError("comt bench all is for a CPU", "On a GPU comt bench gpu measures (make gpu); or: --device cpu.")

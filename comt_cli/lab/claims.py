@@ -22,18 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.files import read_csv
-from comt_cli.lab.networks import (
-    GELU_MLP,
-    LOSSES,
-    PLAIN,
-    RELU_MLP,
-    ZERO_BRANCH,
-    Setup,
-    Trace,
-    gradient_by_loss,
-    scalings,
-    trace,
-)
+from comt_cli.lab import networks
+from comt_cli.lab.networks import PLAIN, Setup, Trace, trace
 from comt_cli.methods.base import Wiring, residual_connection
 
 SEED = 42  # the chapter's, wherever it sets one
@@ -111,17 +101,16 @@ def one_block() -> Iterator[Found]:
     """Blocks whose branch ends in zeros, and a block of the chapter's flexible kind, of width 256, with a norm before,
     behind, or with ReZero's factor; the connections are ours, the branches the chapter's."""
     for name, depth in (("zero-branch", 1), ("zero-branch-50", 50)):
-        (x, *_, residual), (*_, plain) = (
-            _seen(ZERO_BRANCH, wiring, depth).streams for wiring in (PRE_NORM, PLAIN["plain"])
-        )
+        x, *_, residual = _seen(networks.ZERO_BRANCH, PRE_NORM, depth).streams
+        plain = _seen(networks.ZERO_BRANCH, PLAIN["plain"], depth).output
         is_kept, is_lost = torch.equal(x, residual), not plain.any()
         kept, lost = "input, to the last bit" if is_kept else "not the input", "nothing" if is_lost else "something"
         ours = [h.norm().item() for h in (x, residual, plain)]
         verdict = is_kept and is_lost if depth == 1 else _exactly(is_kept and is_lost)
         yield name, verdict, {"ours": ours, "kept": kept, "lost": lost}
-    is_kept = torch.equal(*_seen(RELU_MLP, REZERO).streams)
+    is_kept = torch.equal(*_seen(networks.RELU_MLP, REZERO).streams)
     yield "rezero", _exactly(is_kept), {"equal": "equal" if is_kept else "not equal"}
-    setup = replace(GELU_MLP, leading=(4, 16), width=256)
+    setup = replace(networks.GELU_MLP, leading=(4, 16), width=256)
     x, y = _seen(setup, PRE_NORM).streams
     drifts = 1.01 < (y.std() / x.std()).item() < 1.04
     yield "flexible-pre", drifts, {"ours": [x.std().item(), y.std().item()], "variance": (y - x).var().item()}
@@ -143,7 +132,7 @@ def scaling() -> Iterator[Found]:
     """The norm of the stream along 30 and more blocks x + s F(x) without norms."""
 
     def norms(name: str, depth: int, seed: int = SEED) -> np.ndarray:
-        return np.array(_seen(RELU_MLP, scalings(depth)[name], depth, seed).activations)
+        return np.array(_seen(networks.RELU_MLP, networks.scalings(depth)[name], depth, seed).activations)
 
     def fit(values: np.ndarray) -> float:  # the share of their variance that a straight line explains
         return float(np.corrcoef(np.arange(len(values)), values)[0, 1] ** 2)
@@ -168,15 +157,15 @@ def scaling() -> Iterator[Found]:
 def norm_place() -> Iterator[Found]:
     """Pre- against post-norm: with the loss of the chapter, the sum of the outputs, and with others."""
     index = ["connection", "precision", "loss", "depth"]
-    at = gradient_by_loss([1, *DEPTHS], [SEED]).set_index(index)["gradient_norm"].sort_index()
+    at = networks.gradient_by_loss([1, *DEPTHS], [SEED]).set_index(index)["gradient_norm"].sort_index()
     names = ("post-norm", "pre-norm", "pre-norm, final norm")
-    post, pre, ended = ({loss: at[name, "float32", loss, 20] for loss in LOSSES} for name in names)
+    post, pre, ended = ({loss: at[name, "float32", loss, 20] for loss in networks.LOSSES} for name in names)
     is_by_loss = post["sum"] < _NOISE * post["functional"]
     verdict = Verdict.its_loss if is_by_loss else Verdict.digits
     first = {f"fp{bits}": at["post-norm", f"float{bits}", "sum", 1] for bits in (32, 64)}
     yield "post-norm-20", verdict if same_digits(post["sum"], "0.0000") else False, {**post, **first}
     yield "pre-norm-20", False, {"ours": [pre["sum"]], **pre}
-    ratio = {loss: pre[loss] / post[loss] for loss in LOSSES}
+    ratio = {loss: pre[loss] / post[loss] for loss in networks.LOSSES}
     in_fp64 = at["pre-norm", "float64", "sum", 20] / at["post-norm", "float64", "sum", 20]
     is_huge = ratio["sum"] > 1e6
     yield "ratio-20", Verdict.its_loss if is_by_loss and is_huge else is_huge, {"fp64": in_fp64, **ratio}
@@ -198,7 +187,7 @@ def thirty_layers() -> Iterator[Found]:
         y_TD = F.normalize(y.flatten(0, -2), dim=-1)
         return (y_TD @ y_TD.T).mean().item()
 
-    setup = replace(GELU_MLP, leading=(4, 32))
+    setup = replace(networks.GELU_MLP, leading=(4, 32))
     wirings = {"residual": PRE_NORM, **PLAIN}
     for name, wiring in wirings.items():
         network, first, second = setup.build(wiring, 30, SEED)

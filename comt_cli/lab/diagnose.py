@@ -95,8 +95,7 @@ def diagnose(
 
 def chosen_methods(text: str) -> list[dict[str, Any]]:
     """The methods for language models that are given, each with its options; all are those that need no options, the
-    rows of `_TRAINED`, and `_ALSO`. A name means the method, and the row, that are called so. Raises `UserError` where
-    there is no such."""
+    rows of `_TRAINED`, and `_ALSO`. A name means the method, and the row, that are called so."""
     from comt_cli.methods import catalogue, in_words, methods
     from comt_cli.recipe.find import find_recipe
     from comt_cli.recipe.load import load_recipe, select
@@ -127,10 +126,9 @@ def _wirings(text: str, setups: list[Setup]) -> dict[str, Wiring]:
         text = ",".join(name for name in known if name in residual_connections())
     select(text, known, "residual connection or method with one stream of tokens")
     chosen = {name: known[name] for part in text.split(",") if (name := part.strip())}
-    for name, wiring in chosen.items():
-        if not all(setup.fits(wiring) for setup in setups):
-            said = f"{name} has gates or norms of its own, for which only the branch llama has a place"
-            raise UserError(said, "give --branch llama")
+    if left := [name for name, wiring in chosen.items() if not all(setup.fits(wiring) for setup in setups)]:
+        said = f"{left[0]} has gates or norms of its own, for which only the branch llama has a place"
+        raise UserError(said, "give --branch llama")
     return chosen
 
 

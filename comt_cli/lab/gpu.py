@@ -91,11 +91,10 @@ def run_parts(parts: Sequence[Part], state: State, folder: Path, session: Sessio
     each the archive is written anew."""
     for part in state.open(parts):
         left = session.left() - _ENDING - _GRACE
-        if part.after is not None and state.parts.get(part.after) != "done":
-            typer.echo(f"{part.name}: left for the next call, {part.after} is not done")
-            continue
-        if left < (_LEAST if part.resumes else 0.8 * part.seconds):
-            typer.echo(f"{part.name}: left for the next call ({part.seconds:g} s, {max(0.0, left):.0f} s left)")
+        misses = part.after is not None and state.parts.get(part.after) != "done"
+        if misses or left < (_LEAST if part.resumes else 0.8 * part.seconds):
+            why = f"{part.after} is not done" if misses else f"{part.seconds:g} s, {max(0.0, left):.0f} s left"
+            typer.echo(f"{part.name}: left for the next call ({why})")
             continue
         typer.echo(f"{part.name} (at most {min(left, part.seconds):.0f} s; {left:.0f} s left)")
         log = folder / "logs" / f"{re.sub('[^a-z0-9]+', '-', part.name.lower()).strip('-')}.log"
@@ -120,9 +119,8 @@ def _run(part: Part, seconds: float, log: Path, session: Session) -> int | None:
     new = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     if words[0] == "pytest":
         new["OMP_NUM_THREADS"] = "1"
-    with log.open("wb") as out:
-        out.write(f"$ python -m {' '.join(words)}\n".encode())
-        out.flush()
+    log.write_text(f"$ python -m {' '.join(words)}\n", encoding="utf-8")
+    with log.open("ab") as out:
         # In a session of its own, which is ended as a whole: tests and training have processes of their own.
         child = subprocess.Popen(
             [sys.executable, "-m", *words], cwd=ROOT, env=os.environ | new,

@@ -133,8 +133,8 @@ def kernel_cases(
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation on one product with one kind of gates, by its forms. `width` is that of all sites of the product,
-    `widest` that of the widest as the kernel takes it; `leaves` have gradients, `own` are its parameters."""
+    """One operation on one product, by its forms. `width` is that of all sites of the product, `widest` that of the
+    widest as the kernel takes it; `leaves` have gradients, `own` are its parameters."""
 
     op: str
     width: int
