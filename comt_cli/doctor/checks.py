@@ -241,7 +241,5 @@ def check_compilation() -> Finding:
         f"Triton ({install_package('triton')})": torch.cuda.is_available() and not importlib.util.find_spec("triton"),
     }
     missing = [what for what, is_missing in install.items() if is_missing]
-    return judge(
-        f"to compile: C++ compiler {compiler or 'none'}",
-        (bool(missing), "warn", "train.compile will not work", f"Install {', '.join(missing)}; or leave it off."),
-    )
+    fix = f"Install {', '.join(missing)}; or leave it off."
+    return judge(f"to compile: C++ compiler {compiler}", (bool(missing), "warn", "train.compile will not work", fix))

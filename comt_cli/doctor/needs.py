@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import sysconfig
 from collections.abc import Callable
-from importlib import import_module, metadata
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,8 +24,8 @@ from comt_cli.scoring.captions import JAVA_METRICS, why_missing
 from comt_cli.tasks.captioning import SCORES
 from comt_cli.tasks.settings.language import LLAMA_SIZES
 
-PACKAGES = {"babel": "Babel", "sacrebleu": "sacreBLEU", "sacremoses": "sacremoses"}
-"""What translation needs beside a network, by the names under which it is installed and imported."""
+PACKAGES = ("babel", "sacrebleu", "sacremoses")
+"""What translation needs beside a network."""
 
 
 def check_data(name: str) -> Finding:
@@ -49,15 +49,10 @@ def check_data(name: str) -> Finding:
 def _corpora() -> Finding:
     """Without network there is text to train on: this Python carries its library's sources and its topics."""
     missing = [not any(Path(sysconfig.get_path("stdlib")).glob("*.py")), find_spec("pydoc_data.topics") is None]
-    return judge(
-        "without network python-docs, python-source and files:GLOB; c4 and openwebtext need it once",
-        (
-            any(missing),
-            "fail" if all(missing) else "warn",
-            "this Python lacks sources or topics of its library: python-docs is smaller, and numbers will differ",
-            "Use a Python with its whole library (from python.org or pyenv), or --set data.corpus=files:GLOB.",
-        ),
-    )
+    wrong = "this Python lacks sources or topics of its library: python-docs is smaller, and numbers will differ"
+    fix = "Use a Python with its whole library (from python.org or pyenv), or --set data.corpus=files:GLOB."
+    text = "without network python-docs, python-source and files:GLOB; c4 and openwebtext need it once"
+    return judge(text, (any(missing), "fail" if all(missing) else "warn", wrong, fix))
 
 
 def _images() -> Finding:
@@ -72,17 +67,10 @@ def _images() -> Finding:
 
 def _pairs() -> Finding:
     """Sentences of almanac are made and scored with packages of other projects, whose versions decide both."""
-    said, missing = [], {}
-    for package, name in PACKAGES.items():
-        try:
-            module = import_module(package)
-        except ImportError as error:
-            missing[package] = f"{name} cannot be imported: {error}"
-        else:
-            cldr = f" with CLDR {module.core.get_cldr_version()}" if package == "babel" else ""
-            said.append(f"{name} {metadata.version(package)}{cldr}")
-    text = "; ".join([*([", ".join(said)] if said else []), "almanac is made here"])
-    return judge(text, (bool(missing), "fail", "; ".join(missing.values()), install_package(*missing)))
+    missing = [package for package in PACKAGES if find_spec(package) is None]
+    versions = [f"{package} {metadata.version(package)}" for package in PACKAGES if package not in missing]
+    text, fix = ", ".join(["almanac, made here", *versions]), install_package(*missing)
+    return judge(text, (bool(missing), "fail", f"missing: {', '.join(missing)}", fix))
 
 
 def _captions() -> Finding:

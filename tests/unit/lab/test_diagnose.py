@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import re
+from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from same_bits import Reason, assert_same_bits
@@ -14,11 +16,12 @@ from typer.testing import CliRunner
 from comt_cli.app import app
 from comt_cli.errors import UserError
 from comt_cli.lab import networks
-from comt_cli.lab.claims import Verdict, claims_frame
+from comt_cli.lab.claims import claims_frame
 from comt_cli.lab.networks import LINEAR_RELU, LLAMA, wirings
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
+RESULTS = Path(__file__).parents[3] / "results" / "diagnose"
 WIRINGS = wirings()
 PRE, POST = WIRINGS["pre-norm"], WIRINGS["post-norm"]
 
@@ -62,17 +65,9 @@ def test_what_is_the_identity_at_the_start():
 
 @pytest.mark.slow
 def test_what_of_the_chapter_reproduces():
-    claims = claims_frame().set_index("name")
-    found = {verdict: set(claims.index[claims["verdict"] == verdict.value]) for verdict in Verdict}
-    assert found[Verdict.digits] == {
-        *("power-0.9", "power-0.5", "decomposition", "zero-branch-50", "rezero", "block-size"),
-        *("pre-norm-20", "flexible-post", "flexible-rezero", "thirty-plain", "thirty-residual"),
-    }
-    assert found[Verdict.its_loss] == {"post-norm-20", "ratio-20", "final-norm"}
-    assert found[Verdict.no] == {
-        *("product-1.05", "product-0.95", "floor", "block-size-text", "scale-1-linear", "post-norm-depth", "gap-depth"),
-    }
-    assert len(claims) == 28
+    """As in the committed results; numbers to what fp32 sums in another order may make of them."""
+    claims, committed = claims_frame().set_index("name"), pd.read_csv(RESULTS / "claims.csv").set_index("name")
+    assert claims["verdict"].to_dict() == committed["verdict"].to_dict()
     for name, expected in (("floor", [3325.3]), ("thirty-residual", [189.8797, 202.074])):
         numbers = [float(each) for each in re.findall(r"[\d.]+", claims.loc[name, "ours"])[: len(expected)]]
         assert numbers == pytest.approx(expected, rel=1e-4), name
