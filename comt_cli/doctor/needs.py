@@ -112,8 +112,9 @@ def check_kernels() -> Finding:
     for device in map(torch.device, [*(f"cuda:{index}" for index in sorted(gpus.values())), "cpu"]):
         for dtype, compiled in itertools.product((torch.float32, torch.bfloat16), (False, True)):
             how = {"compiled": compiled, "may_build": False}
-            found = {op: choice.choose(op, "auto", device, dtype, width, gates, **how) for op, width in widths.items()}
-            found["loss"] = choice.choose_loss("auto", device, dtype, may_build=False)
+            found: dict[str, choice.Choice] = {"loss": choice.choose_loss("auto", device, dtype, may_build=False)}
+            for op, width in widths.items():
+                found[op] = choice.choose(op, "auto", device, dtype, width, gates, **how)
             of = f"{str(dtype).removeprefix('torch.')}{' compiled' if compiled else ''}"
             lines.append(f"{device}, {of}: {choice.summary(found, compiled=compiled)}")
     lines.append(f"cpu, fp32 products: {f'PyTorch ({kept})' if kept else f'oneDNN ({products.GAIN})'}")
