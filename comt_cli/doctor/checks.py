@@ -1,5 +1,5 @@
-"""The checks of `comt doctor`, in one table. Each is a function that returns one `Finding`; none relies on another
-having passed, nor on torch, which it imports itself."""
+"""`comt doctor` and its checks. Each is a function that returns one `Finding`; none relies on another having passed,
+nor on torch, which it imports itself."""
 
 from __future__ import annotations
 
@@ -62,26 +62,24 @@ Check = Callable[[], Finding]
 def all_checks(runs: Path) -> dict[str, Sequence[Check]]:
     """Every check by its name, in the order of its number, with its parts; `runs` is where run directories are
     written."""
-    data = [partial(_later, "data", "check_data", kind) for kind in ("corpora", "images", "parallel text", "captions")]
     return {
         "Python": [check_python],
         "PyTorch": [check_torch],
         "devices": [check_devices, check_precision],
         "room": [check_memory, partial(check_disk, runs)],
-        "data": data,
-        "kernels": [partial(_later, "kernels", "check_kernels"), check_compilation],
-        "recipes": [check_recipes],
+        "data": [partial(_later, "check_data", kind) for kind in ("corpora", "images", "parallel text", "captions")],
+        "kernels": [partial(_later, "check_kernels"), check_compilation],
     }
 
 
-def _later(module: str, check: str, *of: str) -> Finding:
+def _later(check: str, *of: str) -> Finding:
     """A check of another file, whose imports fail with it alone."""
-    found: Finding = getattr(importlib.import_module(f"comt_cli.doctor.{module}"), check)(*of)
+    found: Finding = getattr(importlib.import_module("comt_cli.doctor.needs"), check)(*of)
     return found
 
 
 def doctor(runs: options.Runs = options.DEFAULT_RUNS, as_json: options.AsJson = False) -> None:
-    """Check what training needs. Python, PyTorch, devices, precision, memory, disk, text, images, kernels, recipes.
+    """Check what training needs. Python, PyTorch, devices, precision, memory, disk, text, images, kernels.
 
     Continues after a failure, says how to fix each, and ends with status 1 if any check failed. Changes and downloads
     nothing.
@@ -143,9 +141,8 @@ def check_torch(version: str | None = None) -> Finding:
     import torch
 
     version = version or str(torch.__version__)
-    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "ROCm" if torch.version.hip else "CPU"
     fix = f"{install_package('torch>=2.11,<2.14')}, or make clean setup"
-    return _supported(f"{version} ({build} build)", tuple(map(int, version.split(".")[:2])), TORCHES, fix)
+    return _supported(version, tuple(map(int, version.split(".")[:2])), TORCHES, fix)
 
 
 def _supported(text: str, version: tuple[int, ...], supported: tuple[tuple[int, int], ...], fix: str) -> Finding:
@@ -160,10 +157,10 @@ def check_devices() -> Finding:
 
     from comt_cli.training.devices import device_name
 
-    gpus = {f"cuda:{i}": torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())}
+    gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     found = [
-        f"{name} {gpu.name}, {gpu.total_memory / GIB:.0f} GiB, capability {gpu.major}.{gpu.minor}"
-        for name, gpu in gpus.items()
+        f"cuda:{index} {gpu.name}, {gpu.total_memory / GIB:.0f} GiB, capability {gpu.major}.{gpu.minor}"
+        for index, gpu in enumerate(gpus)
     ]
     if torch.backends.mps.is_available():
         found.append("mps (Apple GPU)")
@@ -172,8 +169,7 @@ def check_devices() -> Finding:
     has_nvidia = Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi") is not None
     is_idle = not torch.cuda.is_available() and has_nvidia
     if not gpus and not is_idle:
-        is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-        found.append("CUDA_VISIBLE_DEVICES hides every GPU" if is_hidden else "the system shows no GPU")
+        found.append("no GPU, or CUDA_VISIBLE_DEVICES hides it")
     repair = "Install a CUDA build of PyTorch (make clean setup TORCH_BACKEND=auto) or repair the driver: nvidia-smi"
     wrong = "there is an NVIDIA device, but this PyTorch cannot use it"
     return judge("; ".join(found), (is_idle, "warn", wrong, repair))
@@ -245,16 +241,5 @@ def check_compilation() -> Finding:
         f"Triton ({install_package('triton')})": torch.cuda.is_available() and not importlib.util.find_spec("triton"),
     }
     missing = [what for what, is_missing in install.items() if is_missing]
-    return judge(
-        f"to compile: C++ compiler {compiler or 'none'}",
-        (bool(missing), "warn", "train.compile will not work", f"Install {', '.join(missing)}; or leave it off."),
-    )
-
-
-def check_recipes() -> Finding:
-    """The recipes that came with the program are found."""
-    from comt_cli.recipe.find import available_recipes
-
-    found = available_recipes()
-    again = "Install comt again, or run it where there is a folder recipes/."
-    return judge(f"{len(found)} found", (not found, "fail", "none came with the program", again))
+    fix = f"Install {', '.join(missing)}; or leave it off."
+    return judge(f"to compile: C++ compiler {compiler}", (bool(missing), "warn", "train.compile will not work", fix))

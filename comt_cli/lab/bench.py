@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from comt_cli.commands import completion, options
+from comt_cli.commands import options
 from comt_cli.commands.options import Verb, VerbGroup
 from comt_cli.errors import UserError
+from comt_cli.lab.subjects import DECODED, DTYPES, LANGUAGE, OPS, SUBJECTS, TABLES, subject_of
+from comt_cli.recipe.load import select
+from comt_cli.recipe.settings import Precision
+from comt_cli.report.terminal import say_written
 from comt_cli.verbs.models import loading
+from comt_cli.verbs.plan import also_rows, plan_loaded, plan_recipe
 
 if TYPE_CHECKING:
     import torch
@@ -23,16 +27,21 @@ app = typer.Typer(
     cls=VerbGroup,
     help="""Measure speed and memory, as ratios of interleaved runs.
 
+    Steps, kernels and decoding are written to bench/DEVICE of the results, a CSV and a page each. A run replaces an
+    earlier one of the same sizes and types that has no other variants; otherwise it is shown and not written.
+
     Examples:
 
       comt bench all --minutes 9
 
       comt bench step --sizes bench --precision fp32
-
-      comt bench kernels --sizes smoke --ops swiglu,heads
     """,
     no_args_is_help=True,
 )
+
+
+def _option(help: str, metavar: str | None = "A,B") -> Any:
+    return typer.Option(metavar=metavar, help=help)
 
 
 _SIZES = """Networks; all that are for the device if not given. Language models: 60m, 130m, 250m, 350m, 1b as
@@ -41,66 +50,66 @@ caption-base, bert-base. For a CPU: bench, smoke, resnet18-b32, mt-bench, captio
 Kernels and decoding are those of language models."""
 _VARIANTS = """Only these variants, such as plain-compiled,transponder-fused; of images window-fused, of translators and
 captioners sas-eager, at 60m-b64 plain-compiled-graphs."""
-_PRECISIONS = "fp32, bf16-mixed, bf16-pure. If not given that of the recipes, on a CPU fp32 too."
-_DTYPES = """Types of the numbers: bf16, fp32. If not given those that a recipe trains in, of kernels both, of decoding
-bf16."""
-_RECIPE = """At the shapes of a recipe of language models, instead of --sizes; with the gates that --gates names, r = 2
-and r = 8, whatever the recipe's are."""
-_BATCH = "Batch sizes: texts that are written at once. 1,4,16,64 if not given."
-_COMPILE = "Compile the whole model at once, or a block, whose code all blocks share (quicker where there are many)."
-_TUNE = "On an NVIDIA GPU: find the fastest tiles of each kernel first; go on where it was stopped."
+_DTYPES = "Types of the numbers: bf16, fp32. If not given both, of decoding bf16."
 _ROUNDS = """Rounds; each times every variant once. Up to as many more follow until the times have settled. With fewer
 than 14 in all there is no interval, and nothing for `kernels: auto` to go by."""
 _MINUTES = """After so many, finish no round but a first one, and begin nothing: what whole rounds have measured is
 written, as not settled, and what is left out is said. Of all 9, with --tune 3 if not given."""
-_OVERWRITE = "Replace what another device has measured."
 
-Sizes = Annotated[str | None, typer.Option(metavar="A,B", help=_SIZES)]
-Variants = Annotated[str | None, typer.Option(metavar="A,B", help=_VARIANTS)]
-Precisions = Annotated[str | None, typer.Option(metavar="A,B", help=_PRECISIONS)]
-Dtypes = Annotated[str | None, typer.Option(metavar="A,B", help=_DTYPES)]
-Ops = Annotated[str | None, typer.Option(help="Only these: heads, swiglu, add_norm, modulate.")]
-Gates = Annotated[str | None, typer.Option(help="Only these kinds of gates: none, comt-r2, transponder-r8.")]
-Batch = Annotated[str | None, typer.Option(metavar="1,4", help=_BATCH)]
-Compile = Annotated[Literal["whole", "block"], typer.Option("--compile", help=_COMPILE)]
-Tune = Annotated[bool, typer.Option("--tune", help=_TUNE)]
-Recipe = Annotated[str | None, typer.Option(metavar="RECIPE", help=_RECIPE, autocompletion=completion.recipes)]
-_OF_RECIPE = "Of --recipe: small if not given."
-Scale = Annotated[str | None, typer.Option(help=_OF_RECIPE, autocompletion=completion.scales, show_default=False)]
-Rounds = Annotated[int, typer.Option(min=3, help=_ROUNDS)]
-Minutes = Annotated[float | None, typer.Option(min=0, metavar="N", help=_MINUTES, show_default=False)]
+Sizes = Annotated[str | None, _option(_SIZES)]
+Variants = Annotated[str | None, _option(_VARIANTS)]
+Dtypes = Annotated[str | None, _option(_DTYPES)]
+
+
+@dataclass(frozen=True)
+class How:
+    """Options of all that is measured here."""
+
+    rounds: Annotated[int, typer.Option(min=3, help=_ROUNDS)] = 15
+    minutes: Annotated[float | None, typer.Option(min=0, metavar="N", help=_MINUTES, show_default=False)] = None
+    device: options.Device = None
+    results: options.Results = options.DEFAULT_RESULTS
+
+    def where(self) -> torch.device:
+        """Import PyTorch; the device to measure on."""
+        loading("PyTorch and the benchmarks", self.device)
+        from comt_cli.training.devices import pick_device
+
+        return pick_device(self.device)
+
+    def session(self, usual_minutes: float | None = None) -> Session:
+        """So many rounds for so many minutes from now, or until a signal comes; rows go below `results`."""
+        from comt_cli.lab.record import writer
+        from comt_cli.lab.runner import Session
+
+        minutes = usual_minutes if self.minutes is None else self.minutes
+        return Session(self.rounds, minutes, writer(self.results))
+
+
+_HOW = How()
 
 
 @app.command(cls=Verb)
+@options.grouped
 def step(
     sizes: Sizes = None,
-    precision: Precisions = None,
+    precision: Annotated[
+        str | None, _option("fp32, bf16-mixed, bf16-pure. If not given that of the recipes, on a CPU fp32 too.")
+    ] = None,
     variants: Variants = None,
-    rounds: Rounds = 15,
-    compiled: Compile = "whole",
-    minutes: Minutes = None,
-    device: options.Device = None,
-    results: options.Results = options.DEFAULT_RESULTS,
+    how: How = _HOW,
 ) -> None:
-    """Time a training step of each network, and count its memory. That is of plain, CoMT and Transponder models beside
-    transformers' LLaMA, of ResNets without and with CoMT's modulators, of translators, of captioners, of BERTs, and of
-    LLaMAs with other residual connections.
+    """Time a training step of each network, and count its memory. That is of plain, CoMT and Transponder models, of
+    ResNets without and with CoMT's modulators, of translators, of captioners, of BERTs, and of LLaMAs with other
+    residual connections.
 
-    Writes bench/DEVICE/step.csv, and step-images, step-translation, step-captioning, step-bert and step-residual, and a
-    page of each. A run replaces an earlier one of the same size and precision that has no other variants; otherwise it
-    is shown and not written. For `kernels: auto` on this machine steps of ResNets are added to the cache folder in any
-    case. Where a batch does not fit on a GPU, a smaller one is taken, for all variants.
+    Writes step.csv, step-images, step-translation, step-captioning, step-bert and step-residual. For `kernels: auto` on
+    this machine steps of ResNets are added to the cache folder, too. What does not fit in a GPU's memory is left out.
 
-    Examples:
+    Example:
 
       comt bench step --sizes 60m,130m --variants plain-compiled,plain-fused,transponder-fused
-
-      comt bench step --sizes mt-bench,bert-bench --precision fp32
     """
-    from comt_cli.lab.subjects import SUBJECTS, subject_of
-    from comt_cli.recipe.load import select
-    from comt_cli.recipe.settings import Precision
-
     every = SUBJECTS.values()
     named = None if sizes is None else select(sizes, [size for subject in every for size in subject.shapes], "size")
     chosen = select(variants, dict.fromkeys(name for subject in every for name in subject.variants), "variant")
@@ -108,57 +117,43 @@ def step(
     for size in named or ():
         if {*chosen}.isdisjoint(there := subject_of(size).variants_of(size)):
             raise UserError(f"--variants: {size} has none of these", f"It has {', '.join(there)}.")
-    where = _device(device)
+    where = how.where()
     from comt_cli.lab.runner import run_cases
-    from comt_cli.lab.step import PEER, step_cases, transformers
+    from comt_cli.lab.step import step_cases
 
-    if variants is not None and any(name.startswith(PEER) for name in chosen):
-        transformers()  # an error before anything is compiled
-    with _session(results, rounds, minutes) as session:
-        run_cases(step_cases(where, named, precisions, chosen, compiled), session)
+    with how.session() as session:
+        run_cases(step_cases(where, named, precisions, chosen), session)
 
 
 @app.command(cls=Verb)
+@options.grouped
 def kernels(
     sizes: Sizes = None,
-    ops: Ops = None,
-    gates: Gates = None,
+    ops: Annotated[str | None, _option("Only these: heads, swiglu, add_norm, modulate.", None)] = None,
     dtypes: Dtypes = None,
-    rounds: Rounds = 30,
-    tune: Tune = False,
-    recipe: Recipe = None,
-    scale: Scale = None,
-    minutes: Minutes = None,
-    device: options.Device = None,
-    results: options.Results = options.DEFAULT_RESULTS,
+    tune: Annotated[
+        bool,
+        typer.Option(
+            "--tune", help="On an NVIDIA GPU: find the fastest tiles of each kernel first; go on where it was stopped."
+        ),
+    ] = False,
+    how: How = _HOW,
 ) -> None:
     """Time each gated operation in PyTorch, compiled, and fused. By these times `kernels: auto` chooses.
 
-    Writes bench/DEVICE/kernels.csv and a page. A run replaces an earlier one of the same operation that has no other
-    gates; otherwise it is shown and not written. For `kernels: auto` on this machine it is added to the cache folder in
-    any case, and comes before what was measured elsewhere. With --tune nothing is measured again that the cache folder
-    has of this card with these kernels, PyTorch and Triton.
+    For `kernels: auto` on this machine they are added to the cache folder, too, and come before what was measured
+    elsewhere. With --tune nothing is measured again that the cache folder has of this card with these kernels, PyTorch
+    and Triton.
 
     Examples:
 
       comt bench kernels --sizes 60m --ops swiglu,heads --dtypes bf16
 
-      comt bench kernels --tune --recipe table3.yaml --scale paper --minutes 3
+      comt bench kernels --tune --sizes 60m,1b --minutes 3
     """
-    from comt_cli.lab.subjects import DTYPES, GATES, LANGUAGE, OPS, of_run
-    from comt_cli.recipe.load import select
-    from comt_cli.verbs.plan import plan_recipe
-
-    if (recipe is not None and sizes is not None) or (scale is not None and recipe is None):
-        raise UserError("shapes are those of --sizes, or of a --recipe at a --scale", "Leave one of them out.")
-    planned = [] if recipe is None else plan_recipe(recipe, scale or "small").specs
-    if any(spec.command != "train-lm" for spec in planned):
-        raise UserError(f"{recipe} trains no language models, at whose shapes kernels are timed", "See comt recipes.")
     named = None if sizes is None else select(sizes, LANGUAGE.shapes, "size")
-    trained = ["fp32" if spec.settings.train.precision == "fp32" else "bf16" for spec in planned]
-    types = select(dtypes, DTYPES, "type") if dtypes or not trained else [*dict.fromkeys(trained)]
-    kinds, operations = select(gates, GATES, "kind of gates"), select(ops, OPS, "operation")
-    where = _device(device)
+    types, operations = select(dtypes, DTYPES, "type"), select(ops, OPS, "operation")
+    where = how.where()
     from comt_cli.lab.kernels import kernel_cases, run_tuning, to_tune
     from comt_cli.lab.runner import run_cases
 
@@ -166,59 +161,47 @@ def kernels(
         raise UserError("--tune is for NVIDIA GPUs", "Without it a CPU's kernels are measured.")
     usual = LANGUAGE.gpu_sizes[:5] if where.type == "cuda" else ("bench", "smoke")
     shapes = [LANGUAGE.shapes[size] for size in named or usual]
-    if planned:
-        shapes = [*{str(shape): shape for shape in map(of_run, planned)}.values()]
-    todo = to_tune(shapes, operations, kinds, types, where) if tune else []
-    if tune and not todo:
+    cases = kernel_cases(shapes, operations, types, where)
+    if tune and not (cases := to_tune(cases)):
         typer.echo("all that kernels take here has been measured on this card, with these kernels and versions")
         return
-    with _session(results, rounds, 3 if tune and minutes is None else minutes) as session:
-        if tune:
-            run_tuning(todo, where, session)
-        else:
-            run_cases(kernel_cases(shapes, operations, kinds, types, where), session)
+    with how.session(3 if tune else None) as session:
+        (run_tuning if tune else run_cases)(cases, session)
 
 
 @app.command(cls=Verb)
+@options.grouped
 def decode(
     sizes: Sizes = None,
-    batch: Batch = None,
+    batch: Annotated[
+        str | None, _option("Batch sizes: texts that are written at once. 1,4,16,64 if not given.", "1,4")
+    ] = None,
     variants: Variants = None,
     dtypes: Dtypes = None,
-    rounds: Rounds = 15,
-    minutes: Minutes = None,
-    device: options.Device = None,
-    results: options.Results = options.DEFAULT_RESULTS,
+    how: How = _HOW,
 ) -> None:
     """Time how language models decode. That is a step with a key-value cache, and the reading of a prompt of 512
     tokens.
 
-    Writes bench/DEVICE/decode.csv and a page. A run replaces an earlier one of the same batch size that has no other
-    variants; otherwise it is shown and not written.
+    Example:
 
-    Examples:
-
-      comt bench decode --sizes 60m --batch 1,64
-
-      comt bench decode --sizes bench --variants plain,comt-fused
+      comt bench decode --sizes bench --batch 1,64 --variants plain,comt-fused
     """
-    from comt_cli.lab.subjects import DECODED, DTYPES, LANGUAGE
-    from comt_cli.recipe.load import select
-
     named = None if sizes is None else select(sizes, LANGUAGE.shapes, "size")
     chosen, types = select(variants, DECODED, "variant"), None if dtypes is None else select(dtypes, DTYPES, "type")
     if batch is not None and not all(part.isdecimal() and int(part) for part in batch.split(",")):
         raise UserError(f"--batch {batch}: batch sizes are whole numbers from 1", "For instance --batch 1,16.")
     batches = None if batch is None else [int(part) for part in batch.split(",")]
-    where = _device(device)
-    from comt_cli.lab.decode import decoding_cases
+    where = how.where()
     from comt_cli.lab.runner import run_cases
+    from comt_cli.lab.step import decoding_cases
 
-    with _session(results, rounds, minutes) as session:
+    with how.session() as session:
         run_cases(decoding_cases(named, chosen, types, batches, where), session)
 
 
 @app.command(cls=Verb)
+@options.grouped
 def costs(
     recipe: options.RecipeArgument,
     scale: options.Scale = "smoke",
@@ -226,11 +209,7 @@ def costs(
     columns: options.Columns = None,
     set_: options.Set = None,
     also: options.Also = None,
-    rounds: Rounds = 15,
-    minutes: Minutes = None,
-    device: options.Device = None,
-    results: options.Results = options.DEFAULT_RESULTS,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help=_OVERWRITE)] = False,
+    how: How = _HOW,
 ) -> None:
     """Measure what a training step of every row costs. Of a recipe, beside its baseline's: FLOPs, bytes, memory, time.
 
@@ -244,8 +223,6 @@ def costs(
 
       comt bench costs table3.yaml --rows pre-ln+comt
     """
-    from comt_cli.verbs.plan import also_rows, plan_loaded, plan_recipe
-
     planned = plan_recipe(recipe, scale, set_, rows=rows, columns=columns, also=also_rows(also))
     loaded, baseline = planned.loaded, planned.loaded.recipe.baseline
     if loaded.recipe.figure is not None:
@@ -255,10 +232,10 @@ def costs(
         raise UserError(f"{loaded.name}: its runs start from trained weights", hint)
     if rows is not None and baseline not in {spec.row for spec in planned.specs}:
         planned = plan_loaded(loaded, scale, rows=f"{baseline},{rows}", columns=columns)
-    where = _device(device)
+    where = how.where()
     from comt_cli.lab.costs import measure_recipe
 
-    measure_recipe(planned, where, rounds, minutes, results, overwrite=overwrite)
+    measure_recipe(planned, where, how.rounds, how.minutes, how.results)
 
 
 @app.command(cls=Verb)
@@ -270,50 +247,39 @@ def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
       comt bench page
     """
     from comt_cli.lab.record import pages, renew_page
-    from comt_cli.report.terminal import say_written
 
     folder = results / "bench"
     there = folder.is_dir() and any(folder.iterdir())  # since Python 3.13 glob hides a folder that may not be read
     found = {path: page for name, page in pages().items() for path in folder.glob(f"*/{name}.csv")} if there else {}
     if not found:
         raise UserError(f"nothing has been measured in {folder}", "comt bench all measures.")
-    for path, kind in sorted(found.items(), key=lambda item: item[0]):
+    for path in sorted(found):
         try:
-            problem, written = "of an older version", renew_page(kind, path)
-        except (UserError, KeyError, ValueError) as error:
-            problem, written = f"damaged ({error})", []
-        if not written:
-            typer.echo(f"{path}: {problem}, left as it is", err=True)
-        say_written(written)
+            say_written([renew_page(found[path], path)])
+        except UserError as error:
+            typer.echo(f"{error.message}; left as it is", err=True)
 
 
 @app.command("all", cls=Verb)
-def everything(
-    minutes: Minutes = 9,
-    rounds: Rounds = 15,
-    device: options.Device = None,
-    results: options.Results = options.DEFAULT_RESULTS,
-) -> None:
+@options.grouped
+def everything(how: How = _HOW) -> None:
     """Measure everything on a CPU, the most wanted first. What the minutes do not allow is left out.
     `make bench` calls it.
 
-    No part begins that is not likely to end in time. What was measured is written after each, so that stopping early
-    loses little. Everything takes about 31 minutes on two cores. A GPU is what comt bench gpu measures.
+    No part begins that is not likely to end in time. Everything takes about 31 minutes on two cores.
 
     Example:
 
       comt bench all --minutes 9
     """
-    where = _device(device)
-    from comt_cli.lab.decode import decoding_cases
+    where = how.where()
     from comt_cli.lab.kernels import kernel_cases
     from comt_cli.lab.runner import OUT_OF_TIME, run_cases
-    from comt_cli.lab.step import step_cases
-    from comt_cli.lab.subjects import DECODED, GATES, LANGUAGE, OPS, TABLES, needs_cuda, subject_of
+    from comt_cli.lab.step import decoding_cases, step_cases
 
     if where.type == "cuda":
         raise UserError("comt bench all is for a CPU", "On a GPU comt bench gpu measures (make gpu); or: --device cpu.")
-    with _session(results, rounds, minutes) as session:
+    with how.session(9) as session:
         for needed, kind, size, type_, *of in TABLES["all"]:
             what = f"{kind} at {size}, {type_}"
             if needed > session.left():
@@ -321,10 +287,9 @@ def everything(
                 continue
             session.say(f"{what} ({session.left():.0f} s left)")
             if kind == "kernels":
-                run_cases(kernel_cases([LANGUAGE.shapes[size]], [*OPS], [*GATES], [type_], where), session)
+                run_cases(kernel_cases([LANGUAGE.shapes[size]], [*OPS], [type_], where), session)
             elif kind == "step":
-                wanted = of[0].split(",") if of else [*subject_of(size).variants]
-                wanted = [name for name in wanted if not needs_cuda(name)]
+                wanted = of[0].split(",") if of else subject_of(size).variants_of(size)
                 run_cases(step_cases(where, [size], [type_], wanted), session)
             else:
                 run_cases(decoding_cases([size], [*DECODED], [type_], None, where), session)
@@ -356,21 +321,3 @@ def gpu(
     from comt_cli.lab.gpu import measure_parts
 
     measure_parts(folder.resolve(), minutes, names)
-
-
-def _device(device: str | None) -> torch.device:
-    """Import PyTorch; the device to measure on."""
-    loading("PyTorch and the benchmarks", device)
-    from comt_cli.training.devices import pick_device
-
-    return pick_device(device)
-
-
-@contextmanager
-def _session(results: Path, rounds: int, minutes: float | None) -> Iterator[Session]:
-    """So many rounds for so many minutes from now, or until a signal comes; rows go below `results`."""
-    from comt_cli.lab.record import recorded
-    from comt_cli.lab.runner import Session
-
-    with recorded(results) as write, Session(rounds, minutes, write) as session:
-        yield session

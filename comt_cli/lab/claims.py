@@ -23,11 +23,11 @@ from torch import Tensor, nn
 
 from comt_cli.files import read_csv
 from comt_cli.lab import networks
-from comt_cli.lab.networks import LOSSES, PLAIN, Setup, gradient_by_loss, scalings, trace
+from comt_cli.lab.networks import PLAIN, Setup, Trace, trace
 from comt_cli.methods.base import Wiring, residual_connection
 
 SEED = 42  # the chapter's, wherever it sets one
-PRE_NORM = Wiring(residual_connection("pre-norm"))
+PRE_NORM, POST_NORM, REZERO = (Wiring(residual_connection(name)) for name in ("pre-norm", "post-norm", "rezero"))
 DEPTHS = tuple(range(5, 51, 5))
 _FLAT = 10.0  # a gradient that changes less than so many times from 5 to 50 layers is called stable
 _NOISE = 1e-4  # below this share of what another loss gives, an fp32 gradient is rounding error
@@ -77,6 +77,10 @@ def _exactly(holds: bool) -> Verdict:
     return Verdict.digits if holds else Verdict.no
 
 
+def _seen(setup: Setup, wiring: Wiring, depth: int = 1, seed: int = SEED) -> Trace:
+    return trace(*setup.build(wiring, depth, seed))
+
+
 def arithmetic() -> Iterator[Found]:
     """Products of factors near 1, and the chapter's model of a residual network's gradient."""
     random = np.random.RandomState(SEED)  # the legacy stream, which is what the chapter's numbers come from
@@ -93,29 +97,30 @@ def arithmetic() -> Iterator[Found]:
     yield "floor", _exactly(min(plus, minus) >= 1), {"plus": plus, "minus": minus}
 
 
-def _ends(setup: Setup, wiring: Wiring, depth: int = 1) -> tuple[Tensor, Tensor]:
-    first, *_, last = trace(*setup.build(wiring, depth, SEED)).streams
-    return first, last
-
-
-def zero_branches() -> Iterator[Found]:
-    """Blocks whose branch ends in zeros; the connections are ours, the branch the chapter's."""
+def one_block() -> Iterator[Found]:
+    """Blocks whose branch ends in zeros, and a block of the chapter's flexible kind, of width 256, with a norm before,
+    behind, or with ReZero's factor; the connections are ours, the branches the chapter's."""
     for name, depth in (("zero-branch", 1), ("zero-branch-50", 50)):
-        (x, residual), (_, plain) = (
-            _ends(networks.ZERO_BRANCH, wiring, depth) for wiring in (PRE_NORM, PLAIN["plain"])
-        )
+        x, *_, residual = _seen(networks.ZERO_BRANCH, PRE_NORM, depth).streams
+        plain = _seen(networks.ZERO_BRANCH, PLAIN["plain"], depth).output
         is_kept, is_lost = torch.equal(x, residual), not plain.any()
         kept, lost = "input, to the last bit" if is_kept else "not the input", "nothing" if is_lost else "something"
         ours = [h.norm().item() for h in (x, residual, plain)]
         verdict = is_kept and is_lost if depth == 1 else _exactly(is_kept and is_lost)
         yield name, verdict, {"ours": ours, "kept": kept, "lost": lost}
-    is_kept = torch.equal(*_ends(networks.RELU_MLP, Wiring(residual_connection("rezero"))))
+    is_kept = torch.equal(*_seen(networks.RELU_MLP, REZERO).streams)
     yield "rezero", _exactly(is_kept), {"equal": "equal" if is_kept else "not equal"}
-
-
-def transformer() -> Iterator[Found]:
-    """The size of a Transformer block of width 512, counted on a real one."""
-    with torch.device("meta"):
+    setup = replace(networks.GELU_MLP, leading=(4, 16), width=256)
+    x, y = _seen(setup, PRE_NORM).streams
+    drifts = 1.01 < (y.std() / x.std()).item() < 1.04
+    yield "flexible-pre", drifts, {"ours": [x.std().item(), y.std().item()], "variance": (y - x).var().item()}
+    y = _seen(setup, POST_NORM).output
+    yield "flexible-post", False, {"ours": [abs(y.mean().item()), y.std().item()]}
+    x, y = _seen(setup, REZERO).streams
+    equal = "equal to the last bit" if torch.equal(x, y) else "not equal"
+    told = {"before": x.std().item(), "after": y.std().item(), "equal": equal}
+    yield "flexible-rezero", _exactly(torch.equal(x, y)), told
+    with torch.device("meta"):  # the size of a Transformer block of width 512, counted on a real one
         parts = [nn.MultiheadAttention(512, 8), nn.Linear(512, 2048), nn.Linear(2048, 512)]
         parts += [nn.LayerNorm(512), nn.LayerNorm(512)]
     count = sum(parameter.numel() for part in parts for parameter in part.parameters())
@@ -127,7 +132,10 @@ def scaling() -> Iterator[Found]:
     """The norm of the stream along 30 and more blocks x + s F(x) without norms."""
 
     def norms(name: str, depth: int, seed: int = SEED) -> np.ndarray:
-        return np.array(trace(*networks.RELU_MLP.build(scalings(depth)[name], depth, seed)).activations)
+        return np.array(_seen(networks.RELU_MLP, networks.scalings(depth)[name], depth, seed).activations)
+
+    def fit(values: np.ndarray) -> float:  # the share of their variance that a straight line explains
+        return float(np.corrcoef(np.arange(len(values)), values)[0, 1] ** 2)
 
     paths = {name: norms(name, 30) for name in ("1", "0.5", "0.1")}
     one, half, tenth = (path[-1] / path[0] for path in paths.values())
@@ -136,7 +144,7 @@ def scaling() -> Iterator[Found]:
         yield f"scale-{name}", is_so, {"start": path[0], "end": path[-1], "growth": path[-1] / path[0]}
     long = norms("1", 200)
     grown = {f"at{depth}": long[depth] / long[0] for depth in (50, 100, 200)}
-    fits = {"linear": _fit(long), "geometric": _fit(np.log(long)), "short": _fit(paths["1"])}
+    fits = {"linear": fit(long), "geometric": fit(np.log(long)), "short": fit(paths["1"])}
     rate = (long[200] / long[100]) ** (1 / 100) - 1
     yield "scale-1-linear", fits["linear"] > fits["geometric"], {"rate": rate, **grown, **fits}
     ends = {}
@@ -146,23 +154,18 @@ def scaling() -> Iterator[Found]:
     yield "scale-depth", max(ends.values()) < 1.5, ends
 
 
-def _fit(values: np.ndarray) -> float:
-    """The share of the variance of `values` along their index that a straight line explains."""
-    return float(np.corrcoef(np.arange(len(values)), values)[0, 1] ** 2)
-
-
 def norm_place() -> Iterator[Found]:
     """Pre- against post-norm: with the loss of the chapter, the sum of the outputs, and with others."""
     index = ["connection", "precision", "loss", "depth"]
-    at = gradient_by_loss([1, *DEPTHS], [SEED]).set_index(index)["gradient_norm"].sort_index()
+    at = networks.gradient_by_loss([1, *DEPTHS], [SEED]).set_index(index)["gradient_norm"].sort_index()
     names = ("post-norm", "pre-norm", "pre-norm, final norm")
-    post, pre, ended = ({loss: at[name, "float32", loss, 20] for loss in LOSSES} for name in names)
+    post, pre, ended = ({loss: at[name, "float32", loss, 20] for loss in networks.LOSSES} for name in names)
     is_by_loss = post["sum"] < _NOISE * post["functional"]
     verdict = Verdict.its_loss if is_by_loss else Verdict.digits
     first = {f"fp{bits}": at["post-norm", f"float{bits}", "sum", 1] for bits in (32, 64)}
     yield "post-norm-20", verdict if same_digits(post["sum"], "0.0000") else False, {**post, **first}
     yield "pre-norm-20", False, {"ours": [pre["sum"]], **pre}
-    ratio = {loss: pre[loss] / post[loss] for loss in LOSSES}
+    ratio = {loss: pre[loss] / post[loss] for loss in networks.LOSSES}
     in_fp64 = at["pre-norm", "float64", "sum", 20] / at["post-norm", "float64", "sum", 20]
     is_huge = ratio["sum"] > 1e6
     yield "ratio-20", Verdict.its_loss if is_by_loss and is_huge else is_huge, {"fp64": in_fp64, **ratio}
@@ -177,22 +180,13 @@ def norm_place() -> Iterator[Found]:
     yield "post-norm-depth", bool(shrinks["functional"]) or (Verdict.its_loss if shrinks["sum"] else False), told
 
 
-def flexible_block() -> Iterator[Found]:
-    """One block of the chapter's flexible kind, of width 256, with a norm before, behind, or with ReZero's factor."""
-    setup = replace(networks.GELU_MLP, leading=(4, 16), width=256)
-    x, y = _ends(setup, PRE_NORM)
-    drifts = 1.01 < (y.std() / x.std()).item() < 1.04
-    yield "flexible-pre", drifts, {"ours": [x.std().item(), y.std().item()], "variance": (y - x).var().item()}
-    _, y = _ends(setup, Wiring(residual_connection("post-norm")))
-    yield "flexible-post", False, {"ours": [abs(y.mean().item()), y.std().item()]}
-    x, y = _ends(setup, Wiring(residual_connection("rezero")))
-    equal = "equal to the last bit" if torch.equal(x, y) else "not equal"
-    told = {"before": x.std().item(), "after": y.std().item(), "equal": equal}
-    yield "flexible-rezero", _exactly(torch.equal(x, y)), told
-
-
 def thirty_layers() -> Iterator[Found]:
     """30 flexible blocks with pre-norm against 30 without skip paths, and how the difference grows with depth."""
+
+    def alike(y: Tensor) -> float:  # mean cosine between the outputs of all pairs of tokens
+        y_TD = F.normalize(y.flatten(0, -2), dim=-1)
+        return (y_TD @ y_TD.T).mean().item()
+
     setup = replace(networks.GELU_MLP, leading=(4, 32))
     wirings = {"residual": PRE_NORM, **PLAIN}
     for name, wiring in wirings.items():
@@ -200,24 +194,17 @@ def thirty_layers() -> Iterator[Found]:
         # The chapter draws one input after the other, the residual network's first; the weights of both are the same.
         seen = trace(network, second if name == "plain" else first, first, "sum")
         y = seen.output
-        ours = [y.norm().item(), seen.gradients[0], y.mean().item(), y.std().item()]
-        yield f"thirty-{name}", False, {"ours": ours}
+        yield f"thirty-{name}", False, {"ours": [y.norm().item(), seen.gradients[0], y.mean().item(), y.std().item()]}
     told, widens = dict[str, Any](), dict[str, bool]()
     for loss in ("functional", "sum"):
         ratios = {}
         for depth in (10, 30, 50, 100):
             residual, plain = (trace(*setup.build(wiring, depth, SEED), loss) for wiring in wirings.values())
             ratios[depth] = residual.gradients[0] / plain.gradients[0]
-            told |= {f"residual{depth}": _alike(residual.output), f"plain{depth}": _alike(plain.output)}
+            told |= {f"residual{depth}": alike(residual.output), f"plain{depth}": alike(plain.output)}
         told[loss] = ", ".join(f"{ratio:.1f} at {depth}" for depth, ratio in ratios.items())
         widens[loss] = ratios[100] > 2 * ratios[10]
     yield "gap-depth", widens["functional"] or (Verdict.its_loss if widens["sum"] else False), told
 
 
-def _alike(y: Tensor) -> float:
-    """Mean cosine between the outputs of all pairs of tokens."""
-    y_TD = F.normalize(y.flatten(0, -2), dim=-1)
-    return (y_TD @ y_TD.T).mean().item()
-
-
-CHECKS = arithmetic, zero_branches, transformer, scaling, norm_place, flexible_block, thirty_layers
+CHECKS = arithmetic, one_block, scaling, norm_place, thirty_layers

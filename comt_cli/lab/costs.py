@@ -9,14 +9,15 @@ vocabulary's head with its loss, and the update, are not compiled and not in it.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import typer
+from torch._inductor import metrics
+from torch._inductor.utils import fresh_cache
 
 from comt_cli.errors import UserError
 from comt_cli.lab.runner import Built, Case, Row, Session, Unavailable, run_cases, versions
@@ -24,10 +25,9 @@ from comt_cli.lab.step import TrainedNetwork
 from comt_cli.lab.timing import Part, Times, compared, mebibytes, saved_bytes
 from comt_cli.models.accounting import cost_of
 from comt_cli.report.exhibits.costs import network_key, other_device, write_costs
-from comt_cli.report.terminal import say_written
 from comt_cli.report.write import costs_file
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training.devices import device_name, prepare_process
+from comt_cli.training.devices import device_name
 from comt_cli.training.objective import prepare_compiler
 from comt_cli.verbs.plan import Planned
 
@@ -35,37 +35,30 @@ HOW = ("step", "compiled_step")
 """The step that is timed, uncompiled and compiled; one of the two where the recipe compiles, or its task refuses to."""
 
 
-def measure_recipe(
-    planned: Planned, device: torch.device, rounds: int, minutes: float | None, results: Path, *, overwrite: bool
-) -> None:
+def measure_recipe(planned: Planned, device: torch.device, rounds: int, minutes: float | None, results: Path) -> None:
     """Measure the planned rows, column by column, and write them after each. Raises `UserError` where what is there is
     of another device."""
     loaded, scale, baseline = planned.loaded, planned.scale, planned.loaded.recipe.baseline
     path = costs_file(results, scale, loaded)
-    if not overwrite and (other := other_device(path, device_name(device))) is not None:
-        raise UserError(f"{path} was measured on {other}", "--results DIR writes elsewhere, --overwrite in its place.")
+    if (other := other_device(path, device_name(device))) is not None:
+        raise UserError(f"{path} was measured on {other}", "Delete it, or write elsewhere with --results DIR.")
     columns: dict[str, dict[str, RunSpec]] = {}
     for spec in planned.specs:
         columns.setdefault(spec.column, {}).setdefault(spec.row, spec)
-    written = dict[Path, None]()
 
-    def write(column: str, rows: list[Row]) -> None:
+    def write(column: str, rows: list[Row]) -> list[Path]:
         keys = {row: network_key(spec) for row, spec in columns[column].items()}
         lines = [{**row, "scale": scale, "network": keys[row["row"]], "baseline_network": keys[baseline]}
                  for row in rows]  # fmt: skip
         files, kept = write_costs(path, lines, loaded.recipe.title, [*loaded.recipe.rows], [*loaded.columns(scale)])
-        written.update(dict.fromkeys(files))
         for name in kept:
             typer.echo(f"{name}: not written, since {path} has a measurement of more rounds", err=True)
+        return files
 
     with Session(rounds, minutes, write) as session:
-        try:
-            run_cases((CostCase(specs, baseline, device) for specs in columns.values()), session)
-        finally:
-            for each in written:
-                if each.suffix == ".md":
-                    typer.echo(each.read_text(encoding="utf-8"))
-            say_written(written)
+        for specs in columns.values():
+            with fresh_cache():  # code that another process, or column, has left would be taken uncounted
+                run_cases([CostCase(specs, baseline, device)], session)
 
 
 class CostCase(Case):
@@ -76,30 +69,16 @@ class CostCase(Case):
 
     def __init__(self, specs: Mapping[str, RunSpec], baseline: str, device: torch.device) -> None:
         self.page = self.what = next(iter(specs.values())).column
-        self.keys, self.device = [*specs], device
+        self.keys, self.device = sorted(specs, key=lambda row: row != baseline), device
         self.specs, self.baseline = specs, baseline
-        self.optional = frozenset(specs) - {baseline}
-
-    @contextlib.contextmanager
-    def surroundings(self) -> Iterator[None]:
-        from torch._inductor.utils import fresh_cache
-
-        deterministic = all(each.settings.train.deterministic for each in self.specs.values())
-        prepare_process(self.device, deterministic=deterministic)
-        with fresh_cache():  # code that another process has left would be taken uncounted
-            yield
+        self.deterministic = all(each.settings.train.deterministic for each in specs.values())
 
     def build(self, key: str, shared: dict[Any, Any]) -> Built:
         if key != self.baseline and self.baseline not in shared:
             raise Unavailable(f"there is no {self.baseline} to compare it with")
         step = shared[key] = _Step(self.specs[key], self.device)
+        prepare_compiler(versions=16 * len(self.keys))  # counted alone: in the end all come from the compiler's cache
         return Built(step.parts, step)
-
-    def before_timing(self, ready: Mapping[str, Built]) -> None:
-        torch._dynamo.reset()  # each was compiled by itself: now all, from what the compiler kept on disk
-        for built in ready.values():
-            built.facts.compile_anew()
-        prepare_compiler(versions=16 * len(ready), keep_others=True)
 
     def rows(self, ready: Mapping[str, Built], times: Mapping[tuple[str, str], Times]) -> list[Row]:
         baseline, rounds = ready[self.baseline].facts, max(len(each.seconds) for each in times.values())
@@ -135,21 +114,14 @@ class _Step:
         network = TrainedNetwork(spec, self.samples, device)
         can = can_compile(spec)
         hows = [how for how, there in zip(HOW, (not train.compile, can), strict=True) if there]
-        self._objectives = {how: network.form(train.kernels, compiled=how == HOW[1])[0] for how in hows}
-        forms = {how: network.prepared(objective, clips=True) for how, objective in self._objectives.items()}
+        objectives = {how: network.form(train.kernels, compiled=how == HOW[1])[0] for how in hows}
+        forms = {how: network.prepared(objective, clips=True) for how, objective in objectives.items()}
         self.parts: dict[str, Part] = {how: form.step for how, form in forms.items()}
         if can:
-            torch._dynamo.reset()
-            self.compile_anew()
-            with counting() as counted:
-                self.parts[HOW[1]]()
-            self.bytes = counted()
+            objectives[HOW[1]].compile_model()
+            self.bytes = bytes_while_compiling(self.parts[HOW[1]])
         form = forms[hows[-1]]
         self.saved = saved_bytes(form.loss, form.model.parameters())
-
-    def compile_anew(self) -> None:
-        if (objective := self._objectives.get(HOW[1])) is not None:
-            objective.compile_model(keep_others=True)
 
 
 def can_compile(spec: RunSpec) -> bool:
@@ -163,18 +135,16 @@ def can_compile(spec: RunSpec) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def counting() -> Iterator[Callable[[], int | None]]:
-    """Makes the compiler count what its code reads and writes, as it does where its log of that name is wanted, which
-    goes nowhere here; gives what it has counted, None where that is nothing."""
-    from torch._inductor import metrics
-
+def bytes_while_compiling(part: Part) -> int | None:
+    """What the code reads and writes that `part` compiles, as the compiler counts it where its log of that name is
+    wanted, which goes nowhere here; None where that is nothing."""
     log = logging.getLogger("torch._inductor.compile_fx.__inductor_metrics")
     before = log.level, log.propagate
     log.setLevel(logging.INFO)
     log.propagate = False
     metrics.reset()
     try:
-        yield lambda: int(metrics.num_bytes_accessed) or None
+        part()
     finally:
         log.level, log.propagate = before
+    return int(metrics.num_bytes_accessed) or None

@@ -36,8 +36,8 @@ _BRANCH_HELP = """What the blocks compute: linear-relu and gelu-mlp with LayerNo
 language models' block with RMSNorm."""
 _METHODS_HELP = """Methods, or rows of the recipe ours/modern, whose language models' start is compared with Pre-LN's,
 and followed for 20 updates; all, or none."""
-_OF_NETWORKS = ("gradient-by-depth", "gradient-by-loss", "activations-by-layer", "plain-against-residual")
-"""Tables whose rows do not say where they were measured."""
+_SAY_WHERE = ("outputs", "identity", "start", "claims")
+"""Tables whose rows say where they were measured."""
 
 
 def diagnose(
@@ -95,8 +95,7 @@ def diagnose(
 
 def chosen_methods(text: str) -> list[dict[str, Any]]:
     """The methods for language models that are given, each with its options; all are those that need no options, the
-    rows of `_TRAINED`, and `_ALSO`. A name means the method, and the row, that are called so. Raises `UserError` where
-    there is no such."""
+    rows of `_TRAINED`, and `_ALSO`. A name means the method, and the row, that are called so."""
     from comt_cli.methods import catalogue, in_words, methods
     from comt_cli.recipe.find import find_recipe
     from comt_cli.recipe.load import load_recipe, select
@@ -127,10 +126,9 @@ def _wirings(text: str, setups: list[Setup]) -> dict[str, Wiring]:
         text = ",".join(name for name in known if name in residual_connections())
     select(text, known, "residual connection or method with one stream of tokens")
     chosen = {name: known[name] for part in text.split(",") if (name := part.strip())}
-    for name, wiring in chosen.items():
-        if not all(setup.fits(wiring) for setup in setups):
-            said = f"{name} has gates or norms of its own, for which only the branch llama has a place"
-            raise UserError(said, "give --branch llama")
+    if left := [name for name, wiring in chosen.items() if not all(setup.fits(wiring) for setup in setups)]:
+        said = f"{left[0]} has gates or norms of its own, for which only the branch llama has a place"
+        raise UserError(said, "give --branch llama")
     return chosen
 
 
@@ -144,12 +142,11 @@ def _write(
     where: Mapping[str, str | None],
     folder: Path,
 ) -> None:
-    """Write the tables as CSV files, the figure with its caption, and the page; print the tables."""
+    """Write the tables as CSV files, the figure with its caption, and the page."""
     from comt_cli.files import write_text
     from comt_cli.report import format
     from comt_cli.report.caption import Caption, in_markdown, pipes
     from comt_cli.report.figures import sign, write_figure
-    from comt_cli.report.terminal import print_texts, say
 
     by_depth = tables["gradient-by-depth"]
     figure = draw(by_depth)
@@ -161,8 +158,8 @@ def _write(
     caption = Caption(title, measured, (*(f"{name}: {says[name]}." for name in by_depth["setup"].unique()), reading))
     write_figure(figure, by_depth, folder, "gradient-by-depth", caption)
     for stem, table in tables.items():
-        if len(table):
-            told = table if stem in _OF_NETWORKS else table.assign(**where)
+        if len(table) and table is not by_depth:  # which the figure has written
+            told = table.assign(**where) if stem in _SAY_WHERE else table
             text = told.to_csv(index=False, float_format="%.6g", lineterminator="\n")
             write_text(folder / f"{stem}.csv", text)
     counts = Counter(tables["claims"]["verdict"])
@@ -174,17 +171,12 @@ def _write(
         "depth": str(_DEPTH),
     }
     for name, frame in _shown(tables).items():
-        filled[name] = "None were asked for."
-        if not len(frame):
-            continue
         numbers = [kind.kind in "if" for kind in frame.dtypes]
         texts = [
             [f"{cell:.3g}".replace("nan", "") if isinstance(cell, float) else str(cell) for cell in row]
             for row in frame.itertuples(index=False)
         ]
-        filled[name] = pipes([[*frame.columns], *texts], numbers)
-        say(name, style="bold")
-        print_texts([*frame.columns], texts, most=100)
+        filled[name] = pipes([[*frame.columns], *texts], numbers) if texts else "None were asked for."
     page = Path(__file__).with_name("diagnose.md.in").read_text(encoding="utf-8")
     write_text(folder / "diagnose.md", page.format(**filled))
 

@@ -64,8 +64,8 @@ def parts_for(folder: Path, *, on_cuda: bool) -> list[Part]:
 
 
 class State:
-    """The state of each part, in a file of the folder: `done`, `failed`, `cut short` (the whole time was up), or `too
-    long` (its own time was, before it was complete). Of another commit or device nothing is known."""
+    """The state of each part that was begun, in a file: `done`, `failed`, or `cut short`; none of another commit or
+    device."""
 
     def __init__(self, folder: Path, **of: str | None) -> None:
         self._path, self._of = folder / "state.json", of
@@ -80,11 +80,10 @@ class State:
         write_text(self._path, json.dumps({**self._of, "parts": self.parts}, indent=1) + "\n")
 
     def open(self, parts: Sequence[Part]) -> list[Part]:
-        """The parts that are not done; last those that have had their time and would most likely end alike, and what
-        needs one of them."""
+        """The parts that are not done; last those that were tried, which may end alike, and what needs one of them."""
         left = [part for part in parts if self.parts.get(part.name) != "done"]
-        had_its_time = {name for name, what in self.parts.items() if what in ("failed", "too long")}
-        return sorted(left, key=lambda part: not had_its_time.isdisjoint({part.name, part.after}))
+        tried = {part.name for part in left if part.name in self.parts and not part.resumes}
+        return sorted(left, key=lambda part: not tried.isdisjoint({part.name, part.after}))
 
 
 def run_parts(parts: Sequence[Part], state: State, folder: Path, session: Session) -> None:
@@ -92,11 +91,10 @@ def run_parts(parts: Sequence[Part], state: State, folder: Path, session: Sessio
     each the archive is written anew."""
     for part in state.open(parts):
         left = session.left() - _ENDING - _GRACE
-        if part.after is not None and state.parts.get(part.after) != "done":
-            typer.echo(f"{part.name}: left for the next call, {part.after} is not done")
-            continue
-        if left < (_LEAST if part.resumes else 0.8 * part.seconds):
-            typer.echo(f"{part.name}: left for the next call ({part.seconds:g} s, {max(0.0, left):.0f} s left)")
+        misses = part.after is not None and state.parts.get(part.after) != "done"
+        if misses or left < (_LEAST if part.resumes else 0.8 * part.seconds):
+            why = f"{part.after} is not done" if misses else f"{part.seconds:g} s, {max(0.0, left):.0f} s left"
+            typer.echo(f"{part.name}: left for the next call ({why})")
             continue
         typer.echo(f"{part.name} (at most {min(left, part.seconds):.0f} s; {left:.0f} s left)")
         log = folder / "logs" / f"{re.sub('[^a-z0-9]+', '-', part.name.lower()).strip('-')}.log"
@@ -105,10 +103,7 @@ def run_parts(parts: Sequence[Part], state: State, folder: Path, session: Sessio
         session.rows += 1
         status = _run(part, min(left, part.seconds), log, session)
         text = log.read_text(encoding="utf-8", errors="replace")
-        if status is None or (status == 0 and INCOMPLETE.search(text)):
-            had_its_time = part.seconds <= left and not part.resumes and not session.stopped
-            state.put(part, "too long" if had_its_time else "cut short")
-        else:
+        if status is not None and (status or not INCOMPLETE.search(text)):
             state.put(part, "failed" if status else "done")
         typer.echo(f"{part.name}: {state.parts[part.name]} (the log: {log})")
         if status:
@@ -124,14 +119,13 @@ def _run(part: Part, seconds: float, log: Path, session: Session) -> int | None:
     new = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     if words[0] == "pytest":
         new["OMP_NUM_THREADS"] = "1"
-    with log.open("wb") as out:
-        out.write(f"$ python -m {' '.join(words)}\n".encode())
-        out.flush()
-        command = [sys.executable, "-m", *words]
+    log.write_text(f"$ python -m {' '.join(words)}\n", encoding="utf-8")
+    with log.open("ab") as out:
         # In a session of its own, which is ended as a whole: tests and training have processes of their own.
         child = subprocess.Popen(
-            command, cwd=ROOT, env=os.environ | new, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-        )
+            [sys.executable, "-m", *words], cwd=ROOT, env=os.environ | new,
+            stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
         end = time.monotonic() + seconds
         try:
             while child.poll() is None and time.monotonic() < end and session.goes_on():
@@ -153,13 +147,10 @@ def archive(folder: Path) -> Path:
     without weights."""
     path = folder / "gpu.tar.gz"
     new = path.with_suffix(".new")
-    taken = [*folder.glob("*.json")]
-    for name in ("logs", "results", "runs"):
-        below = (folder / name).rglob("*")
-        taken += [file for file in below if file.suffix in _TAKEN and file.is_file() and not file.is_symlink()]
     with tarfile.open(new, "w:gz") as tar:
-        for file in sorted(taken):
-            tar.add(file, file.relative_to(folder))
+        for file in sorted(folder.rglob("*")):
+            if file.suffix in _TAKEN and file.is_file() and not file.is_symlink():
+                tar.add(file, file.relative_to(folder))
     new.replace(path)
     return path
 

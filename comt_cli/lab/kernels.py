@@ -61,7 +61,6 @@ class KernelCase(Case):
     part: str
     shape: Shape
     dtype: str
-    gates: Sequence[str]
     device: torch.device
     tune: Callable[[Operation, Part], tuple[Tuned, str]] | None = None
 
@@ -73,7 +72,7 @@ class KernelCase(Case):
         heads = f"{built.heads}" if built.kv_heads == built.heads else f"{built.heads}-k{built.kv_heads}"
         self.shape_name = f"d{built.width}-f{built.ffn_width}-h{heads}-b{self.shape.batch}x{length}-{self.part}"
         self.what = f"{self.shape.size} {self.dtype} {self.op} {self.part}"
-        self.keys = [*itertools.product(self.gates, ("reference", "fused", "reference-compiled"))]
+        self.keys = [*itertools.product(GATES, ("reference", "fused", "reference-compiled"))]
         self.tiles = dict[str, str]()
 
     def build(self, key: tuple[str, str], shared: dict[Any, Any]) -> Built:
@@ -122,11 +121,11 @@ class KernelCase(Case):
 
 
 def kernel_cases(
-    shapes: Sequence[Shape], ops: Sequence[str], gates: Sequence[str], dtypes: Sequence[str], device: torch.device
+    shapes: Sequence[Shape], ops: Sequence[str], dtypes: Sequence[str], device: torch.device
 ) -> list[KernelCase]:
     """Every operation on each of its products, on every shape and in every type."""
     return [
-        KernelCase(cast(Op, op), part, shape, dtype, gates, device)
+        KernelCase(cast(Op, op), part, shape, dtype, device)
         for shape, dtype, op in itertools.product(shapes, dtypes, ops)
         for part in KERNELS["products"][op]
     ]
@@ -134,8 +133,8 @@ def kernel_cases(
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation on one product with one kind of gates, by its forms. `width` is that of all sites of the product,
-    `widest` that of the widest as the kernel takes it; `leaves` have gradients, `own` are its parameters."""
+    """One operation on one product, by its forms. `width` is that of all sites of the product, `widest` that of the
+    widest as the kernel takes it; `leaves` have gradients, `own` are its parameters."""
 
     op: str
     width: int
@@ -251,57 +250,49 @@ def operation(op: str, part: str, shape: Shape, gates: str, dtype: torch.dtype, 
 # ---- tiles of the Triton kernels
 
 
-def to_tune(
-    shapes: Sequence[Shape], ops: Sequence[str], gates: Sequence[str], dtypes: Sequence[str], device: torch.device
-) -> list[KernelCase]:
-    """The cases that have not been measured under this very key, each with all of `gates` that a kernel takes here."""
-    here, versions = device_here(device), versions_here()
+def to_tune(cases: Sequence[KernelCase]) -> list[KernelCase]:
+    """The cases that have not been measured under this very key, each with all kinds of gates that a kernel takes."""
     known = {
-        (row.op, row.shape, row.dtype, f"{row.kind}-r{row.rank}" if row.rank else row.kind)
+        (row.device, row.op, row.shape, row.dtype, f"{row.kind}-r{row.rank}" if row.rank else row.kind)
         for row in measurements.measurements()[0]
-        if row.own and row.device == here and (row.torch, row.triton) == versions
+        if row.own and (row.torch, row.triton) == versions_here()
         if row.kernel_hash == kernel_hash(row.op) and row.tiles  # of these kernels, and of tiles that were chosen
         if all(row.error.get(form, math.inf) < math.inf for form in ("fused", "reference-compiled"))
     }
-    taken = {
-        dtype: [kind for kind in gates if choice.obstacle(device, DTYPES[dtype], gates_of(kind)) is None]
-        for dtype in dtypes
-    }
-    return [
-        each
-        for each in kernel_cases(shapes, ops, gates, dtypes, device)
-        if not {(each.op, each.shape_name, each.dtype, kind) for kind in taken[each.dtype]} <= known
-    ]
+
+    def is_open(case: KernelCase) -> bool:
+        here, dtype = device_here(case.device), DTYPES[case.dtype]
+        taken = [kind for kind in GATES if choice.obstacle(case.device, dtype, gates_of(kind)) is None]
+        return not {(here, case.op, case.shape_name, case.dtype, kind) for kind in taken} <= known
+
+    return [case for case in cases if is_open(case)]
 
 
-def run_tuning(todo: Sequence[KernelCase], device: torch.device, session: Session) -> None:
+def run_tuning(todo: Sequence[KernelCase], session: Session) -> None:
     """Compile what is to be timed by several processes at once, into the caches of Triton and of PyTorch's compiler;
     then this process alone times it. Compiling ends with half of the time: what is missing then is compiled when it is
     first timed."""
-    compile_all(todo, device, session)
+    compile_all(todo, session)
     for case in todo:
-        case.tune = partial(_fastest_tiles, session, device)
+        case.tune = partial(_fastest_tiles, session, case.device)
     run_cases(todo, session)
 
 
-def compile_all(todo: Sequence[KernelCase], device: torch.device, session: Session) -> None:
+def compile_all(todo: Sequence[KernelCase], session: Session) -> None:
     """Run everything once, and forget it, for half of the time that is left: in as many processes, each with an
     operation's tensors, as the cores and half of the device's free memory allow."""
-    half, done = session.left() / 2, 0
+    half = session.left() / 2
     jobs = [(case, *key) for case in todo for key in case.keys if key[1] != "reference"]
     elements = max(2 * case.shape.built.ffn_width * case.shape.units for case in todo)
     each = 2**30 + 6 * elements * max(DTYPES[case.dtype].itemsize for case in todo)  # and the device's own GiB
-    have_room = torch.cuda.mem_get_info(device)[0] // 2 // each
-    processes = max(1, min(MOST_PROCESSES, usable_cores(), have_room))
+    have_room = torch.cuda.mem_get_info(todo[0].device)[0] // 2 // each
     with signals_blocked():
+        processes = max(1, min(MOST_PROCESSES, usable_cores(), have_room))
         started = multiprocessing.get_context("spawn").Pool(processes, begin_as_helper)
     with started as pool:
-        ended = pool.imap_unordered(compile_one, jobs)
-        while done < len(jobs) and session.left() >= half:
-            with contextlib.suppress(multiprocessing.TimeoutError):
-                ended.next(timeout=1)
-                done += 1
-    session.say(f"compiled {done} of {len(jobs)} parts")
+        compiled = pool.map_async(compile_one, jobs, chunksize=1)
+        while not compiled.ready() and session.left() >= half:
+            compiled.wait(1)
 
 
 def compile_one(job: tuple[KernelCase, str, str]) -> None:

@@ -52,25 +52,18 @@ class Plain(ResidualConnection):
 PLAIN = {"plain": Wiring(Plain)}
 
 
-class FreeBranch(nn.Module):
-    """W2 act(W1 h + b1) + b2, `wider` times D inside; act(W1 h + b1) if that is 0. It is 0 if it `ends_in_zeros`."""
-
-    def __init__(
-        self, width: int, activation: Callable[[Tensor], Tensor], wider: int = 0, *, ends_in_zeros: bool = False
-    ) -> None:
-        super().__init__()
-        self.activation = activation
-        self.linear1 = nn.Linear(width, wider * width or width)
-        self.linear2 = nn.Linear(wider * width, width) if wider else nn.Identity()
-        for parameter in self.linear2.parameters() if ends_in_zeros else ():
-            nn.init.zeros_(parameter)
-
-    def forward(self, h: Tensor) -> Tensor:
-        y: Tensor = self.linear2(self.activation(self.linear1(h)))
-        return y
+class FreeBranch(nn.Sequential):
+    """A linear map and an activation, and perhaps another linear map."""
 
     def before_gate(self, h: Tensor) -> tuple[Tensor, Modulation] | None:
         return None
+
+
+def _zero_branch(width: int) -> FreeBranch:
+    branch = FreeBranch(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+    for parameter in branch[-1].parameters():
+        nn.init.zeros_(parameter)
+    return branch
 
 
 _UNCHANGED = nn.Identity()
@@ -114,55 +107,59 @@ class Setup:
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            network, x = (_stack if self.branch else _llama)(self, wiring, depth, seed)
+            network, x = (self._stack if self.branch else self._llama)(wiring, depth, seed)
             return network, x, torch.randn_like(x)
 
     def fits(self, wiring: Wiring) -> bool:
         """Whether the set-up has a place for all of it: gates and norms of a method's own have one in `llama` only."""
         return self.branch is None or wiring == Wiring(wiring.residual)
 
+    def _stack(self, wiring: Wiring, depth: int, seed: int) -> tuple[Network, Tensor]:
+        """Blocks of one connection and one branch each. As in our models two connections, of the kinds attention and
+        mlp, count as one layer: the i-th block is half of layer i // 2."""
+        assert self.branch is not None
+        layers, norm = (depth + 1) // 2, partial(self.norm, self.width)
+        pairs: list[tuple[ResidualConnection, FreeBranch]] = []
+        for index in range(depth):
+            kind, before = ("mlp", (pairs[-1][0],)) if index % 2 else ("attention", ())
+            place = ResidualSite(self.width, "decoder", index, 2 * layers, index // 2, layers, kind, norm, before)
+            pairs.append((wiring.residual(place), self.branch(self.width)))
+        connections, branches = (nn.ModuleList(parts) for parts in zip(*pairs, strict=True))
+        module = nn.ModuleDict({"connections": connections, "branches": branches})
+        for path, part in module.named_modules():  # norms and branches keep PyTorch's defaults, as in the chapter
+            if isinstance(part, Initialised):
+                part.initialise(Draw(seed, path))
+        blocks = [partial(connection.step, branch=branch) for connection, branch in pairs]
+        return Network(module, blocks), torch.randn(*self.leading, self.width)
 
-def _stack(setup: Setup, wiring: Wiring, depth: int, seed: int) -> tuple[Network, Tensor]:
-    """Blocks of one connection and one branch each. As in our models two connections, of the kinds attention and mlp,
-    count as one layer: the i-th block is half of layer i // 2."""
-    assert setup.branch is not None
-    layers, width = (depth + 1) // 2, setup.width
-    pairs: list[tuple[ResidualConnection, FreeBranch]] = []
-    for index in range(depth):
-        kind, norm = ("attention", "mlp")[index % 2], partial(setup.norm, width)
-        before = (pairs[-1][0],) if index % 2 else ()
-        place = ResidualSite(width, "decoder", index, 2 * layers, index // 2, layers, kind, norm, before)
-        pairs.append((wiring.residual(place), setup.branch(width)))
-    connections, branches = (nn.ModuleList(parts) for parts in zip(*pairs, strict=True))
-    module = nn.ModuleDict({"connections": connections, "branches": branches})
-    for path, part in module.named_modules():  # norms and branches keep PyTorch's defaults, as in the chapter
-        if isinstance(part, Initialised):
-            part.initialise(Draw(seed, path))
-    blocks = [partial(connection.step, branch=branch) for connection, branch in pairs]
-    return Network(module, blocks), torch.randn(*setup.leading, width)
-
-
-def _llama(setup: Setup, wiring: Wiring, depth: int, seed: int) -> tuple[Network, Tensor]:
-    """A language model of ours without its head, and the embedding of random tokens."""
-    width = setup.width
-    shape = {"width": width, "ffn_width": width * 8 // 3, "layers": depth, "heads": width // _HEAD_WIDTH}
-    settings = ModelSettings.model_validate({"size": "tiny", "tied_embeddings": True, **shape})
-    model = empty_network(settings, wiring, vocabulary=_VOCABULARY)
-    materialise(model, torch.device("cpu"), seed)
-    x = model.embedding(torch.randint(_VOCABULARY, setup.leading)).detach()
-    rotation = rotation_table(setup.leading[-1], _HEAD_WIDTH, settings.rope_theta, x)
-    blocks = [partial(block, rotation=rotation) for block in model.blocks]
-    return Network(model, blocks, model.entry, model.final_norm), x
+    def _llama(self, wiring: Wiring, depth: int, seed: int) -> tuple[Network, Tensor]:
+        """A language model of ours without its head, and the embedding of random tokens."""
+        shape = {"width": self.width, "ffn_width": self.width * 8 // 3, "layers": depth}
+        shape["heads"] = self.width // _HEAD_WIDTH
+        settings = ModelSettings.model_validate({"size": "tiny", "tied_embeddings": True, **shape})
+        model = empty_network(settings, wiring, vocabulary=_VOCABULARY)
+        materialise(model, torch.device("cpu"), seed)
+        x = model.embedding(torch.randint(_VOCABULARY, self.leading)).detach()
+        rotation = rotation_table(self.leading[-1], _HEAD_WIDTH, settings.rope_theta, x)
+        blocks = [partial(block, rotation=rotation) for block in model.blocks]
+        return Network(model, blocks, model.entry, model.final_norm), x
 
 
-_RELU, _GELU = partial(FreeBranch, activation=torch.relu), partial(FreeBranch, activation=F.gelu, wider=4)
 # The chapter's PreNormBlock and PostNormBlock, its FlexibleResidualBlock, and its ScaledResidualBlock without a norm.
-LINEAR_RELU = Setup("linear-relu", "F = ReLU(W h + b), LayerNorm, x of 4 samples", (4,), 64, _RELU)
-_GELU_SAYS = "F = W2 GELU(W1 h + b1) + b2, four times as wide inside, LayerNorm, x of 4 x 8 tokens"
-GELU_MLP = Setup("gelu-mlp", _GELU_SAYS, (4, 8), 128, _GELU)
-_MLP_SAYS = "F = W2 ReLU(W1 x + b1) + b2, no norm, x of 1 sample"
-RELU_MLP = Setup("relu-mlp", _MLP_SAYS, (1,), 64, partial(_RELU, wider=1), norm=lambda _: nn.Identity())
-ZERO_BRANCH = replace(RELU_MLP, name="zero_branch", branch=partial(_RELU, wider=1, ends_in_zeros=True))
+LINEAR_RELU = Setup(
+    *("linear-relu", "F = ReLU(W h + b), LayerNorm, x of 4 samples", (4,), 64),
+    branch=lambda width: FreeBranch(nn.Linear(width, width), nn.ReLU()),
+)
+GELU_MLP = Setup(
+    *("gelu-mlp", "F = W2 GELU(W1 h + b1) + b2, four times as wide inside, LayerNorm, x of 4 x 8 tokens", (4, 8), 128),
+    branch=lambda width: FreeBranch(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)),
+)
+RELU_MLP = Setup(
+    *("relu-mlp", "F = W2 ReLU(W1 x + b1) + b2, no norm, x of 1 sample", (1,), 64),
+    branch=lambda width: FreeBranch(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)),
+    norm=lambda _: nn.Identity(),
+)
+ZERO_BRANCH = replace(RELU_MLP, name="zero_branch", branch=_zero_branch)
 _LLAMA_SAYS = "attention and SwiGLU, two connections a block, RMSNorm, x the model's own embedding of 2 x 16 tokens"
 LLAMA = Setup("llama", _LLAMA_SAYS, (2, 16), 64)
 SETUPS = {setup.name: setup for setup in (LINEAR_RELU, GELU_MLP, LLAMA)}
@@ -217,7 +214,7 @@ def trace(network: Network, x: Tensor, random: Tensor, loss: str = "functional")
 
 
 def along_layers(
-    setup: Setup, wirings: Mapping[str, Wiring], depths: Sequence[int], seeds: Sequence[int]
+    setups: Sequence[Setup], wirings: Mapping[str, Wiring], depths: Sequence[int], seeds: Sequence[int]
 ) -> pd.DataFrame:
     """One row for each `setup, connection, depth, seed, layer`, from 0 (the input) to the depth, but for methods that
     the set-up has no place for. The loss is `functional`.
@@ -227,7 +224,7 @@ def along_layers(
     output_norm      of what comes out of the network, and `output_mean`, `output_std` of all its numbers
     """
     frames = []
-    for (name, wiring), depth, seed in itertools.product(wirings.items(), depths, seeds):
+    for setup, (name, wiring), depth, seed in itertools.product(setups, wirings.items(), depths, seeds):
         if not setup.fits(wiring):
             continue
         seen = trace(*setup.build(wiring, depth, seed))
@@ -282,16 +279,12 @@ def measured(
     and `zero_branch`, where branches end in zeros, with `zero_branch_norm`, the norm of h there. Exactly 0: h and x are
     equal to the last bit. The others are a `_summary` each.
     """
-
-    def every(setups: Sequence[Setup], wirings: Mapping[str, Wiring], depths: Sequence[int]) -> pd.DataFrame:
-        return pd.concat([along_layers(setup, wirings, depths, seeds) for setup in setups])
-
     compared = {**wirings, **PLAIN}
-    layers = every(setups, compared, sorted({*depths, depth}))
-    scaled = every([RELU_MLP, *setups], scalings(depth), [depth])
+    layers = along_layers(setups, compared, sorted({*depths, depth}), seeds)
+    scaled = along_layers([RELU_MLP, *setups], scalings(depth), [depth], seeds)
     inputs, deep = layers[layers["layer"] == 0], layers[layers["depth"] == depth]
     by_loss = gradient_by_loss(sorted({1, *depths}), seeds)
-    ends = pd.concat([deep, every([ZERO_BRANCH], compared, [depth])])
+    ends = pd.concat([deep, along_layers([ZERO_BRANCH], compared, [depth], seeds)])
     ends = ends[(ends["layer"] == depth) & (ends["seed"] == seeds[0])].set_index(["connection", "setup"])
     names = [*(setup.name for setup in setups), ZERO_BRANCH.name]
     identity = ends["apart"].unstack().reindex(index=list(compared), columns=names)
@@ -332,21 +325,18 @@ def starts(methods: Sequence[Mapping[str, Any]], seed: int) -> pd.DataFrame:
     """
     tokens_BT = torch.randint(VOCABULARY, (SAMPLES, TOKENS), generator=torch.Generator().manual_seed(seed))
 
-    def built(method: Mapping[str, Any]) -> Llama:
+    def built(method: Mapping[str, Any]) -> tuple[Llama, Tensor]:
         model = empty_network(SETTINGS, method_from(method).wiring(), vocabulary=VOCABULARY)
         materialise(model, torch.device("cpu"), seed)
-        return model.double()
+        with torch.no_grad():
+            return model, model.double()(tokens_BT)
 
-    plain = built({"name": "pre-ln"})
+    plain, expected_BTV = built({"name": "pre-ln"})
     shapes = {name: parameter.shape for name, parameter in plain.named_parameters()}
-    with torch.no_grad():
-        expected_BTV = plain(tokens_BT)
     rows = []
     for method in methods:
-        name, model = in_words(method), built(method)
+        model, found_BTV = built(method)
         own = {key: part for key, part in model.named_parameters() if shapes.get(key) != part.shape}
-        with torch.no_grad():
-            found_BTV = model(tokens_BT)
         dispersion, weights = _mixtures(model, tokens_BT)
         first, never = _train(model, tokens_BT, own)
         dispersion_after, weights_after = _mixtures(model, tokens_BT)
@@ -357,7 +347,7 @@ def starts(methods: Sequence[Mapping[str, Any]], seed: int) -> pd.DataFrame:
         asleep = [f"{never} without gradient"] if never else []
         asleep += ["streams"] if dispersion_after < LEAST_APART else []
         asleep += [kind for kind, distance in moved.items() if distance < LEAST_MOVED]
-        row: dict[str, Any] = {"method": name, "published": PUBLISHED.get(name, "")}
+        row: dict[str, Any] = {"method": in_words(method), "published": PUBLISHED.get(in_words(method), "")}
         row["parameters"] = parameter_count(model) - parameter_count(plain)
         row["difference"] = ((found_BTV - expected_BTV).norm() / expected_BTV.norm()).item()
         row |= {"loss": _loss(found_BTV, tokens_BT).item(), "own": len(own), "without_gradient": first, "never": never}
@@ -373,12 +363,11 @@ def _loss(logits_BTV: Tensor, tokens_BT: Tensor) -> Tensor:
 
 def _train(model: Llama, tokens_BT: Tensor, own: dict[str, nn.Parameter]) -> tuple[int, int]:
     """Adam for `UPDATES` on one batch; how many of `own` had no gradient in the first update, and in none."""
-    optimizer = torch.optim.Adam(model.parameters(), RATE)
-    followers = [module for module in model.modules() if isinstance(module, FollowsTraining)]
-    without = []
+    optimizer, without = torch.optim.Adam(model.parameters(), RATE), []
     for update in range(UPDATES):
-        for follower in followers:
-            follower.at_update(update)
+        for module in model.modules():
+            if isinstance(module, FollowsTraining):
+                module.at_update(update)
         optimizer.zero_grad()
         torch.autograd.backward(_loss(model(tokens_BT), tokens_BT))
         least = least_gradient(model)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,7 @@ import typer
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import Unreadable, read_csv, write_text
 from comt_cli.kernels import measurements
-from comt_cli.lab.subjects import DECODED, DTYPES, KERNELS, LANGUAGE, OPS, SUBJECTS, TABLES
-from comt_cli.report.terminal import say_written
+from comt_cli.lab.subjects import DECODED, DTYPES, GATES, KERNELS, LANGUAGE, OPS, SUBJECTS, TABLES
 
 Row = Mapping[str, str]
 """A line of the CSV: every value is text, empty where there is none."""
@@ -27,7 +25,8 @@ Row = Mapping[str, str]
 class Page:
     """One kind of measurement (`measured.yaml`): its file's `name`, what makes two rows the same thing (`key`), of
     which `turns` is the part by which rows differ that took turns in one run, and how rows are sorted and shown.
-    `order`: for some columns, their values in the order of rows; others come last."""
+    `order`: sizes, types and the like in the order of rows; others come last. `meanings`: of words in the rows; and
+    `measured` are the variants that there are today."""
 
     name: str
     title: str
@@ -35,105 +34,108 @@ class Page:
     key: Sequence[str]
     sort: Sequence[str]
     columns: Mapping[str, str]
+    measured: Sequence[str]
     turns: Sequence[str] = ("variant",)
-    order: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    order: Sequence[str] = ()
     meanings: Mapping[str, str] = field(default_factory=dict)
 
-    def key_of(self, row: Mapping[str, Any], *, without: Sequence[str] = ()) -> tuple[str, ...]:
-        """The values that a row is known by; without `turns`, those that all rows have which took turns."""
-        return tuple(str(row.get(name) or "") for name in self.key if name not in without)
+    def key_of(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        """The values that a row is known by."""
+        return tuple(str(row.get(name) or "") for name in self.key)
+
+    def run_of(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        """Those of them that all rows have which took turns."""
+        return tuple(str(row.get(name) or "") for name in self.key if name not in self.turns)
 
     def place_of(self, row: Row) -> list[tuple[float, str]]:
-        """The order of rows: by the order of a column's values, numbers by their size, words last."""
-
-        def place(order: Sequence[str], text: str) -> tuple[float, str]:
-            if text in order:
-                return order.index(text), ""
-            return (len(order) + int(text), "") if text.isdigit() else (float("inf"), text)
-
-        return [place(self.order.get(name, ()), row.get(name, "")) for name in self.sort]
+        """The place of a row: by the order of a column's values, numbers by their size, words last."""
+        known = {text: (float(number), "") for number, text in enumerate([*self.order, *self.measured])}
+        texts = [row.get(name, "") for name in self.sort]
+        return [known.get(text) or (float(text) if text.isdigit() else float("inf"), text) for text in texts]
 
 
 def pages() -> dict[str, Page]:
     """Every page by its name."""
-
-    def page(name: str, of: str, order: Mapping[str, Sequence[str]], meanings: Mapping[str, str], **more: str) -> Page:
-        fields = {**TABLES["pages"][of], **more}
-        notes = TABLES["pages"]["common"] + TABLES["pages"][of]["notes"] + more.get("notes", "")
-        return Page(**fields | {"name": name, "notes": notes, "order": order, "meanings": meanings})
-
-    order = {"op": [*OPS], "variant": [*KERNELS["variants"]], "gates": [*KERNELS["gates"]], "dtype": DTYPES}
-    found = {"kernels": page("kernels", "kernels", order, OPS | KERNELS["variants"] | KERNELS["older"])}
-    order = {"size": [*LANGUAGE.shapes], "variant": [*DECODED], "dtype": DTYPES}
-    found["decode"] = page("decode", "decode", order, DECODED)
-    found["decode-translation"] = page("decode-translation", "decode-translation", {}, TABLES["older-searches"])
-    for name, subject in SUBJECTS.items():
-        order = {"size": [*subject.shapes], "variant": [*subject.variants]}
-        meanings = {**subject.older, **subject.variants}
-        found[name] = page(name, "step", order, meanings, title=subject.title, notes=subject.notes)
+    more: dict[str, dict[str, Any]] = {
+        "kernels": {"order": [*OPS, *GATES, *DTYPES], "measured": [*KERNELS["variants"]]},
+        "decode": {"order": [*LANGUAGE.shapes, *DTYPES], "measured": [*DECODED], "meanings": DECODED},
+        "decode-translation": {"measured": [], "meanings": TABLES["older-searches"]},
+    }
+    more["kernels"]["meanings"] = OPS | KERNELS["variants"] | KERNELS["older"]
+    for name, of in SUBJECTS.items():
+        more[name] = {"order": [*of.shapes], "measured": [*of.variants], "meanings": {**of.older, **of.variants}}
+        more[name] |= {"title": of.title, "notes": TABLES["pages"]["step"]["notes"] + of.notes}
+    found = {}
+    for name, own in more.items():
+        fields = TABLES["pages"]["step" if name in SUBJECTS else name] | own
+        found[name] = Page(**fields | {"name": name, "notes": TABLES["pages"]["common"] + fields["notes"]})
     return found
 
 
-def merge_rows(page: Page, rows: Sequence[Mapping[str, Any]], path: Path, *, whole: bool = False) -> list[Row]:
+def merge_rows(page: Page, rows: Sequence[Mapping[str, Any]], path: Path) -> list[Row]:
     """Add `rows` to the CSV at `path`, which need not be there yet: each replaces an older one with the same key, all
     others stay. Lines that lack a part of the key are dropped: nobody knows what they are of. A run of too few rounds
-    for an interval does not replace one that has it, nor, if `whole`, one of some variants that of more, since ratios
-    are relative to all of them: its rows are returned."""
-    older = _read(path)
+    for an interval does not replace one that has it, nor one of some variants that of more, since ratios are relative
+    to all of them: its rows are returned."""
+    older = read_rows(path)
     columns = [*dict.fromkeys([*rows[0], *(older[0] if older else ())])]
     merged = {key: row for row in older if all(key := page.key_of(row))}
-    found = {page.key_of(row): {name: _text(value) for name, value in row.items()} for row in rows}
+    found = {page.key_of(row): {k: "" if v is None else str(v) for k, v in row.items()} for row in rows}
     intervals = [name for name in rows[0] if name.endswith("_uncertainty")]
     lesser = {
-        page.key_of(row, without=page.turns)
-        for key, row in found.items()
-        if any(merged.get(key, {}).get(name) and not row[name] for name in intervals)
+        page.run_of(row)
+        for key, row in merged.items()
+        if (key not in found and row["variant"] in page.measured)
+        or (key in found and any(row.get(name) and not found[key][name] for name in intervals))
     }
-    if whole:
-        lesser |= {
-            page.key_of(row, without=page.turns)
-            for key, row in merged.items()
-            if key not in found and all(row.get(name) in values for name, values in page.order.items())
-        }  # of what can be measured today
-    left_out = {key: row for key, row in found.items() if page.key_of(row, without=page.turns) in lesser}
+    left_out: list[Row] = [row for row in found.values() if page.run_of(row) in lesser]
     if len(left_out) < len(found):
-        merged |= {key: row for key, row in found.items() if key not in left_out}
+        merged |= {key: row for key, row in found.items() if page.run_of(row) not in lesser}
         text = io.StringIO()
         writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(sorted(merged.values(), key=page.place_of))
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text.getvalue())
-    return [*left_out.values()]
+    return left_out
 
 
-def renew_page(page: Page, path: Path) -> list[Path]:
-    """Write the Markdown beside the CSV `path` anew; returns the file. None is written where the CSV has no rows, or is
-    of an older version and lacks columns that rows are known by."""
-    rows = _read(path)
-    if not rows or not {*page.key, *page.sort, *page.order} <= {*rows[0]}:
-        return []
-    written = path.with_suffix(".md")
-    write_text(written, markdown(page, rows))
-    return [written]
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
-
-
-def _read(path: Path) -> list[dict[str, str]]:
+def read_rows(path: Path) -> list[dict[str, str]]:
     """The rows of a file; none without it. Raises `UserError` where it is damaged."""
     try:
-        return [{name: text or "" for name, text in row.items()} for row in read_csv(path)]
+        rows = read_csv(path)
     except FileNotFoundError:
         return []
     except Unreadable as error:
-        raise UserError(f"{path} cannot be read: {error}", "Delete it, and measure once more.") from error
+        raise _damaged(path, str(error)) from error
+    for line, row in enumerate(rows, 2):
+        if None in row or None in row.values():
+            raise _damaged(path, f"row {line} has more or fewer cells than the first one")
+    return rows
+
+
+def _damaged(path: Path, problem: str) -> UserError:
+    return UserError(f"{path} cannot be used: {problem}", "Delete it, and measure once more.")
+
+
+def renew_page(page: Page, path: Path) -> Path:
+    """Write the Markdown beside the CSV `path` anew; returns the file. Raises `UserError` where the CSV is damaged, has
+    no rows, or lacks columns that rows are known by."""
+    rows = read_rows(path)
+    if not rows:
+        raise _damaged(path, "it has no rows")
+    if lacking := {*page.key, *page.sort} - {*rows[0]}:
+        raise _damaged(path, f"it lacks the columns {', '.join(sorted(lacking))}")
+    written = path.with_suffix(".md")
+    try:
+        write_text(written, markdown(page, rows))
+    except ValueError as error:  # of a cell that ought to be a number
+        raise _damaged(path, str(error)) from error
+    return written
 
 
 def markdown(page: Page, rows: Sequence[Row]) -> str:
-    """The page of a CSV's rows."""
+    """The page of a CSV's rows. Raises `ValueError` where a cell is no number that ought to be one."""
     commits = sorted({row["git_commit"] or "unknown" for row in rows if "git_commit" in row})
     lines = [f"# {page.title} on {rows[0]['device']}", "", page.notes.rstrip("\n")]
     lines += [f"Measured at commit {', '.join(commits)}.", ""]
@@ -166,34 +168,24 @@ def _cell(row: Row, name: str, how: str = "") -> str:
     return f"{float(text):,.{how}f}" + (f" ± {100 * error:.1f} %" if error else doubt)
 
 
-@contextmanager
-def recorded(results: Path) -> Iterator[Callable[[str, list[dict[str, Any]]], None]]:
-    """Writes rows below `results` as they come; pages that were written are shown at the end, however that comes. Rows
-    that would replace a part of a run of more variants, or one of enough rounds by too few, are shown and not written.
-    """
-    written: dict[Path, None] = {}
+def writer(results: Path) -> Callable[[str, list[dict[str, Any]]], list[Path]]:
+    """Writes rows below `results` as they come, and returns the files. Rows that would replace a part of a run of more
+    variants, or one of enough rounds by too few, are shown and not written."""
     known = pages()
 
-    def write(name: str, rows: list[dict[str, Any]]) -> None:
+    def write(name: str, rows: list[dict[str, Any]]) -> list[Path]:
         page = known[name]
         path = results / "bench" / device_folder(str(rows[0]["device"])) / f"{name}.csv"
-        lesser = merge_rows(page, rows, path, whole=True)
-        if len(lesser) < len(rows):
-            written.update(dict.fromkeys([path, *renew_page(page, path)]))
+        lesser = merge_rows(page, rows, path)
         if lesser:
             typer.echo(markdown(page, lesser))
             typer.echo(f"not written, since {path} has a run of more variants or rounds: delete it, or choose another "
                        "--results", err=True)  # fmt: skip
         if path.name in (measurements.FILE, measurements.STEP_FILE):
             _keep(page, rows)
+        return [path, renew_page(page, path)] if len(lesser) < len(rows) else []
 
-    try:
-        yield write
-    finally:
-        for path in written:
-            if path.suffix == ".md":
-                typer.echo(path.read_text(encoding="utf-8"))
-        say_written(written)
+    return write
 
 
 def device_folder(device: str) -> str:
@@ -210,6 +202,6 @@ def _keep(page: Page, rows: list[dict[str, Any]]) -> None:
         page = replace(page, key=(*page.key, "kernel_hash", "torch", "triton"))
     try:
         if merge_rows(page, rows, path):
-            typer.echo("`kernels: auto` keeps to a longer measurement, of which there is an interval", err=True)
+            typer.echo("`kernels: auto` keeps to an earlier measurement of more variants or rounds", err=True)
     except (OSError, StorageError, UserError, ValueError) as error:  # the results have them all the same
         typer.echo(f"`kernels: auto` will not know of this, {path} cannot be added to: {error}", err=True)

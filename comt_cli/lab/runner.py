@@ -10,8 +10,9 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -22,6 +23,7 @@ from comt_cli.commit import git_commit
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.kernels.choice import use_tiles, version_of
 from comt_cli.lab.timing import Part, Times, free, in_turns, stopwatch_for, unsettled
+from comt_cli.report.terminal import say_written
 from comt_cli.training.devices import prepare_process
 from comt_cli.training.processes import StopSignal
 
@@ -42,19 +44,20 @@ class NotMeasured(UserError):
 
 class Session:
     """A command that measures: in at least so many rounds, for so many minutes; what failed, and how many `rows` were
-    handed to `write`, with their page. Ends with `RunInterrupted` where a signal came, what whole rounds had measured
-    having been written; and with `NotMeasured` where something failed, or there is not one row."""
+    handed to `write`, with their page, which returns the files that it wrote. Pages are shown at the end, however that
+    comes. Ends with `RunInterrupted` where a signal came, what whole rounds had measured having been written; and with
+    `NotMeasured` where something failed, or there is not one row."""
 
     def __init__(
         self,
         rounds: int = 15,
         minutes: float | None = None,
-        write: Callable[[str, list[Row]], object] = lambda *_: None,
+        write: Callable[[str, list[Row]], Iterable[Path]] = lambda *_: (),
     ) -> None:
         self.rounds, self.write = rounds, write
         self._end = time.monotonic() + (math.inf if minutes is None else 60 * minutes)
         self._stop = StopSignal(_announce)
-        self.rows, self.failed = 0, list[str]()
+        self.rows, self.failed, self._written = 0, list[str](), dict[Path, None]()
 
     @property
     def stopped(self) -> bool:
@@ -77,12 +80,21 @@ class Session:
         self.failed.append(f"{what}: failed ({': '.join([*name, *lines[:1]])})")
         self.say(self.failed[-1])
 
+    def add(self, page: str, rows: list[Row]) -> None:
+        """Count the rows and have them written."""
+        self.rows += len(rows)
+        self._written.update(dict.fromkeys(self.write(page, rows)))
+
     def __enter__(self) -> Self:
         self._stop.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stop.__exit__()
+        for path in self._written:
+            if path.suffix == ".md":
+                typer.echo(path.read_text(encoding="utf-8"))
+        say_written(self._written)
         if kind is not None and (kind is not KeyboardInterrupt or self._stop.number is None):
             return
         if self._stop.number is not None:
@@ -112,13 +124,13 @@ class Built:
 
 class Case:
     """Variants of `what` that take turns, by their keys, in the order of the rows of `page`. A subclass builds them and
-    makes rows of their times. `optional` ones are left out where they do not fit in memory, and are built last."""
+    makes rows of their times. `deterministic` is as for `prepare_process`."""
 
     page: str
     what: str
     keys: Sequence[Any]
     device: torch.device
-    optional: frozenset[Any] = frozenset()
+    deterministic: bool = True
     head_start: ClassVar[bool] = False
     warm_up: ClassVar[int] = 1
 
@@ -131,51 +143,27 @@ class Case:
         """The rows, from the times by part and key."""
         raise NotImplementedError
 
-    def halved(self) -> Case | None:
-        """A smaller one to be measured instead where this does not fit in memory; None: there is none."""
-        return None
-
-    @contextlib.contextmanager
-    def surroundings(self) -> Iterator[None]:
-        """The settings of the process; those of training."""
-        prepare_process(self.device)
-        yield
-
-    def before_timing(self, ready: Mapping[Any, Built]) -> None:
-        """Called when all are built."""
-
 
 def run_cases(cases: Iterable[Case], session: Session) -> None:
     """Measure them. What fails is reported, what there is no time for is named, and the rest is measured."""
     for case in cases:
-        current: Case | None = case
-        while current is not None:
-            if not session.goes_on():
-                session.say(f"{case.what}: {OUT_OF_TIME}")
-                break
-            torch._dynamo.reset()
-            use_tiles((), only=True)  # of another batch or type
-            free(case.device)
-            smaller = None
-            try:
-                with current.surroundings():
-                    _measure(current, session)
-            except torch.cuda.OutOfMemoryError as error:
-                if (smaller := current.halved()) is None:
-                    session.fail(current.what, error)
-                else:
-                    session.say(f"{current.what}: too large, once more with half the batch")
-            except Exception as error:
-                session.fail(current.what, error)
-            current = smaller
+        if not session.goes_on():
+            session.say(f"{case.what}: {OUT_OF_TIME}")
+            continue
         torch._dynamo.reset()
+        use_tiles((), only=True)  # of another batch or type
         free(case.device)
+        try:
+            prepare_process(case.device, deterministic=case.deterministic)
+            _measure(case, session)
+        except Exception as error:
+            session.fail(case.what, error)
+    torch._dynamo.reset()
 
 
 def _measure(case: Case, session: Session) -> None:
     shared, ready = dict[Any, Any](), dict[Hashable, Built]()
-    # Those that must fit come first: whether the batch is too large shows before time is spent on the others.
-    for key in sorted(case.keys, key=lambda key: key in case.optional):
+    for key in case.keys:
         what = f"{case.what} {key if isinstance(key, str) else ' '.join(map(str, key))}"
         if not session.goes_on():
             session.say(f"{what}: {OUT_OF_TIME}")
@@ -186,32 +174,19 @@ def _measure(case: Case, session: Session) -> None:
         except Unavailable as reason:
             session.say(f"{what}: left out, {reason}")
         except torch.cuda.OutOfMemoryError:
-            if key not in case.optional:
-                raise
             session.say(f"{what}: left out, does not fit")
         except Exception as error:
             session.fail(what, error)
         if key not in ready:
             free(case.device)  # the error's trace is gone, and with it what it held
-        elif note := ready[key].note or ((took := time.perf_counter() - begin) >= 1 and f"ready after {took:.1f} s"):
-            session.say(f"{what}: {note}")
+        else:
+            session.say(f"{what}: {ready[key].note or f'ready after {time.perf_counter() - begin:.1f} s'}")
     if not ready or session.stopped:
         return
-    case.before_timing(ready)
     parts = {(name, key): part for key, built in ready.items() for name, part in built.parts.items()}
     stopwatch = stopwatch_for(case.device, head_start=case.head_start)
-    last = time.monotonic()
-
-    def told(number: int) -> None:
-        nonlocal last
-        if time.monotonic() - last > 5:
-            last = time.monotonic()
-            session.say(f"{case.what}: round {number} of {session.rounds}")
-
-    times = in_turns(parts, session.rounds, stopwatch, case.warm_up, session.goes_on, told)
-    rows = case.rows({key: ready[key] for key in case.keys if key in ready}, times)
-    session.rows += len(rows)
-    session.write(case.page, rows)
+    times = in_turns(parts, session.rounds, stopwatch, case.warm_up, session.goes_on)
+    session.add(case.page, case.rows(ready, times))
     session.say(f"{case.what}: {unsettled(times) or f'measured in {len(next(iter(times.values())).seconds)} rounds'}")
 
 

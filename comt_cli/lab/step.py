@@ -1,51 +1,48 @@
-"""Training steps of any task, timed: each variant as a ratio to the best plain one of the same run.
+"""Training steps of any task, and decoding of language models, timed: each variant as a ratio to the best plain one of
+the same run.
 
 A row is one variant. Times are in milliseconds (undisturbed, as `timing` has it, with the 10th and 90th percentile of
 the turns). `forward` is training's forward pass without gradients, loss included; `saved` what it keeps for the
 backward pass; `peak` the most that a step takes beyond weights and the optimiser's states (CUDA only; not where it lies
-in CUDA graphs, which keep it between steps). FLOPs are those of the variant's own network as training counts them, of
-another library's those of the plain one; `mfu` is what it has of them a second, over the device's peak.
+in CUDA graphs, which keep it between steps). FLOPs are those of the variant's own network as training counts them;
+`mfu` is what it has of them a second, over the device's peak.
 
-All variants fit on a device at once: those of one network share its weights and its optimiser's states, so that only
+All variants are on a device at once: those of one network share its weights and its optimiser's states, so that only
 what a step makes differs.
+
+Of decoding `decode_ms` is a step, a token of every text, on CUDA a captured graph that is replayed; `prefill_ms` the
+reading of all prompts. Ratios are to `best_plain`, for the reading to the quicker plain one there.
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType, SimpleNamespace
-from typing import Any, Literal, cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from comt_cli.data.images.pictures import make_torchvision_importable
-from comt_cli.errors import UserError
-from comt_cli.exchange.huggingface import llama_config
-from comt_cli.installing import install_package
+from comt_cli.generation.cached import Decoder, decode_step
 from comt_cli.kernels.choice import Choice, device_here
-from comt_cli.lab.runner import Built, Case, Row, Unavailable, versions
-from comt_cli.lab.subjects import GRAPHS, NONDETERMINISTIC, SUBJECTS, Shape, needs_cuda, subject_of
+from comt_cli.lab.runner import DTYPES, Built, Case, Row, Unavailable, versions
+from comt_cli.lab.subjects import GRAPHS, LANGUAGE, SUBJECTS, Shape, subject_of
 from comt_cli.lab.timing import Part, Times, compared, mebibytes, peak_beyond, quickest, reliability, saved_bytes
 from comt_cli.layers.dropout import Masks
 from comt_cli.models.base import Model
 from comt_cli.models.build import materialise, model_of
 from comt_cli.models.flops import flops_per_sample, parameter_count
 from comt_cli.models.kernels import use_kernels
+from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import Kernels, Precision
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.devices import compute_context, device_name, parameter_dtype, peak_flops, product_dtype
-from comt_cli.training.objective import CAPTURED, Objective, as_one_pass, compiled, prepare_compiler
+from comt_cli.training.objective import CAPTURED, Objective, as_one_pass, prepare_compiler
 from comt_cli.training.parallel import World
 from comt_cli.training.tasks import TaskRun, run_class
-
-CompileWhat = Literal["whole", "block"]
-"""The model (a language model's below its head) as one graph, or one block at a time, whose code equal blocks share:
-quicker to compile."""
 
 
 def step_cases(
@@ -53,7 +50,6 @@ def step_cases(
     sizes: Sequence[str] | None,
     precisions: Sequence[str] | None,
     variants: Sequence[str],
-    compile_what: CompileWhat = "whole",
 ) -> Iterator[StepCase]:
     """The cases of these sizes, or of those of the device, with those of `variants` that there are of each."""
     for size in sizes or [size for subject in SUBJECTS.values() for size in subject.default_sizes(device.type)]:
@@ -61,7 +57,7 @@ def step_cases(
         of_size = [name for name in subject.variants_of(size) if name in variants]
         usual = [subject.precision] if device.type == "cuda" else ["fp32", subject.precision]
         for precision in (precisions or usual) if of_size else ():
-            yield StepCase(subject.shapes[size], cast(Precision, precision), of_size, device, compile_what)
+            yield StepCase(subject.shapes[size], cast(Precision, precision), of_size, device)
 
 
 @dataclass
@@ -73,19 +69,13 @@ class StepCase(Case):
     precision: Precision
     keys: Sequence[str]
     device: torch.device
-    compile_what: CompileWhat = "whole"
 
     def __post_init__(self) -> None:
         self.subject = subject_of(self.shape.size)
         self.page, self.what = self.subject.page, f"{self.shape.size} {self.precision}"
-        self.optional = frozenset(filter(self.subject.is_optional, self.keys))
-
-    def halved(self) -> StepCase | None:
-        batch = self.shape.batch // 2
-        return replace(self, shape=replace(self.shape, batch=batch)) if batch else None
 
     def build(self, key: str, shared: dict[Any, Any]) -> Built:
-        prepared = self.prepare(key, shared)
+        prepared, note = self.prepare(key, shared)
         try:
             for part in (prepared.step, prepared.step, prepared.forward, prepared.forward):
                 part()
@@ -95,46 +85,37 @@ class StepCase(Case):
             for parameter in prepared.model.parameters():
                 parameter.grad = None
             raise
-        return Built({"step": prepared.step, "forward": prepared.forward}, (saved, peak), prepared.note)
+        return Built({"step": prepared.step, "forward": prepared.forward}, (saved, peak), note)
 
-    def prepare(self, variant: str, networks: dict[str, TrainedNetwork]) -> Prepared:
-        """A variant, ready to be timed, one of those of its network. Raises `Unavailable` where this machine has none
-        of its parts, or not the library."""
-        subject = self.subject
-        if needs_cuda(variant) and self.device.type != "cuda":
+    def prepare(self, variant: str, networks: dict[str, TrainedNetwork]) -> tuple[Prepared, str]:
+        """A variant, one of those of its network, and a remark on what is not fused. Raises `Unavailable` where this
+        machine has none of its parts."""
+        if variant.endswith(GRAPHS) and self.device.type != "cuda":
             raise Unavailable("it is for CUDA devices")
         name, _, how = variant.partition("-")
-        is_peer, missing = subject.is_peer(variant), list[str]()
         if name not in networks:
-            spec = self.shape.spec(subject.networks["plain" if is_peer else name], self.precision)
-            try:
-                model = peer_network(self.shape).to(self.device) if is_peer else None
-            except UserError as error:
-                raise Unavailable(error.message) from None
-            networks[name] = TrainedNetwork(spec, self.shape.batch, self.device, model)
-        network = networks[name]
-        if is_peer:
-            objective: Objective = TransformersLoss(network.model)
-        else:
-            kernels: Kernels | None = "fused" if how.startswith("fused") else None
-            objective, choices = network.form(kernels, compiled=subject.compiles)
-            missing = [f"{op}: {choice.reason}" for op, choice in choices.items() if not choice.fused]
-            if kernels and len(missing) == len(choices):
-                raise Unavailable(f"nothing is fused here ({'; '.join(missing)})")
+            spec = self.shape.spec(self.subject.networks[name], self.precision)
+            networks[name] = TrainedNetwork(spec, self.shape.batch, self.device)
+        kernels: Kernels | None = "fused" if how.startswith("fused") else None
+        objective, choices = networks[name].form(kernels, compiled=self.subject.compiles)
+        missing = [f"{op}: {choice.reason}" for op, choice in choices.items() if not choice.fused]
+        if kernels and len(missing) == len(choices):
+            raise Unavailable(f"nothing is fused here ({'; '.join(missing)})")
         if _is_compiled(variant):
             self._compile(objective, captured=variant.endswith(GRAPHS))
-        found = replace(network.prepared(objective), note=f"not fused: {'; '.join(missing)}" if missing else "")
-        if variant == NONDETERMINISTIC:
-            step, forward = (nondeterministic()(part) for part in (found.step, found.forward))
-            found = replace(found, step=step, forward=forward, loss=nondeterministic()(found.loss))
-        return found
+        return networks[name].prepared(objective), f"not fused: {'; '.join(missing)}" if missing else ""
+
+    @property
+    def compiles_blocks(self) -> bool:
+        """Whether blocks are compiled one at a time, whose code equal blocks share, and not a model as one graph, which
+        takes minutes where it is deep: on CUDA, language models."""
+        return self.device.type == "cuda" and self.shape.command == "train-lm"
 
     def _compile(self, objective: Objective, *, captured: bool) -> None:
-        model = objective.model
-        if self.compile_what == "whole" or not isinstance(model, Model):
+        if not self.compiles_blocks:
             objective.compile_model(keep_others=True, captured=captured)
         else:
-            for block in (block for stack in model.stacks.values() for block in stack):
+            for block in (block for stack in cast(Model, objective.model).stacks.values() for block in stack):
                 block.compile(dynamic=False, fullgraph=True, options=CAPTURED if captured else None)
             if captured:
                 objective.forward = as_one_pass(objective.forward)
@@ -146,14 +127,14 @@ class StepCase(Case):
         steps, forwards = ({name: times[part, name] for name in ready} for part in ("step", "forward"))
         best, best_forward = quickest(steps, plain), quickest(forwards, plain)
         plain_saved = min((ready[n].facts[0] for n in plain if n in ready and not n.endswith(GRAPHS)), default=None)
-        wanted = {"plain", *(name.partition("-")[0] for name in ready)} & {*subject.networks}
+        wanted = {"plain", *(name.partition("-")[0] for name in ready)}
         models = {name: model_of(shape.spec(subject.networks[name])) for name in wanted}
         flops = {name: flops_per_sample(model) for name, model in models.items()}
         parameters = {name: parameter_count(model) for name, model in models.items()}
+        compiled = "block" if self.compiles_blocks else "whole"
         peak, rows = peak_flops(device, self.precision), []
         for name, built in ready.items():
             step, network = steps[name], name.partition("-")[0]
-            network = network if network in models else "plain"  # another library's
             more, (saved, most) = flops[network] / flops["plain"], built.facts
             row: Row = {"device": device_name(device)}
             if subject.decides_kernels:
@@ -167,10 +148,6 @@ class StepCase(Case):
                 arithmetic = max(more, parameters[network] / parameters["plain"])
                 row["arithmetic_ratio_to_plain"] = round(arithmetic, 4)
             row |= {"best_plain": best, **compared("step_ratio_to_best_plain", steps, name, best)}
-            if device.type == "cuda" and subject.compiles:
-                row |= compared("step_ratio_to_nondeterministic", steps, name, NONDETERMINISTIC)
-            if subject.peer:
-                row |= compared(f"step_ratio_to_{subject.peer}", steps, name, subject.peer)
             if subject.compares_compiled:
                 row |= compared("step_ratio_to_plain_compiled", steps, name, "plain-compiled")
             row |= {"best_plain_forward": best_forward, **forwards[name].columns("forward_ms", 3)}
@@ -178,38 +155,34 @@ class StepCase(Case):
             row["saved_mib"] = mebibytes(saved)
             row["saved_ratio_to_plain"] = round(saved / plain_saved, 4) if plain_saved else None
             row["peak_mib"] = mebibytes(most)
-            what = "whole" if subject.is_peer(name) else self.compile_what  # nothing is known of a library's blocks
-            rows.append(row | {"compiled": what if _is_compiled(name) else "no"} | versions())
+            rows.append(row | {"compiled": compiled if _is_compiled(name) else "no"} | versions())
         return rows
 
 
 def _is_compiled(variant: str) -> bool:
-    return variant.endswith(("-compiled", "-fused")) or needs_cuda(variant)
+    return variant.endswith(("-compiled", "-fused", GRAPHS))
 
 
 @dataclass(frozen=True)
 class Prepared:
     """One form of a network: a `step` is loss, gradients and update, `forward` training's forward pass without
-    gradients. `note`: operations that are not fused, and why."""
+    gradients."""
 
     step: Part
     forward: Part
     loss: Callable[[], Tensor]
     model: nn.Module
-    note: str = ""
 
 
 class TrainedNetwork:
-    """A network with its weights and its optimiser's states, which forms of it train on one batch of noise. `model`:
-    another library's, in the place of the run's own."""
+    """A network with its weights and its optimiser's states, which forms of it train on one batch of noise."""
 
-    def __init__(self, spec: RunSpec, samples: int, device: torch.device, model: nn.Module | None = None) -> None:
+    def __init__(self, spec: RunSpec, samples: int, device: torch.device) -> None:
         self.spec, self.samples, self.device = spec, samples, device
         run = _built_run(self.spec, self.device)
         self.inputs = _noise(run, samples, device)
-        if model is None:
-            materialise(run.model, device, seed=0)
-        self.model = model or run.model
+        self.model = run.model
+        materialise(self.model, device, seed=0)
         self.model.to(parameter_dtype(spec.settings.train.precision))
         if run.memory_format is not None:
             self.model.to(memory_format=run.memory_format)  # type: ignore[call-overload]
@@ -252,18 +225,6 @@ def _built_run(spec: RunSpec, device: torch.device) -> TaskRun[Any]:
     return run
 
 
-@contextlib.contextmanager
-def nondeterministic() -> Iterator[None]:
-    """Algorithms that need not be deterministic: kernels add in any order. What was compiled under the other setting is
-    compiled anew: the compiler asks for it."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(False)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-
-
 def _noise(run: TaskRun[Any], samples: int, device: torch.device) -> tuple[Tensor, ...]:
     """Random inputs of a run's model, which is on the meta device, as its `example` has them, and targets among its
     outputs, on `device`: whole numbers are below the number of outputs, or different places in a sequence
@@ -287,43 +248,90 @@ def _noise(run: TaskRun[Any], samples: int, device: torch.device) -> tuple[Tenso
     return tuple(each.to(device) for each in (*map(like, range(len(example)), example), targets))
 
 
-# ---- the same network in another library
+# ---- decoding
 
-PEER = "transformers"
-
-
-def transformers() -> ModuleType:
-    """The library. Raises `UserError` where it cannot be imported."""
-    make_torchvision_importable()  # which it imports where it finds one
-    try:
-        return importlib.import_module(PEER)
-    except (ImportError, OSError, RuntimeError):
-        raise UserError(f"the comparison with {PEER} needs that library", install_package(PEER)) from None
+PLAIN = ["plain", "plain-fused"]
+PROMPT = 512  # tokens of every prompt: what is read, and what a decode step looks back on
+STEPS = 8  # decode steps that are timed in a row
+MOST_PREFILL_ON_CPU = 8192  # tokens in all; beyond, a CPU would read for minutes, and the reading is not timed
 
 
-def peer_network(shape: Shape) -> nn.Module:
-    """transformers' network of our plain LLaMA of a shape. Raises `UserError` where it cannot be imported."""
-    library = transformers()
-    ours: Any = model_of(shape.spec({"name": "pre-ln"}))
-    config = llama_config(ours, shape.dimensions["length"])
-    model: nn.Module = library.LlamaForCausalLM(library.LlamaConfig.from_dict(config | {"use_cache": False}))
-    return model
+def decoding_cases(
+    sizes: Sequence[str] | None,
+    variants: Sequence[str],
+    dtypes: Sequence[str] | None,
+    batches: Sequence[int] | None,
+    device: torch.device,
+) -> Iterator[DecodeCase]:
+    """A case of each size, type and batch size, those that are usual if None."""
+    there = sizes or LANGUAGE.default_sizes(device.type), dtypes or ["bf16"], batches or [1, 4, 16, 64]
+    for size, dtype, batch in itertools.product(*there):
+        yield DecodeCase(LANGUAGE.shapes[size], dtype, batch, variants, device)
 
 
-class TransformersLoss(Objective):
-    """(tokens, targets), both [B, T] -> the summed loss, as the library computes it."""
+@dataclass
+class DecodeCase(Case):
+    """Decode steps of language models of one shape, type and batch size, and the reading of their prompts."""
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(0.0)
-        self.model = model
-        self._called: Callable[..., Any] = model
+    shape: Shape
+    dtype: str
+    batch: int
+    keys: Sequence[str]
+    device: torch.device
 
-    def compile_model(self, *, keep_others: bool = False, captured: bool = False) -> None:
-        prepare_compiler(keep_others=keep_others)
-        self._called = compiled(self.model, captured=captured, fullgraph=False)
+    page = "decode"
+    deterministic = False  # as `comt generate` runs
 
-    def forward(self, *given: Tensor) -> Tensor:
-        tokens_BT, targets_BT = given
-        # `shift_labels` are targets that stand where they are predicted, as ours do; the loss is their mean
-        loss: Tensor = self._called(input_ids=tokens_BT, labels=tokens_BT, shift_labels=targets_BT).loss
-        return loss * targets_BT.numel()
+    def __post_init__(self) -> None:
+        self.what = f"{self.shape.size} {self.dtype} batch {self.batch}"
+
+    def build(self, key: str, shared: dict[Any, Any]) -> Built:
+        graph, dtype = self.device.type == "cuda", DTYPES[self.dtype]
+        if "prompts" not in shared:
+            generator, shape = torch.Generator().manual_seed(0), (self.batch, PROMPT)
+            tokens_BT = torch.randint(0, self.shape.dimensions["vocabulary"], shape, generator=generator)
+            shared["prompts"] = tokens_BT.to(self.device)
+        model = cast(Llama, model_of(self.shape.spec(LANGUAGE.networks[key.partition("-")[0]])))
+        materialise(model, self.device, seed=0)
+        model.to(dtype).eval()
+        tokens_B = torch.zeros(self.batch, dtype=torch.int64, device=self.device)
+        if key.endswith("-fused"):
+            choices = use_kernels(model, "fused", self.device, dtype, compiled=False, tokens=self.batch).values()
+            if not any(choice.fused for choice in choices):
+                raise Unavailable(f"nothing is fused here ({'; '.join(choice.reason for choice in choices)})")
+        decoder = Decoder(model, self.batch, PROMPT + STEPS, graph=graph)
+
+        @torch.no_grad()
+        def prefill() -> None:
+            decoder.cache.begin([PROMPT] * self.batch)
+            decode_step(decoder.model, decoder.cache, shared["prompts"])  # any number of tokens are one step
+
+        def decode() -> None:
+            decoder.cache.rewind(PROMPT)
+            for _ in range(STEPS):
+                decoder.step(tokens_B)
+
+        parts: dict[str, Part] = {"prefill": prefill, "decode": decode}
+        if not graph and self.batch * PROMPT > MOST_PREFILL_ON_CPU:
+            del parts["prefill"]
+        for part in parts.values():
+            part()
+        return Built(parts)
+
+    def rows(self, ready: Mapping[str, Built], times: Mapping[tuple[str, str], Times]) -> list[Row]:
+        decode = {name: times["decode", name] for name in ready}
+        prefill = {name: times["prefill", name] for name in ready if ("prefill", name) in times}
+        best, best_prefill = quickest(decode, PLAIN), quickest(prefill, PLAIN)
+        shape, rows = f"{self.shape.network}-v{self.shape.dimensions['vocabulary']}", []
+        for name in ready:
+            step = replace(decode[name], seconds=tuple(second / STEPS for second in decode[name].seconds))
+            row: Row = {"device": device_name(self.device), "size": self.shape.size, "shape": shape}
+            row |= {"dtype": self.dtype, "batch": self.batch, "variant": name, "rounds": len(step.seconds)}
+            row |= {"prompt": PROMPT, **step.columns("decode_ms")}
+            row |= {"tokens_per_second": round(self.batch / step.undisturbed, 1), "best_plain": best}
+            row |= compared("decode_ratio_to_plain", decode, name, best)
+            row |= dict.fromkeys(("prefill_ms", "prefill_ms_p10", "prefill_ms_p90"))
+            row |= prefill[name].columns("prefill_ms", 3) if prefill else {}
+            row |= compared("prefill_ratio_to_plain", prefill, name, best_prefill)
+            rows.append(row | {"graph": self.device.type == "cuda"} | versions())
+        return rows

@@ -17,8 +17,6 @@ from comt_cli.recipe.settings import Precision, RunSettings
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import task_of
 
-NONDETERMINISTIC = "plain-compiled-nondeterministic"
-"""The plain step with `train.deterministic: false`, on CUDA: how much the others' ratios owe to determinism."""
 GRAPHS = "-graphs"
 """The end of the names of steps with `train.cuda_graphs`, on CUDA: how much of a step is waiting for the host."""
 
@@ -84,13 +82,6 @@ class Shape:
         return self.batch * task_of(self.command).positions(self.settings)
 
 
-def of_run(spec: RunSpec) -> Shape:
-    """The network of a run on as many samples as go through it at once in one process."""
-    settings, train = spec.settings, spec.settings.train
-    batch = min(train.micro_batch_size or train.batch_size, train.batch_size)
-    return Shape(spec.column, spec.command, settings.model.model_dump(), settings.data.model_dump(), batch)
-
-
 @dataclass(frozen=True)
 class Subject:
     """The training steps of one task; `measured.yaml` explains the fields that it has. `page`: their file's name."""
@@ -105,7 +96,6 @@ class Subject:
     networks: Mapping[str, Mapping[str, Any]]
     variants: Mapping[str, str]
     best_plain: Sequence[str]
-    peer: str = ""
     captured: Sequence[str] = ()
     older: Mapping[str, str] = field(default_factory=dict)
     decides_kernels: bool = False
@@ -125,15 +115,6 @@ class Subject:
     def variants_of(self, size: str) -> list[str]:
         return [name for name in self.variants if size in self.captured or not name.endswith(GRAPHS)]
 
-    def is_optional(self, variant: str) -> bool:
-        """Whether it is left out where it does not fit in a device's memory, rather than the batch be made smaller: so
-        are another library's, those for CUDA alone, and the uncompiled ones that no comparison needs."""
-        eager = variant == "plain" or (variant.endswith("-eager") and "fused" not in variant)
-        return self.is_peer(variant) or needs_cuda(variant) or (eager and variant not in self.best_plain)
-
-    def is_peer(self, variant: str) -> bool:
-        return variant.partition("-")[0] == self.peer
-
     def default_sizes(self, device_type: str) -> Sequence[str]:
         return self.gpu_sizes if device_type == "cuda" else self.cpu_sizes
 
@@ -144,11 +125,6 @@ SUBJECTS = {
     for of, sizes in [({name: value for name, value in entry.items() if name != "sizes"}, entry["sizes"])]
 }
 LANGUAGE = SUBJECTS["step"]
-
-
-def needs_cuda(variant: str) -> bool:
-    """Whether a variant can be measured on CUDA devices alone."""
-    return variant == NONDETERMINISTIC or variant.endswith(GRAPHS)
 
 
 def subject_of(size: str) -> Subject:

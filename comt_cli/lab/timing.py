@@ -1,10 +1,8 @@
 """Timing of variants in turns, all in one process, round after round, until their times settle; and counting memory.
 
 Other work on a machine only slows turns down. The time of a variant is therefore the 20th percentile of its turns:
-that of an undisturbed one, as long as fewer than four in five are disturbed. A ratio is that of two such times. A ratio
-formed within a round is wrong wherever either turn was disturbed (with 30 % of the turns that is every second round),
-and the median of those is too large for the longer variant, which meets more of the disturbances.
-The order turns round with every round, so that none always comes after the same other.
+that of an undisturbed one, as long as fewer than four in five are disturbed. A ratio is that of two such times. The
+order turns round with every round, so that none always comes after the same other.
 """
 
 from __future__ import annotations
@@ -49,14 +47,13 @@ def stopwatch_for(device: torch.device, *, head_start: bool = False) -> Callable
 
     if device.type != "cuda":
         return by_clock
-    busy = torch.zeros(_HEAD_START, _HEAD_START, device=device, dtype=torch.bfloat16) if head_start else None
+    busy = torch.zeros(_HEAD_START, _HEAD_START, device=device, dtype=torch.bfloat16) if head_start else torch.zeros(0)
 
     def by_events(part: Part) -> float:
         with torch.cuda.device(device):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             torch.cuda.synchronize()
-            if busy is not None:
-                busy @ busy
+            busy @ busy
             begin.record()
             part()
             end.record()
@@ -108,13 +105,8 @@ class Times:
         return down, ordered[high] / self.undisturbed - 1
 
     @property
-    def uncertainty(self) -> float:
-        """The width of that interval, as a part of `undisturbed`."""
-        return sum(self.reaches)
-
-    @property
     def settled(self) -> bool:
-        return not self.cut_short and self.uncertainty <= SETTLED
+        return not self.cut_short and sum(self.reaches) <= SETTLED
 
     def columns(self, name: str, decimals: int = 4) -> dict[str, float]:
         """Milliseconds by the columns of a row: `step_ms`, `step_ms_p10`, `step_ms_p90`."""
@@ -128,12 +120,10 @@ def in_turns(
     stopwatch: Callable[[Part], float],
     warm_up: int = 1,
     go_on: Callable[[], bool] = lambda: True,
-    told: Callable[[int], object] = lambda _: None,
 ) -> dict[Key, Times]:
     """Time every part once a round, after `warm_up` untimed rounds: `rounds` times, and then until the times have
     settled, at most `PATIENCE` times as often again. `go_on` is asked before each turn: where it says no, a round ends
-    at once unless it is the first, and none begins. `told` hears the number of each finished round, from 1. Returns the
-    times of all parts in the finished rounds."""
+    at once unless it is the first, and none begins. Returns the times of all parts in the finished rounds."""
     taken: list[dict[Key, float]] = []
 
     def times() -> dict[Key, Times]:
@@ -148,7 +138,6 @@ def in_turns(
                 return times()
             turns[key] = stopwatch(parts[key])
         taken.append(turns)
-        told(len(taken))
     return times()
 
 
@@ -156,7 +145,7 @@ def unsettled(times: Mapping[Key, Times]) -> str | None:
     """None where all times have settled, else a phrase about the least certain."""
     if all(each.settled for each in times.values()):
         return None
-    worst, rounds = max((each.uncertainty, len(each.seconds)) for each in times.values())
+    worst, rounds = max((sum(each.reaches), len(each.seconds)) for each in times.values())
     extent = "too few for an interval" if worst == math.inf else f"to {100 * worst:.0f} % of a time"
     cut = "cut short and " if any(each.cut_short for each in times.values()) else ""
     return f"{cut}not settled after {rounds} rounds ({extent})"
@@ -179,8 +168,8 @@ def compared(name: str, times: Mapping[Key, Times], key: Key, to: Key | None) ->
 
 def reliability(name: str, *of: Times) -> dict[str, float | bool | None]:
     """The error of a time or of a ratio of two, by columns: the greater p90 / p10, how far the value's 90 % interval
-    reaches as a part of the value (None of too few turns), and whether all the times have settled. The reaches of two
-    times are added as squares, as if their errors were independent; what slows a round down slows both."""
+    reaches as a part of the value (None of too few turns), and whether all have settled. The reaches of two times are
+    added as squares, as if their errors were independent; what slows a round down slows both."""
     reach = math.hypot(*(max(each.reaches) for each in of))
     return {
         f"{name}_spread": round(max(each.percentile(90) / each.percentile(10) for each in of), 3),

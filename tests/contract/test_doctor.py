@@ -12,15 +12,12 @@ from typer.testing import CliRunner
 from comt_cli.app import app
 from comt_cli.data.captions.settings import CaptionData
 from comt_cli.data.images import pictures
-from comt_cli.data.images.sets import glyphs
 from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.pairs.settings import PairData
 from comt_cli.data.prepare import prepare
-from comt_cli.doctor import checks
-from comt_cli.doctor import data as doctor_data
+from comt_cli.doctor import checks, needs
 from comt_cli.doctor.checks import GIB, PYTHONS, TORCHES, all_checks, judge, run_check
-from comt_cli.doctor.data import check_data
-from comt_cli.doctor.kernels import check_kernels
+from comt_cli.doctor.needs import check_data, check_kernels
 from comt_cli.errors import UserError
 from comt_cli.kernels import choice, measurements
 
@@ -141,19 +138,17 @@ def test_what_is_prepared_and_what_is_damaged_is_told(kind, data, cache, monkeyp
     assert (found.status, found.fix) == ("warn", f"rm -r {folder}; then run the recipe again")
 
 
-@pytest.mark.parametrize("package", doctor_data.PACKAGES)
+@pytest.mark.parametrize("package", needs.PACKAGES)
 def test_a_missing_package_is_named_with_how_to_install_it(package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     found = check_data("parallel text")
     assert (found.status, found.fix.endswith(f"install {package}")) == ("fail", True)
 
 
-def test_images_without_torchvision_and_without_fonts(monkeypatch, tmp_path):
+def test_images_without_torchvision(monkeypatch):
     monkeypatch.setattr(pictures, "torchvision_datasets", raises(UserError("no torchvision", "Install it.")))
     found = check_data("images")
     assert (found.status, found.fix) == ("warn", "Install it.")
-    monkeypatch.setattr(glyphs, "font_files", lambda name: [tmp_path / "cmr10.ttf"])
-    assert check_data("images").status == "fail"
 
 
 def test_kernels_and_damaged_files_of_measurements_are_named(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 from comt_cli.app import app
-from comt_cli.lab import decode, timing
+from comt_cli.lab import step, timing
 from comt_cli.lab.subjects import subject_of
 
 _LLAMA = {"size": "tiny", "width": 16, "ffn_width": 20, "layers": 2, "heads": 2}
@@ -36,7 +36,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(shapes, size, replace(shapes[size], model=model, data=data, batch=2))
     monkeypatch.setattr(torch, "compile", lambda model, **_: model)
     monkeypatch.setattr(timing, "PATIENCE", 0.0)
-    monkeypatch.setattr(decode, "PROMPT", 8)
+    monkeypatch.setattr(step, "PROMPT", 8)
 
 
 @pytest.fixture

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import re
-from dataclasses import replace
+from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from same_bits import Reason, assert_same_bits
@@ -15,12 +16,12 @@ from typer.testing import CliRunner
 from comt_cli.app import app
 from comt_cli.errors import UserError
 from comt_cli.lab import networks
-from comt_cli.lab.claims import Verdict, claims_frame
-from comt_cli.lab.networks import LINEAR_RELU, LLAMA, SETUPS, wirings
-from comt_cli.methods.base import residual_connections
+from comt_cli.lab.claims import claims_frame
+from comt_cli.lab.networks import LINEAR_RELU, LLAMA, wirings
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
+RESULTS = Path(__file__).parents[3] / "results" / "diagnose"
 WIRINGS = wirings()
 PRE, POST = WIRINGS["pre-norm"], WIRINGS["post-norm"]
 
@@ -37,22 +38,6 @@ def test_a_seed_gives_the_very_network_that_plain_pytorch_does():
     torch.testing.assert_close(network.streams(ours)[-1], h)
 
 
-def test_the_set_up_llama_is_a_language_model_on_its_own_embedding():
-    network, x, _ = LLAMA.build(WIRINGS["comt"], 4, 3)
-    model = network.module
-    assert x.std().item() == pytest.approx(model.settings.embedding_init_std, rel=0.05)
-    tokens = torch.cdist(x.flatten(0, 1), model.embedding.weight).argmin(1).view(x.shape[:-1])
-    torch.testing.assert_close(network.output(network.streams(x)[-1]), model.hidden(tokens))
-
-
-@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
-def test_every_connection_goes_into_every_setup_at_an_odd_depth(setup):
-    for name in (name for name in WIRINGS if name in residual_connections()):
-        seen = networks.trace(*replace(setup, width=32).build(WIRINGS[name], 3, 1))
-        assert len(seen.activations) == len(seen.gradients) == 4, name
-        assert all(0 < norm < 1e6 for norm in (*seen.activations, *seen.gradients, seen.output_gradient)), name
-
-
 def test_the_traced_gradient_is_the_derivative():
     network, x, random = LINEAR_RELU.build(POST, 4, 3)
     network.module.double()
@@ -65,16 +50,6 @@ def test_the_traced_gradient_is_the_derivative():
     torch.testing.assert_close((ends[0] - ends[1]) / 2e-6, (gradient * direction).sum(), rtol=1e-6, atol=1e-6)
     assert seen.gradients[0] == pytest.approx(gradient.norm().item())
     assert seen.output_gradient == pytest.approx(random.norm().item())
-
-
-def test_the_sum_behind_a_layernorm_has_no_gradient_at_any_depth_and_behind_an_rmsnorm_it_has():
-    frame = networks.gradient_by_loss([1, 6], [1, 2]).set_index(["connection", "precision", "loss"])
-    for connection in ("post-norm", "pre-norm, final norm"):
-        assert frame.loc[connection, "float64", "sum"]["gradient_norm"].max() < 1e-13
-        for loss in ("functional", "distance"):
-            assert frame.loc[connection, "float64", loss]["gradient_norm"].min() > 1
-    assert frame.loc["pre-norm", "float64", "sum"]["gradient_norm"].min() > 1
-    assert networks.trace(*LLAMA.build(POST, 1, 1), loss="sum").gradients[0] > 1
 
 
 def test_what_is_the_identity_at_the_start():
@@ -90,19 +65,9 @@ def test_what_is_the_identity_at_the_start():
 
 @pytest.mark.slow
 def test_what_of_the_chapter_reproduces():
-    claims = claims_frame().set_index("name")
-    found = {verdict: set(claims.index[claims["verdict"] == verdict.value]) for verdict in Verdict}
-    assert found[Verdict.digits] == {
-        *("power-0.9", "power-0.5", "decomposition", "zero-branch-50", "rezero", "block-size"),
-        *("pre-norm-20", "flexible-post", "flexible-rezero", "thirty-plain", "thirty-residual"),
-    }
-    assert found[Verdict.its_loss] == {"post-norm-20", "ratio-20", "final-norm"}
-    assert found[Verdict.no] == {
-        *("product-1.05", "product-0.95", "floor", "block-size-text", "scale-1-linear", "post-norm-depth", "gap-depth"),
-    }
-    assert len(claims) == 28
-    texts = claims[["claim", "chapter", "ours", "why"]]
-    assert not texts.eq("").any(axis=None)
+    """As in the committed results; numbers to what fp32 sums in another order may make of them."""
+    claims, committed = claims_frame().set_index("name"), pd.read_csv(RESULTS / "claims.csv").set_index("name")
+    assert claims["verdict"].to_dict() == committed["verdict"].to_dict()
     for name, expected in (("floor", [3325.3]), ("thirty-residual", [189.8797, 202.074])):
         numbers = [float(each) for each in re.findall(r"[\d.]+", claims.loc[name, "ours"])[: len(expected)]]
         assert numbers == pytest.approx(expected, rel=1e-4), name
@@ -124,7 +89,6 @@ def test_the_files(tmp_path):
     stems = ("gradient-by-loss", "activations-by-layer", "plain-against-residual", "claims", "outputs", "identity")
     files |= {f"{stem}.csv" for stem in (*stems, "start")}
     assert {path.name for path in out.iterdir()} == files
-    assert all(path.stat().st_size > 0 for path in out.iterdir())
 
     def rows_of(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader((out / name).read_text(encoding="utf-8").splitlines()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,12 +12,10 @@ from comt_cli.kernels import choice, measurements
 from comt_cli.kernels.triton import tiles
 from comt_cli.kernels.triton.tiles import Tile
 from comt_cli.lab import kernels, runner
-from comt_cli.lab.kernels import KernelCase, run_tuning, to_tune
-from comt_cli.lab.record import recorded
+from comt_cli.lab.kernels import KernelCase, kernel_cases, run_tuning, to_tune
+from comt_cli.lab.record import writer
 from comt_cli.lab.runner import Session
-from comt_cli.lab.subjects import GATES, LANGUAGE
-
-CPU = torch.device("cpu")
+from comt_cli.lab.subjects import LANGUAGE
 
 CPU = torch.device("cpu")
 SMALL, LARGE, TOO_LARGE = Tile(16, 64, 1), Tile(32, 64, 2, 8, 255), Tile(64, 64, 4)
@@ -73,12 +70,12 @@ def card(monkeypatch):
 
 
 def todo() -> list[KernelCase]:
-    return to_tune([LANGUAGE.shapes["bench"]], ["swiglu"], [*GATES], ["fp32", "bf16"], CPU)
+    return to_tune(kernel_cases([LANGUAGE.shapes["bench"]], ["swiglu"], ["fp32", "bf16"], CPU))
 
 
 def tune(card: Card, results: Path) -> Session:
-    with recorded(results) as write, Session(14, None, write) as session:
-        run_tuning(todo(), CPU, session)
+    with Session(14, None, writer(results)) as session:
+        run_tuning(todo(), session)
     return session
 
 
@@ -100,7 +97,7 @@ def test_each_kernel_takes_the_tiles_that_were_the_fastest_and_is_not_measured_a
     for where, name, value in [
         (kernels, "kernel_hash", lambda op: "another"),
         (kernels, "versions_here", lambda: ("1.13.1", "3.0")),
-        (kernels, "device_here", lambda device: SimpleNamespace(name="another")),
+        (kernels, "device_here", lambda device: "another"),
         (measurements, "roots", list),
     ]:
         with monkeypatch.context() as patch:
