@@ -1,4 +1,4 @@
-"""Results of an evaluation, and its sums over batches and processes."""
+"""Evaluations: their results, and sums over batches and processes."""
 
 from __future__ import annotations
 

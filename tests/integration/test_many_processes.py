@@ -30,7 +30,6 @@ from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training import processes
 from comt_cli.training.loop import Training
 from comt_cli.training.parallel import join_world
 from comt_cli.training.processes import StopSignal
@@ -281,18 +280,3 @@ def test_gpus_that_contradict_torchrun(torchrun, tiny_corpus, tmp_path):
     torchrun(1, 4)
     with pytest.raises(UserError, match="--gpus 2, but torchrun started 4 processes"):
         train_on(2, [tiny_spec(tiny_corpus, steps=4)], tmp_path, "cpu")
-
-
-def test_a_worker_whose_launcher_is_dead_already_ends(monkeypatch):
-    class Dead:
-        def is_alive(self) -> bool:
-            return False
-
-        pid = os.getppid()
-
-    monkeypatch.setattr(processes.multiprocessing, "parent_process", Dead)
-    monkeypatch.setattr(processes.ctypes, "CDLL", lambda name: type("C", (), {"prctl": lambda *_: 0}))
-    ended = []
-    monkeypatch.setattr(os, "_exit", ended.append)
-    processes.die_with_parent()
-    assert ended == [1]

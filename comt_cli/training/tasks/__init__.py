@@ -30,8 +30,8 @@ from comt_cli.tasks.base import TokenTask, only_class
 from comt_cli.training.devices import parameter_dtype, product_dtype
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.objective import Objective
-from comt_cli.training.optimisation import optimizer_of
-from comt_cli.training.parallel import World, shard, share_of_batch
+from comt_cli.training.parallel import World, shard
+from comt_cli.training.processes import share_of_batch
 
 
 def run_class(task: Task[Any]) -> type[TaskRun[Any]]:
@@ -115,7 +115,7 @@ class TaskRun(ABC, Generic[B]):
     @property
     def rows_at_once(self) -> int:
         """Rows that one process puts through the model together."""
-        rows = share_of_batch(self.settings.batch_size, self.world)
+        rows = share_of_batch(self.settings.batch_size, self.world.size)
         return min(self.settings.micro_batch_size or rows, rows)
 
     def release_graphs(self) -> None:
@@ -144,11 +144,6 @@ class TaskRun(ABC, Generic[B]):
     def observed(self) -> dict[str, nn.Parameter]:
         """The parameters whose gradient norms are logged, by name."""
         return {}
-
-    @staticmethod
-    def optimizer(model: nn.Module, settings: Any) -> torch.optim.Optimizer:
-        """The optimiser of a model, which is on its device, for a run of these settings."""
-        return optimizer_of(model, settings.train)
 
     @abstractmethod
     def inputs(self, batch: B) -> tuple[Tensor, ...]:
