@@ -20,7 +20,7 @@ from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.scoring.metrics import Score
 from comt_cli.tasks.settings.translation import DecoderTrainSettings
 from comt_cli.training.devices import compute_context
-from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, mean_over
+from comt_cli.training.evaluation import Evaluation, mean_over, perplexity
 from comt_cli.training.objective import Objective, SummedLoss
 from comt_cli.training.tasks import TextRun
 
@@ -80,7 +80,7 @@ class EncoderDecoderRun(TextRun[B]):
         extent = {"tokens": tokens, self.counted: len(numbers)}
         if not math.isfinite(loss):
             return Evaluation(loss, dict.fromkeys(("target_perplexity", *self.scored(name))), extent)
-        metrics: dict[str, float | None] = {"target_perplexity": finite(bounded_exp(loss))}
+        metrics: dict[str, float | None] = {"target_perplexity": perplexity(loss)}
         self.world.barrier()  # all texts are written
         texts = transcript.texts(numbers)
         self.world.barrier()  # all are read

@@ -111,7 +111,11 @@ class Training:
         task = self.task
         task.build()
         self.model = task.model
-        kernels = self._use_kernels()
+        kernels = task.use_kernels()
+        if self.settings.kernels == "fused":
+            for op, choice in kernels.items():
+                if not choice.fused:
+                    self._note(f"train.kernels: fused, but {op} cannot be: {choice.reason}")
         task.place()
         self.optimizer = optimizer_of(task.model, self.settings)
         self.counters = resume(self.directory.checkpoint_file, task, self.optimizer)
@@ -148,15 +152,6 @@ class Training:
             self._note(f"{begun}: it will not end to the bit as one never stopped")
         if caution := task.caution(self.local_rows):
             self._note(caution)
-
-    def _use_kernels(self) -> dict[str, Choice]:
-        """Switch the model's operations as `train.kernels` says; the choices for them and for the loss."""
-        choices = self.task.use_kernels()
-        if self.settings.kernels == "fused":
-            for reason in dict.fromkeys(choice.reason for choice in choices.values() if not choice.fused):
-                ops = ", ".join(op for op, choice in choices.items() if not choice.fused and choice.reason == reason)
-                self._note(f"train.kernels: fused, but {ops} cannot be: {reason}")
-        return choices | self.task.loss_kernels()
 
     def _train(self) -> dict[str, Any]:
         settings, counters = self.settings, self.counters

@@ -134,7 +134,7 @@ class Trackers:
             with self._guarded(name):
                 write(line["step"], tracked(line))
 
-    def close(self, kind: type[BaseException] | None, *more: object) -> None:  # noqa: ARG002
+    def close(self, kind: type[BaseException] | None, *more: object) -> None:
         """The end of the run, or of this start of it: a callback of an `ExitStack`."""
         for name, (_, end) in list(self._open.items()):
             with self._guarded(name):

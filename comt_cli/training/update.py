@@ -71,7 +71,8 @@ class Updater(Generic[B]):
         if refused is not None:  # out of the handler: the error keeps the passes' tensors alive
             self.module.train()
             self.optimizer.zero_grad(set_to_none=True)
-            self.task.release_graphs()
+            self.task.captured = False
+            self.task.objective.compile_model()
             reset_peak_memory(self.world.device)
             self._try_passes(sizes)
         for buffer, value in statistics:

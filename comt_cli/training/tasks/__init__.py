@@ -87,17 +87,12 @@ class TaskRun(ABC, Generic[B]):
         """Training objective: a module that holds the model and takes what `inputs` gives."""
 
     def use_kernels(self) -> dict[str, Choice]:
-        """Switch the model's operations to what is fastest here (`train.kernels`), and return the choices."""
-        kernels, compiled, dtype = self.settings.kernels, self.settings.compile, product_dtype(self.settings.precision)
+        """Switch the model's operations to what is fastest here (`train.kernels`); the choices for these, and for the
+        loss over a vocabulary."""
+        where = self.settings.kernels, self.world.device, product_dtype(self.settings.precision)
         tokens = self.rows_at_once * self.spec.task.positions(self.spec.settings)
-        return use_kernels(self.model, kernels, self.world.device, dtype, compiled=compiled, tokens=tokens, only=True)
-
-    def loss_kernels(self) -> dict[str, Choice]:
-        """The choice for the loss over a vocabulary; no other loss has a kernel."""
-        if not isinstance(self.model, VocabularyModel):
-            return {}
-        settings = self.settings
-        return {"loss": choose_loss(settings.kernels, self.world.device, product_dtype(settings.precision))}
+        found = use_kernels(self.model, *where, compiled=self.settings.compile, tokens=tokens, only=True)
+        return found | ({"loss": choose_loss(*where)} if isinstance(self.model, VocabularyModel) else {})
 
     def place(self) -> None:
         """Give the model storage on the device, its initial values and its type; compile it if that is wanted."""
@@ -117,11 +112,6 @@ class TaskRun(ABC, Generic[B]):
         """Rows that one process puts through the model together."""
         rows = share_of_batch(self.settings.batch_size, self.world.size)
         return min(self.settings.micro_batch_size or rows, rows)
-
-    def release_graphs(self) -> None:
-        """Capture nothing from now on: the passes are compiled anew when they are next called."""
-        self.captured = False
-        self.objective.compile_model()
 
     @property
     def attention(self) -> str:

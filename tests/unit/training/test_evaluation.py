@@ -15,7 +15,7 @@ from comt_cli.data.split import IGNORE
 from comt_cli.layers.image_input import ImageInput
 from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.tasks.settings.language import ModelSettings
-from comt_cli.training.evaluation import bounded_exp
+from comt_cli.training.evaluation import perplexity
 from comt_cli.training.objective import ClassifierLoss, SummedLoss
 from comt_cli.training.parallel import World
 from comt_cli.training.tasks.images import classes_before, evaluate_images
@@ -61,7 +61,7 @@ def test_tokens_weigh_the_loss_and_batches_the_other():
     assert found.metrics["galore_perplexity"] == pytest.approx(math.exp((2 + 5) / 3))
     assert found.extent == {"tokens": 10, "batches": 2}
     assert math.isnan(evaluate(FixedLoss(2.0, math.nan), [batch(4), batch(4)], "fp32", WORLD, 0.25).loss)
-    assert bounded_exp(699.0) < math.inf == bounded_exp(701.0)
+    assert [perplexity(each) for each in (701.0, math.nan, 0.0)] == [None, None, 1.0]
     with pytest.raises(ValueError, match="nothing to evaluate"):
         evaluate(FixedLoss(1.0), [batch(0, 3)], "fp32", WORLD, 0.25)
 
