@@ -37,7 +37,6 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.metrics import slot_accuracy
 from comt_cli.training import encoder_decoder
 from comt_cli.training.events import Evaluating, Event
-from comt_cli.training.loop import Training
 from comt_cli.training.parallel import join_world
 from comt_cli.training.processes import StopSignal
 from comt_cli.training.tasks import TaskRun
@@ -187,7 +186,7 @@ def share(rank: int, spec_json: str, runs: str, is_stopped: bool) -> None:
                 stop.number = signal.SIGTERM
 
     with join_world("cpu") as world, pytest.raises(RunInterrupted) if is_stopped else contextlib.nullcontext():
-        Training(spec, RunDirectory.of(Path(runs), spec), dataset_of(spec), world, listener, stop).run()
+        training(spec, Path(runs), world=world, listener=listener, stop=stop).run()
 
 
 def test_micro_batches_change_rounding_alone(tmp_path):
