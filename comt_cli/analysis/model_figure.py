@@ -30,7 +30,8 @@ from comt_cli.analysis.observed import (
     tokens_of,
 )
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded import Loaded, LoadedImageModel, LoadedText, LoadedTranslator, load
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded import Loaded, LoadedImageModel, LoadedText, LoadedTranslator
 from comt_cli.report.caption import Caption
 from comt_cli.report.figures import sign, write_figure
 from comt_cli.report.figures.style import QUIET

@@ -10,15 +10,8 @@ from comt_cli.analysis.images import gate_sites
 from comt_cli.analysis.model_figure import Subject, model_figures
 from comt_cli.analysis.observed import no_gates
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded import (
-    Loaded,
-    LoadedCaptioner,
-    LoadedImageModel,
-    LoadedText,
-    LoadedTranslator,
-    load,
-    who_takes,
-)
+from comt_cli.exchange.load import load, who_takes
+from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedImageModel, LoadedText, LoadedTranslator
 from comt_cli.files import write_text
 from comt_cli.methods import in_words
 from comt_cli.report.figures import figure_folder, of_all, run_figure_folder

@@ -18,7 +18,8 @@ from matplotlib.figure import Figure
 
 from comt_cli.commands.options import Decoding
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedModel, LoadedTranslator, load
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedModel, LoadedTranslator
 from comt_cli.files import canonical_json, sha256
 from comt_cli.generation import completion
 from comt_cli.generation import translate as translation

@@ -28,7 +28,8 @@ import torch
 from tiny_runs import PICTURES, PICTURES_CONTENT, StopAt, Stopped, dataset_of, train, write_corpus
 from worlds import comt
 
-from comt_cli.exchange.loaded import LoadedImageModel, LoadedModel, load
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded import LoadedImageModel, LoadedModel
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.images import ImageClassification

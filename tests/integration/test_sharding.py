@@ -26,7 +26,8 @@ from worlds import DEPENDS_ON_PROCESSES, assert_close, run_together
 from comt_cli.data.prepare import prepare
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.exchange.checkpoint import read_state
-from comt_cli.exchange.loaded import LoadedModel, load
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.models.build import model_of
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec

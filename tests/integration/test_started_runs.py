@@ -17,7 +17,8 @@ from worlds import comt, run_together, train_table, train_together
 from comt_cli.campaign.queue import Ending
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import read_state
-from comt_cli.exchange.loaded import LoadedModel, load
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec, RunStart
 from comt_cli.training.objective import SummedLoss

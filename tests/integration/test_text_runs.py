@@ -15,7 +15,8 @@ from worlds import run_together, train_together
 
 from comt_cli.data.glue.dataset import GlueBatch
 from comt_cli.exchange.checkpoint import read_state
-from comt_cli.exchange.loaded import LoadedClassifier, LoadedMaskedModel, load
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded import LoadedClassifier, LoadedMaskedModel
 from comt_cli.models.build import materialise, model_of
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec

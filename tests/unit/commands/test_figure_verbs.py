@@ -18,7 +18,8 @@ from comt_cli.app import app
 from comt_cli.data.images.sets import glyphs
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import write_state
-from comt_cli.exchange.loaded import LoadedCaptioner, load
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded import LoadedCaptioner
 from comt_cli.layers.initialise import initialise
 from comt_cli.models.build import model_of
 from comt_cli.runs.directory import RunDirectory

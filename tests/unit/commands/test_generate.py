@@ -14,7 +14,8 @@ from comt_cli.app import app
 from comt_cli.data.text.settings import DataSettings
 from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded import LoadedModel, load
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.generation.completion import begin, complete
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from

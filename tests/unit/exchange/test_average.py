@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from comt_cli.app import app
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import average, kept_weights, mean_weights, read_state, write_state
-from comt_cli.exchange.loaded import LoadedTranslator, load
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded import LoadedTranslator
 
 STEPS = [900, 1000, 1100, 20, 300, 400, 500, 600, 700, 800, 10, 1200]
 

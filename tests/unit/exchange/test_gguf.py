@@ -17,7 +17,8 @@ from same_bits import Reason, assert_same_bits
 from comt_cli.errors import UserError
 from comt_cli.exchange.codecs import byte_alphabet
 from comt_cli.exchange.huggingface import split
-from comt_cli.exchange.loaded import LoadedModel, load
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded import LoadedModel
 
 TOKENS = torch.randint(262, (2, 17), generator=torch.Generator().manual_seed(3))
 MERGES = ["Ġ k", "i n", "Ġk in", "Ġkin g"]

@@ -12,7 +12,8 @@ from same_bits import Reason, assert_same_bits
 
 from comt_cli.errors import UserError
 from comt_cli.exchange.huggingface import read_huggingface, write_huggingface
-from comt_cli.exchange.loaded import LoadedModel, load
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded import LoadedModel
 
 transformers = pytest.importorskip("transformers")
 

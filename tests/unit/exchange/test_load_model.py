@@ -14,7 +14,8 @@ from toy_translation import toy_model, toy_spec, write_run
 
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import read_state
-from comt_cli.exchange.loaded import LoadedImageModel, LoadedModel, LoadedTranslator, load
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded import LoadedImageModel, LoadedModel, LoadedTranslator
 from comt_cli.layers.image_input import ImageInput
 
 TOKENS = torch.randint(258, (2, 17), generator=torch.Generator().manual_seed(3))

@@ -1,0 +1,94 @@
+"""A trained model from wherever it lies: our checkpoints and runs, Hugging Face folders and hub names, GGUF files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from comt_cli import words
+from comt_cli.data.storage import first_line
+from comt_cli.errors import UserError
+from comt_cli.exchange import ACCEPTED, HUB_NAME, check_source
+from comt_cli.exchange.checkpoint import misfits, read_state, spec_in
+from comt_cli.exchange.loaded import KINDS, Loaded
+from comt_cli.models.build import model_of
+from comt_cli.tasks import Task
+
+L = TypeVar("L", bound=Loaded)
+
+
+def load(source: str | Path, kind: type[L]) -> L:
+    """Load the model at `source` onto the CPU, in the types that it was stored in.
+
+    `source` is a checkpoint file or run directory of comt; or, where `kind` takes files of other programs, a Hugging
+    Face folder, a GGUF file, or, where no such path exists, the name of a hub repository. `Loaded` itself takes models
+    of any task. Raises `UserError` that says what is there, and what was expected.
+    """
+    path, loaded = Path(source), None
+    accepted = ACCEPTED if kind.foreign else f"Give a checkpoint.pt or run directory of comt {kind.command}."
+    check_source(str(source))
+    own = path / "checkpoint.pt" if (path / "checkpoint.pt").is_file() else path
+    if kind.foreign and own is path:
+        loaded = _foreign(source)
+    if loaded is None:
+        if not own.is_file():
+            what = "model" if kind.foreign else kind.kind().partition(" ")[2]
+            said = f"{path} holds no {what}" if path.is_dir() else f"there is no {what} {source}"
+            raise UserError(said, accepted)
+        loaded = _read_own(own, kind)
+    if not isinstance(loaded, kind):
+        hint = accepted if loaded.spec is None else who_takes(loaded.spec.task)
+        raise UserError(f"{source} is {loaded.kind()}, not {kind.kind()}", hint)
+    return loaded
+
+
+def _read_own(path: Path, wanted: type[Loaded]) -> Loaded:
+    """Read a checkpoint that training wrote. Raises `UserError`."""
+    state = read_state(path)
+    spec = spec_in(state, path)
+    if wanted.command not in (None, spec.command):
+        said = f"a checkpoint of comt {spec.command}, not of {wanted.kind()} (comt {wanted.command})"
+        raise UserError(f"{path} is {said}", who_takes(spec.task))
+    model = model_of(spec)
+    if wrong := misfits(state["model"], model.state_dict()):
+        raise UserError(f"{path}: its weights do not fit its spec: {wrong}")
+    model.load_state_dict(state["model"], assign=True)
+    kind = next((kind for kind in KINDS if kind.command == spec.command), Loaded)
+    return kind.from_checkpoint(model, state, spec, path)
+
+
+def who_takes(task: Task[Any]) -> str | None:
+    """A hint: the verbs that take the trained models of a task; None where no verb does."""
+    verbs = task.verbs
+    return f"comt {words.listing(verbs)} {'take' if len(verbs) > 1 else 'takes'} it." if verbs else None
+
+
+def _foreign(source: str | Path) -> Loaded | None:
+    """A model in another program's layout; None where `source` is none. Raises `UserError`."""
+    from comt_cli.exchange.huggingface import CONFIG, HUB_FILES, read_huggingface
+
+    path, name = Path(source), str(source)
+    if path.is_dir():
+        return read_huggingface(path) if (path / CONFIG).is_file() else None
+    if path.is_file():
+        with path.open("rb") as handle:
+            is_gguf = handle.read(4) == b"GGUF"
+        if is_gguf or path.suffix == ".gguf":
+            from comt_cli.exchange.gguf import read_gguf
+
+            return read_gguf(path)
+        if path.suffix == ".safetensors":
+            raise UserError(f"{path} holds weights alone", "Give the folder, which has config.json too.")
+        return None
+    if not HUB_NAME.fullmatch(name):
+        return None
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = snapshot_download(name, allow_patterns=HUB_FILES)  # without network, the cached copy
+    except Exception as error:  # the hub's client raises its own, the HTTP library's and the system's errors
+        raise UserError(
+            f"there is no file or folder {name}, and it cannot be had from the Hugging Face hub: {first_line(error)}",
+            "Without network, give the path of a downloaded folder.",
+        ) from None
+    return read_huggingface(Path(folder), name.rpartition("/")[2])
