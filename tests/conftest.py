@@ -31,7 +31,7 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 make_torchvision_importable()
 
 import comt_cli.recipe.problems
-import comt_cli.training.speed
+import comt_cli.training.devices
 
 _parse, _parsed = comt_cli.recipe.problems.parse, {}
 
@@ -50,8 +50,8 @@ comt_cli.recipe.problems.parse = parsed_once
 # A thousand tests invoke the command line, and each would build all its commands anew, which takes 40 ms.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
 
-# To say how long runs will take, a step is timed for most of a second: here once, after one that warms up.
-comt_cli.training.speed._STEPS_SECONDS = 0.0
+# To say how long runs will take, a product is timed for a fifth of a second: here once.
+comt_cli.training.devices.MATMUL_SECONDS = 0.0
 
 # Rarely: a full collection of garbage goes through all of torch and some thousand tests, a fifth of a second each time;
 # it took a seventh of the processor's time. Tests about what is left behind collect by themselves.

@@ -221,11 +221,12 @@ def training(
     *,
     listener: Listener = ignore,
     stop: StopSignal | None = None,
+    world: World | None = None,
     dataset: Any = None,
     device: str = "cpu",
 ) -> Training:
-    """The run of `spec` below `runs`, not started."""
-    world, data = World(pick_device(device)), dataset or dataset_of(spec)
+    """The run of `spec` below `runs`, not started, in this process of a world."""
+    world, data = world or World(pick_device(device)), dataset or dataset_of(spec)
     return Training(spec, RunDirectory.of(runs, spec), data, world, listener, stop or StopSignal())
 
 

@@ -1,14 +1,14 @@
 """Estimated time of runs: before they are trained (`Estimator`), and what is left while they are (`TimeLeft`).
 
-Torch-free except where a step is measured.
+Torch-free except where a speed is measured.
 
 The time of a run is its FLOPs, evaluations included, over the FLOP/s that training reaches. These come from the first
 that is there of: the most similar finished run of this device (the same network and batch, else the same network, else
-the same kind of network, nearest in the FLOPs of a step and not far from them); a training step of the first such run,
-measured where it is small; the speed of a matrix product, of which training reaches a typical share. Of a device that
-is not here (`--plan-for`): from runs finished on such a device, else from its data sheet. Runs that are trained at once
-share the cores, or the GPUs. A table takes as long as its open runs do when each worker takes the next one as soon as
-it is free, plus the start of a worker.
+the same kind of network, nearest in the FLOPs of a step and not far from them); the speed of a matrix product, measured
+where the device's peak is not known, of which training reaches a typical share. Of a device that is not here
+(`--plan-for`): from runs finished on such a device, else from its data sheet. Runs that are trained at once share the
+cores, or the GPUs. A table takes as long as its open runs do when each worker takes the next one as soon as it is free,
+plus the start of a worker.
 """
 
 from __future__ import annotations
@@ -174,17 +174,15 @@ class Estimator:
     def _measure(self, spec: RunSpec) -> tuple[float, str]:
         import torch
 
-        from comt_cli.training import speed
+        from comt_cli.training import devices
 
-        device = torch.device(self.where.kind)
-        reached = speed.measured_step_flops(spec, device, self.threads)
-        source = "a training step measured here"
-        if reached is None:
-            precision, share = spec.settings.train.precision, spec.task.typical_share
-            reached = speed.estimated_flops_per_second(device, precision, share)
-            source = "the speed of matrix products here, and rough"
+        device, precision = torch.device(self.where.kind), spec.settings.train.precision
+        fastest = devices.peak_flops(device, precision) or devices.measured_matmul_flops(
+            device, precision, self.threads
+        )
         # On CUDA each process has a device of its own; on the CPU they share the cores.
-        return reached * (self.processes if self.where.kind == "cuda" else 1), source
+        reached = fastest * spec.task.typical_share * (self.processes if self.where.kind == "cuda" else 1)
+        return reached, "the speed of matrix products here, and rough"
 
 
 def _kind(spec: RunSpec) -> tuple[str, str, Any]:

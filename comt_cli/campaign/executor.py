@@ -36,10 +36,10 @@ from comt_cli.training.processes import (
     begin_as_worker,
     check_device,
     check_graphs,
-    check_share,
     end_process,
     is_main_process,
-    launched_by_torchrun,
+    rank_and_size,
+    share_of_batch,
 )
 from comt_cli.words import printed_lines
 
@@ -63,13 +63,13 @@ def train_on(
     nothing can be started, and with several processes what the first of them raised; `RunInterrupted` where a signal
     left something to do; `StorageError` where the disk refused."""
     _check_options(processes, device, jobs)
-    if launched_by_torchrun() and processes not in (1, int(os.environ["WORLD_SIZE"])):
+    if rank_and_size() and processes not in (1, int(os.environ["WORLD_SIZE"])):
         raise UserError(
             f"--gpus {processes}, but torchrun started {os.environ['WORLD_SIZE']} processes", "Leave --gpus out."
         )
     queue = RunQueue(specs, runs)
     with _outcomes_printed(queue):
-        if launched_by_torchrun():
+        if rank_and_size():
             train_here(queue, device)
         elif queue.open:
             check_writable(runs / BY_ID, "--runs")
@@ -91,7 +91,7 @@ def check_training(processes: int, specs: Sequence[RunSpec], device: str | None,
     `processes` and `jobs`, or of a batch or CUDA graphs that cannot be shared."""
     _check_options(processes, device, jobs)
     for spec in with_sources(specs):
-        check_share(spec.settings.train.batch_size, processes)
+        share_of_batch(spec.settings.train.batch_size, processes)
         check_graphs(spec.settings.train.captures, processes)
     if processes > 1:
         check_count(hardware(device), processes)
@@ -104,7 +104,7 @@ def _check_options(processes: int, device: str | None, jobs: int | None) -> None
             f"--jobs {jobs} with --gpus {processes}: runs on several devices are trained one after the other",
             "Leave one of the two out.",
         )
-    if jobs not in (None, 1) and launched_by_torchrun():
+    if jobs not in (None, 1) and rank_and_size():
         raise UserError(f"--jobs {jobs} under torchrun: its processes train one run together", "Leave --jobs out.")
     check_device_name(device)
 
@@ -120,7 +120,7 @@ def train_here(queue: RunQueue, device: str | None, datasets: Mapping[str, AnyDa
             display.preparing("starting PyTorch", 0, None)
         from comt_cli.campaign.inline import train_queue
 
-        if not launched_by_torchrun():  # whose other processes would wait for this one
+        if not rank_and_size():  # whose other processes would wait for this one
             check_not_stopped(stop)
         train_queue(queue, device, display, stop, datasets)
 

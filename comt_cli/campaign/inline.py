@@ -23,8 +23,8 @@ from comt_cli.training.checkpoint import check_starts
 from comt_cli.training.devices import device_name
 from comt_cli.training.events import Event, Listener, RunStarted
 from comt_cli.training.loop import Training
-from comt_cli.training.parallel import World, join_world, share_of_batch
-from comt_cli.training.processes import StopSignal
+from comt_cli.training.parallel import World, join_world
+from comt_cli.training.processes import StopSignal, share_of_batch
 
 
 def check_models(queue: RunQueue) -> None:
@@ -46,7 +46,7 @@ def train_queue(
     a run that failed; `RunInterrupted` where a signal came, and `StorageError` where something could not be written."""
     with join_world(device) as world:
         for shared in queue.every:
-            share_of_batch(shared.spec.settings.train.batch_size, world)
+            share_of_batch(shared.spec.settings.train.batch_size, world.size)
         if datasets is None:
             datasets = queue.prepare_data(display.preparing, stop)
         check_models(queue)

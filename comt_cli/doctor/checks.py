@@ -179,8 +179,7 @@ def check_precision() -> Finding:
     """bf16 works on the device that a run would take, and pays there: a product of matrices, measured."""
     import torch
 
-    from comt_cli.training.devices import pick_device
-    from comt_cli.training.speed import measured_matmul_flops
+    from comt_cli.training.devices import measured_matmul_flops, pick_device
 
     device = pick_device(None)
     half = torch.full((64, 64), 0.5, device=device, dtype=torch.bfloat16)

@@ -16,27 +16,10 @@ from torch import Tensor
 
 from comt_cli.errors import UserError
 from comt_cli.exchange.codecs import LibraryCodec
-from comt_cli.exchange.huggingface import llama_settings, load_llama
+from comt_cli.exchange.huggingface import llama_settings, load_llama, plain_llama, split
 from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.installing import install_extra
 
-OUTER = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
-}
-INNER = {
-    "attn_norm.weight": "input_layernorm.weight",
-    "ffn_norm.weight": "post_attention_layernorm.weight",
-    "attn_q.weight": "self_attn.q_proj.weight",
-    "attn_k.weight": "self_attn.k_proj.weight",
-    "attn_v.weight": "self_attn.v_proj.weight",
-    "attn_output.weight": "self_attn.o_proj.weight",
-    "ffn_gate.weight": "mlp.gate_proj.weight",
-    "ffn_up.weight": "mlp.up_proj.weight",
-    "ffn_down.weight": "mlp.down_proj.weight",
-}
-"""Names of tensors outside of blocks, and of those in a block, by llama.cpp's."""
 _CONFIG = {
     "hidden_size": "embedding_length",
     "intermediate_size": "feed_forward_length",
@@ -63,19 +46,23 @@ def read_gguf(path: Path) -> LoadedModel:
     `UserError` where the package is missing, the file is damaged, or it holds what comt does not have."""
     if importlib.util.find_spec("gguf") is None:
         raise UserError(f"{path}: reading GGUF files needs the package gguf", install_extra("gguf"))
+    import gguf
+
     metadata, tensors = _read(path)
     config = _config(metadata, tensors, str(path))
-    shape, weights = llama_settings(config, str(path))[0].shape(), {}
+    settings, vocabulary = llama_settings(config, str(path))
+    shape, weights = settings.shape(), {}
+    theirs = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, shape.layers)
+    public = {theirs.get_name(name, (".weight",)): name for name in split(plain_llama(settings, vocabulary))}
     head_width = shape.width // shape.heads
     for key in ("rope.dimension_count", "attention.key_length", "attention.value_length"):
         if (found := metadata.get(f"llama.{key}", head_width)) != head_width:
             raise UserError(f"{path}: {key} = {found} is not supported: heads are {head_width} wide")
     for name, array in tensors.items():
-        _, layer, rest = ([*name.split(".", 2), "", ""])[:3]
-        heads = {"attn_q.weight": shape.heads, "attn_k.weight": shape.kv_heads}.get(rest)
-        inner = f"model.layers.{layer}.{INNER[rest]}" if rest in INNER else name  # `load` refuses the unknown by name
+        heads = {"attn_q": shape.heads, "attn_k": shape.kv_heads}.get(name.removesuffix(".weight").rpartition(".")[2])
         tensor = torch.from_numpy(array)
-        weights[OUTER.get(name, inner)] = tensor if heads is None else _unpermuted(tensor, heads)
+        # What has no public name is refused by its own.
+        weights[public.get(name, name)] = tensor if heads is None else _unpermuted(tensor, heads)
     basename, size = metadata.get("general.basename"), metadata.get("general.size_label")
     name = f"{basename}-{size}" if basename and size else path.stem
     return load_llama(config, weights, str(path), name, _codec(metadata, str(path)))

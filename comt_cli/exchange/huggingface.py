@@ -12,18 +12,15 @@ import safetensors.torch
 import tokenizers
 import torch
 from pydantic import ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 
 from comt_cli.errors import StorageError, UserError
 from comt_cli.exchange.checkpoint import misfits, problem_of
 from comt_cli.exchange.codecs import LibraryCodec, TextCodec, tokenizer_files
-from comt_cli.exchange.loaded import LoadedModel, gated_sites, residual_name, text_network
+from comt_cli.exchange.loaded import LoadedModel, gated_sites, text_network
 from comt_cli.files import atomic_file, read_json, write_json
-from comt_cli.layers.norms import EmbeddingNorm
 from comt_cli.layers.projection import Projections
-from comt_cli.layers.residual.base import ResidualConnection
-from comt_cli.layers.residual.norm_placement import PreNorm, ScaledInit
-from comt_cli.layers.shared_values import SharedValues
+from comt_cli.layers.residual.norm_placement import ScaledInit
 from comt_cli.methods import method_from
 from comt_cli.models.build import empty_network
 from comt_cli.models.flops import parameter_count
@@ -66,6 +63,11 @@ _LLAMA_OPTIONS = {
 """Options of a configuration that change the network, and the values that ours has; absent is fine."""
 
 
+def plain_llama(settings: ModelSettings, vocabulary: int) -> Llama:
+    """A LLaMA without gates or other connections, on the meta device."""
+    return empty_network(settings, method_from({"name": "pre-ln"}).wiring(), vocabulary=vocabulary)
+
+
 def split(model: Llama) -> dict[str, Tensor]:
     """A plain model's tensors under their public names, the fused projections split by site (views, no copies)."""
     return {public: tensor for parts in _parts(model).values() for public, tensor in parts.items()}
@@ -91,23 +93,16 @@ def _parts(model: Llama) -> dict[str, dict[str, Tensor]]:
     return found
 
 
-def _refuse_inexpressible(model: Any) -> None:
+def _refuse_inexpressible(model: Llama) -> None:
     """Raise `UserError` where a model is not a plain LLaMA."""
-    reasons, modules = [], list(model.modules())
-    if sites := gated_sites(model):
-        reasons.append(f"gates at {', '.join(sites)}")
-    connections = [module for module in modules if isinstance(module, ResidualConnection)]
-    norms = [module for connection in connections for module in connection.children()]
+    plain = plain_llama(model.settings, model.vocabulary)
     # How a network started is no part of it.
-    if not all(type(connection) in (PreNorm, ScaledInit) for connection in connections):
-        reasons.append(f"the residual connection {residual_name(model)}")
-    elif not all(isinstance(norm, nn.RMSNorm) for norm in (*norms, model.final_norm)):
-        reasons.append("norms other than RMSNorm")
-    others = {EmbeddingNorm: "a normalised embedding", SharedValues: "values of earlier blocks in attention"}
-    reasons += [said for kind, said in others.items() if any(isinstance(module, kind) for module in modules)]
-    if reasons:
+    others = {type(part) for part in model.modules()} - {type(part) for part in plain.modules()} - {ScaledInit}
+    if others:
+        sites, kinds = gated_sites(model), sorted(kind.__name__ for kind in others)
+        said = f"gates at {', '.join(sites)}" if sites else f"{' and '.join(kinds)} in its network"
         hint = "Only pre-norm models without gates can be exported; the checkpoint itself loads wherever comt is."
-        raise UserError(f"Hugging Face's LLaMA cannot express {' and '.join(reasons)}", hint)
+        raise UserError(f"Hugging Face's LLaMA cannot express {said}", hint)
 
 
 def llama_config(model: Llama, context_length: int | None) -> dict[str, Any]:
@@ -191,7 +186,7 @@ def load_llama(
         # Old versions write what all recompute.
         if not public.endswith("rotary_emb.inv_freq") and not (settings.tied_embeddings and public == "lm_head.weight")
     }
-    model = empty_network(settings, method_from({"name": "pre-ln"}).wiring(), vocabulary=vocabulary)
+    model = plain_llama(settings, vocabulary)
     if wrong := misfits(given, split(model)):
         raise UserError(f"{origin}: its tensors are not those of a LLaMA of its configuration: {wrong}")
     if whole := next((key for key, tensor in given.items() if not tensor.is_floating_point()), None):
@@ -242,11 +237,9 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
     index, names = folder / INDEX, [WEIGHTS]
     if index.exists():
         weight_map = _read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict):
-            raise UserError(f"{index} has no weight_map")
-        names = sorted({str(value) for value in weight_map.values()})
-        if outside := [name for name in names if Path(name).name != name]:
-            raise UserError(f"{index} points outside its folder: {outside[0]}")
+        names = sorted({str(name) for name in weight_map.values()}) if isinstance(weight_map, dict) else []
+        if not names or any(Path(name).name != name for name in names):
+            raise UserError(f"{index} names no files, or some outside its folder")
     elif not (folder / WEIGHTS).exists():
         if pickles := sorted(path.name for path in [*folder.glob("*.bin"), *folder.glob("*.pth")]):
             message = f"{folder} holds its weights as a pickle ({pickles[0]}), which can run code when it is read"

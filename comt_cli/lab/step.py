@@ -43,6 +43,7 @@ from comt_cli.training.devices import compute_context, device_name, parameter_dt
 from comt_cli.training.objective import CAPTURED, Objective, as_one_pass, prepare_compiler
 from comt_cli.training.parallel import World
 from comt_cli.training.tasks import TaskRun, run_class
+from comt_cli.training.update import optimizer_of
 
 
 def step_cases(
@@ -186,7 +187,7 @@ class TrainedNetwork:
         self.model.to(parameter_dtype(spec.settings.train.precision))
         if run.memory_format is not None:
             self.model.to(memory_format=run.memory_format)  # type: ignore[call-overload]
-        self.optimizer = run.optimizer(self.model, spec.settings)
+        self.optimizer = optimizer_of(self.model, spec.settings.train)
 
     def form(self, kernels: Kernels | None, *, compiled: bool) -> tuple[Objective, dict[str, Choice]]:
         """The network once more, which trains the very same parameters, and the choices of its kernels."""

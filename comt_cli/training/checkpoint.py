@@ -1,5 +1,4 @@
-"""Everything that must survive a stop, in one file; resuming from it, and starting from the weights that another run
-has ended with. A kill at any moment leaves one intact checkpoint."""
+"""Everything that must survive a stop, in one file; resuming from it, and starting from another run's weights."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ from comt_cli.training.tasks import TaskRun
 
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _Seconds = Annotated[float, Field(ge=0, lt=2**63)]
-Shapes = Mapping[str, Sequence[int]]
-"""Of the tensors of a model, by their names."""
+Shapes = Mapping[str, Sequence[int]]  # of tensors, by their names
 
 
 @dataclass(config=ConfigDict(strict=True, extra="forbid"))
@@ -53,8 +51,7 @@ class Counters:
     @classmethod
     def restored(cls, progress: object, steps: int) -> Self:
         """The counters of a checkpoint of a run of `steps` steps. Raises `ValueError`."""
-        needed = {"step", "tokens", "metrics_bytes", "timings_bytes"}
-        if not isinstance(progress, dict) or not needed <= progress.keys():
+        if not isinstance(progress, dict) or not {"step", "tokens", "metrics_bytes", "timings_bytes"} <= set(progress):
             raise ValueError(f"lacks counters: {progress!r}")
         try:
             found = cls(**progress)
@@ -83,16 +80,11 @@ def full_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, 
 
 def random_states(device: torch.device) -> dict[str, Any]:
     """The state of every generator a step on `device` could draw from, as tensors and plain values."""
-    numpy_state = np.random.get_state(legacy=False)
-    assert isinstance(numpy_state, dict)
+    state: Any = np.random.get_state()
+    _, key, pos, has_gauss, gauss = state
     return {
         "python": random.getstate(),
-        "numpy": {
-            "key": numpy_state["state"]["key"].tolist(),
-            "pos": int(numpy_state["state"]["pos"]),
-            "has_gauss": int(numpy_state["has_gauss"]),
-            "gauss": float(numpy_state["gauss"]),
-        },
+        "numpy": {"key": key.tolist(), "pos": pos, "has_gauss": has_gauss, "gauss": gauss},
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
     }
@@ -110,8 +102,7 @@ def resume(path: Path, task: TaskRun[Any], optimizer: torch.optim.Optimizer) -> 
     anew = f"Delete {path} so that the run starts over; or --fresh trains all runs of the command anew."
     if path.with_name("result.json").exists():
         anew = "The weights that the run ended with are lost: --fresh trains it anew."
-    # Not onto the device: beside the model it would take as much room again. A GPU reads its shard straight from the
-    # file; on the CPU the optimiser would keep using the file's own pages.
+    # Not onto the device, where it would take as much room again; on the CPU the optimiser would keep the file's pages.
     state, counters = _read_own(path, spec, anew, mapped=world.device.type == "cuda")
     step = world.broadcast(counters.step)
     if counters.step != step:
@@ -195,9 +186,8 @@ def _naming(path: Path, part: str, hint: str) -> Iterator[None]:
 
 
 # ---- starting from another run
-# Every tensor of the started model is loaded, or lies in a part that is `new`; every tensor of the source is taken, or
-# lies in a part that is dropped (`drop`). Nothing is skipped silently: a model that was meant to be pre-trained and is
-# not would train all the same.
+# Every tensor of the started model is loaded or in a part that is `new`; every tensor of the source is taken or in a
+# part that is dropped (`drop`). Nothing is skipped silently.
 
 
 def check_starts(specs: Iterable[RunSpec]) -> None:
@@ -266,14 +256,9 @@ def _unfitting(start: RunStart, own: Shapes, source: Shapes) -> Iterator[str]:
                 yield f"{key} names {part}, and {whose} has no such part"
     wanted = {name: list(shape) for name, shape in own.items() if not _is_in(name, start.new)}
     given = {name: list(shape) for name, shape in source.items() if not _is_in(name, start.drop)}
-    for name, shape in wanted.items():
-        if name not in given:
-            yield f"{name} {shape} is not in the source"
-        elif given[name] != shape:
-            yield f"{name} is {given[name]} in the source, and {shape} in the model"
-    for name, shape in given.items():
-        if name not in wanted:
-            yield f"{name} {shape} of the source has no place in the model"
+    for name in wanted | given:
+        if wanted.get(name) != given.get(name):
+            yield f"{name} is {given.get(name, 'not')} in the source, and {wanted.get(name, 'not')} in the model"
 
 
 def _is_in(name: str, parts: Iterable[str]) -> bool:

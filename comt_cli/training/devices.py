@@ -13,6 +13,7 @@ import ctypes
 import os
 import resource
 import sys
+import time
 
 import torch
 
@@ -21,6 +22,8 @@ from comt_cli.kernels import products
 from comt_cli.kernels.processors import processor_name
 from comt_cli.recipe.settings import Precision
 from comt_cli.training.hardware import CHIPS, chip_of, too_few
+
+MATMUL_SECONDS = 0.2
 
 
 def pick_device(name: str | None, local_rank: int = 0) -> torch.device:
@@ -34,9 +37,8 @@ def pick_device(name: str | None, local_rank: int = 0) -> torch.device:
     except RuntimeError:
         raise no_such from None
     if device.type == "cuda":
-        count = torch.cuda.device_count()
         index = device.index if device.index is not None else local_rank
-        if not torch.cuda.is_available() or index >= count:
+        if index >= (count := torch.cuda.device_count()):
             raise too_few(f"--device {name}", count)
         # cuDNN convolves fp32 in TF32 (10 bits of mantissa) unless told not to; products do not. Not through the newer
         # `cudnn.conv.fp32_precision`: after it, to read this flag is an error, and torch.compile reads it.
@@ -63,6 +65,23 @@ def peak_flops(device: torch.device, precision: str) -> float | None:
         return None
     chip = chip_of(torch.cuda.get_device_name(device))
     return CHIPS[chip].bf16_flops if chip is not None else None
+
+
+def measured_matmul_flops(device: torch.device, precision: str, threads: int | None = None) -> float:
+    """FLOP/s of a 1024 x 1024 x 1024 product in the precision that does the work, on a CPU by so many threads (None:
+    as many as torch uses); the best of a few."""
+    size, before = 1024, torch.get_num_threads()
+    a = torch.ones(size, size, device=device, dtype=torch.float32 if precision == "fp32" else torch.bfloat16)
+    taken: list[float] = []
+    torch.set_num_threads(threads or before)
+    deadline = time.perf_counter() + MATMUL_SECONDS
+    while not taken or time.perf_counter() <= deadline:
+        start = time.perf_counter()
+        a @ a
+        synchronise(device)
+        taken.append(time.perf_counter() - start)
+    torch.set_num_threads(before)
+    return 2 * size**3 / min(taken)
 
 
 def peak_memory_bytes(device: torch.device) -> int:
@@ -94,8 +113,7 @@ def prepare_process(device: torch.device, *, deterministic: bool = True) -> None
         torch.cuda.set_device(device)  # for libraries that launch on the current one
         # cuBLAS reads it once in a process, before its first product: a deterministic run may follow one that is not.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        # Bit-exact resume needs it. It also binds cuDNN, whose attention and quickest convolutions it forbids, and the
-        # compiler. Another run of this process may have set it otherwise.
+        # Bit-exact resume needs it; it forbids cuDNN's attention and quickest convolutions.
         torch.use_deterministic_algorithms(deterministic)
         # What is allocated is written before it is read; filling it with NaN first would cost a pass over every tensor.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -1,5 +1,5 @@
-"""Base of runs of encoder-decoders: the likelihood that is minimised and evaluated, and the texts that beam search
-makes of a split's sources, which an evaluation that was stopped does not make twice."""
+"""Base of runs of encoder-decoders: the likelihood that is minimised and evaluated, and the texts of beam search, which
+an evaluation that was stopped does not make twice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.scoring.metrics import Score
 from comt_cli.tasks.settings.translation import DecoderTrainSettings
 from comt_cli.training.devices import compute_context
-from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, mean_over
+from comt_cli.training.evaluation import Evaluation, mean_over, perplexity
 from comt_cli.training.objective import Objective, SummedLoss
 from comt_cli.training.tasks import TextRun
 
@@ -35,13 +35,10 @@ class EncoderDecoderRun(TextRun[B]):
 
     def objective_of(self, model: EncoderDecoder) -> Objective:
         assert isinstance(self.settings, DecoderTrainSettings)
-        smoothing = spread(self.settings.label_smoothing, model)
+        # tensor2tensor's: the target has 1 - e, and each of the other words e / (V - 1); torch spreads e over all V.
+        smoothing = self.settings.label_smoothing * model.vocabulary / (model.vocabulary - 1)
         self.likelihood = SummedLoss(model, self.settings.kernels, smoothing)
         return self.likelihood
-
-    @abstractmethod
-    def arrays(self, batch: B) -> tuple[NDArray[Any], ...]:
-        """The source, what the decoder reads, and its targets."""
 
     @abstractmethod
     def numbers(self, split: Split[B], batch: B) -> NDArray[np.int64]:
@@ -83,18 +80,18 @@ class EncoderDecoderRun(TextRun[B]):
         extent = {"tokens": tokens, self.counted: len(numbers)}
         if not math.isfinite(loss):
             return Evaluation(loss, dict.fromkeys(("target_perplexity", *self.scored(name))), extent)
-        perplexity = {"target_perplexity": finite(bounded_exp(loss))}
+        metrics: dict[str, float | None] = {"target_perplexity": perplexity(loss)}
         self.world.barrier()  # all texts are written
         texts = transcript.texts(numbers)
         self.world.barrier()  # all are read
         if texts is None:
-            return Evaluation(loss, {**perplexity, **dict.fromkeys(self.scored(name))}, extent)
+            return Evaluation(loss, metrics | dict.fromkeys(self.scored(name)), extent)
         if self.world.is_main:
             transcript.finish(texts)
         scores = self.scores(name, numbers, texts)
         found = {key: score for key, score in scores.items() if not isinstance(score, str)}
         missing = {key: score for key, score in scores.items() if isinstance(score, str)}
-        metrics = {**perplexity, **{key: found[key].value if key in found else None for key in scores}}
+        metrics |= {key: found[key].value if key in found else None for key in scores}
         return Evaluation(loss, metrics, extent, {key: score.signature for key, score in found.items()}, missing)
 
     def _decoded(self, batches: Iterable[B], split: Split[B], transcript: Transcript) -> Iterable[tuple[Tensor, ...]]:
@@ -121,9 +118,3 @@ class EncoderDecoderRun(TextRun[B]):
         except NotFinite:
             return None
         return [tokenizer.decode(each[0].tokens) for each in found]
-
-
-def spread(smoothing: float, model: EncoderDecoder) -> float:
-    """Label smoothing in torch's convention, which spreads it over all of the vocabulary, for tensor2tensor's: there
-    the target has 1 - `smoothing`, and each of the other words `smoothing` / (V - 1)."""
-    return smoothing * model.vocabulary / (model.vocabulary - 1)

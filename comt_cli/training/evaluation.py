@@ -1,4 +1,4 @@
-"""Results of an evaluation, and its sums over batches and processes."""
+"""Evaluations: their results, and sums over batches and processes."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class Evaluation:
         return {key: value for key, value in {**said, "remark": self.remark}.items() if value}
 
 
-def bounded_exp(value: float) -> float:
-    """exp, infinite where a float cannot hold it."""
-    return math.exp(value) if value < 700 else math.inf
-
-
 def finite(value: float) -> float | None:
     """The value, or None where JSON has no number for it."""
     return value if math.isfinite(value) else None
+
+
+def perplexity(loss: float) -> float | None:
+    """exp of a loss in nats; None where a float cannot hold it."""
+    return math.exp(loss) if loss < 700 else None
 
 
 @torch.no_grad()

@@ -1,5 +1,4 @@
-"""The loop: one run from its first step, or from where it was stopped, to its result, to which later metrics are
-added."""
+"""The loop: one run from its first step, or from where it was stopped, to its result; later metrics for the result."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, get_args
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -20,34 +19,22 @@ from comt_cli.commit import git_commit
 from comt_cli.data.split import Split
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.files import write_json
-from comt_cli.kernels.choice import TUNE, Choice, Op, summary
+from comt_cli.kernels.choice import Choice
 from comt_cli.runs.directory import BeingTrained, RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.base import AnyDataset
-from comt_cli.training.checkpoint import Counters, load_start, load_weights, resume
+from comt_cli.training.checkpoint import load_start, load_weights, resume
 from comt_cli.training.devices import device_name, peak_memory_bytes, prepare_process
 from comt_cli.training.evaluation import Evaluation, finite
 from comt_cli.training.events import Evaluating, Listener, Note, RunStarted, StepReport, ignore
-from comt_cli.training.optimisation import learning_rate
-from comt_cli.training.parallel import World, distribute, share_of_batch
-from comt_cli.training.processes import StopSignal, check_graphs
-from comt_cli.training.record import RunWriter
-from comt_cli.training.speed import Clock, mfu
+from comt_cli.training.parallel import World, distribute
+from comt_cli.training.processes import StopSignal, check_graphs, share_of_batch
+from comt_cli.training.record import Clock, RunWriter, mfu
 from comt_cli.training.tasks import run_class
-from comt_cli.training.update import Update, Updater, all_finite
+from comt_cli.training.update import Update, Updater, all_finite, learning_rate, optimizer_of
 
 ASK_EVERY = 8
 """Steps after which several processes ask each other whether one was asked to stop, which waits for the device."""
-
-
-class Due(NamedTuple):
-    """Actions due at the end of a step, in this order."""
-
-    log: bool
-    observe: bool
-    keep: bool
-    save: bool
-    evaluate: bool
 
 
 class Training:
@@ -67,24 +54,19 @@ class Training:
         self.world, self.listener, self.stop = world, listener, stop
         self.task = run_class(spec.task)(spec, dataset, world)
         self.settings = self.task.settings
-        self.local_rows = share_of_batch(self.settings.batch_size, world)
+        self.local_rows = share_of_batch(self.settings.batch_size, world.size)
         check_graphs(self.settings.captures, world.size)
-        self.counters = Counters()
         self.outputs = directory.path / "outputs"
-        self.saved_step = 0
         self.began = False
-        # Whether the weights of the last step are those that the run ends with.
         self._ends_with_last = self.settings.select != "best" and not self.settings.averaged_steps
-        self._evaluation_rows = (
-            self.settings.evaluation_batch_size or self.task.evaluation_rows or self.task.rows_at_once
-        )
+        rows = self.settings.evaluation_batch_size, self.task.evaluation_rows, self.task.rows_at_once
+        self._evaluation_rows = next(filter(None, rows))
 
     def run(self) -> dict[str, Any]:
         """Train, or resume training, until the last step, a stop signal, or a loss that is not finite. Returns
         `result.json`'s content. Raises `RunInterrupted` (the state is saved), `BeingTrained` (in all processes of this
         one's world), `UserError`, `StorageError` (the last checkpoint is intact)."""
         with contextlib.ExitStack() as resources:
-            # Another process may have finished the run since the table was looked through.
             finished = self.world.broadcast(self._take(resources) if self.world.is_main else None)
             if isinstance(finished, BeingTrained):
                 raise finished
@@ -102,7 +84,7 @@ class Training:
             raise UserError(f"{name} is not the data any more that {self.directory.shown} was planned with", hint)
 
     def _take(self, resources: contextlib.ExitStack) -> dict[str, Any] | BeingTrained | None:
-        """Take the run's lock, or return what forbids it; then its result, if there is one."""
+        """Take the run's lock, or return what forbids it; then its result, if another process has finished it since."""
         try:
             resources.enter_context(self.directory.lock())
         except BeingTrained as refused:
@@ -129,9 +111,13 @@ class Training:
         task = self.task
         task.build()
         self.model = task.model
-        kernels = {**self._use_kernels(), **task.loss_kernels()}
+        kernels = task.use_kernels()
+        if self.settings.kernels == "fused":
+            for op, choice in kernels.items():
+                if not choice.fused:
+                    self._note(f"train.kernels: fused, but {op} cannot be: {choice.reason}")
         task.place()
-        self.optimizer = task.optimizer(task.model, self.spec.settings)
+        self.optimizer = optimizer_of(task.model, self.settings)
         self.counters = resume(self.directory.checkpoint_file, task, self.optimizer)
         self.saved_step = self.counters.step
         return kernels
@@ -158,82 +144,66 @@ class Training:
             if refused := self.updater.warm_up(sorted({rows, self.local_rows % rows} - {0}), evaluated):
                 self._note(f"{refused}; the run goes on without CUDA graphs")
         listener = self.listener  # not `self._note`: a reference cycle would keep the data's files open
-        self.writer = RunWriter(
-            task, self.directory, self.counters, resources, lambda text: listener(Note(text)), kernels
-        )
+        warn = lambda text: listener(Note(text))  # noqa: E731
+        self.writer = RunWriter(task, self.directory, self.counters, resources, warn, kernels)
         self.clock = Clock(self.world.device, self.counters, self.spec)
         if changed := self.writer.environment.get("differs"):
-            self._note(
-                f"this run was begun under something else ({', '.join(changed)}): it will not end to the bit as one "
-                "never stopped"
-            )
+            begun = f"this run was begun under something else ({', '.join(changed)})"
+            self._note(f"{begun}: it will not end to the bit as one never stopped")
         if caution := task.caution(self.local_rows):
             self._note(caution)
-
-    def _use_kernels(self) -> dict[str, Choice]:
-        """Switch the model's operations as `train.kernels` says, and return the choices."""
-        choices = self.task.use_kernels()
-        if self.settings.kernels == "auto" and self.world.device.type == "cuda" and choices:
-            said = summary(choices, compiled=self.settings.compile)
-            is_measured = any(op in get_args(Op) for op in choices) and TUNE not in said
-            self._note(f"train.kernels: auto: {said}{f'; {TUNE} measures anew' if is_measured else ''}")
-        if self.settings.kernels == "fused":
-            for reason in dict.fromkeys(choice.reason for choice in choices.values() if not choice.fused):
-                ops = ", ".join(op for op, choice in choices.items() if not choice.fused and choice.reason == reason)
-                self._note(f"train.kernels: fused, but {ops} cannot be: {reason}")
-        return choices
 
     def _train(self) -> dict[str, Any]:
         settings, counters = self.settings, self.counters
         self.listener(RunStarted(counters.step))
         self.began = True
         unseen: list[tuple[Tensor, int, int]] = []
-        if self.due(counters.step).evaluate:  # a step is saved before it is evaluated
+        if "evaluate" in self.due(counters.step):  # a step is saved before it is evaluated
             self._validate()
         with self.task.train_batches(self.task.rows_at_once, counters.step) as batches:
             self.clock.start(batches.waited_seconds)
             for micro_batches in batches:
                 total, due = batches.targets(counters.step), self.due(counters.step + 1)
-                update = self.updater.step(
-                    micro_batches, total, counters.step, wants_norm=due.log, wants_observed=due.observe
-                )
+                wants = {"wants_norm": "log" in due, "wants_observed": "observe" in due}
+                update = self.updater.step(micro_batches, total, counters.step, **wants)
                 counters.step += 1
                 counters.tokens += total
                 unseen.append((update.loss, counters.step, counters.tokens))
-                is_last = counters.step == settings.steps
-                asked = due.log or due.save or counters.step % ASK_EVERY == 0
-                stops = self._is_stopped(asked=asked) and not is_last
-                if any(due) or stops:
+                asked = not due.isdisjoint(("log", "save")) or counters.step % ASK_EVERY == 0
+                if self._is_stopped(asked=asked) and counters.step < settings.steps:
+                    due.add("stop")
+                if due:
                     self.clock.lap(batches.waited_seconds)
                     if not all_finite(unseen, counters):
                         return self._diverged()
-                if due.log:
+                if "log" in due:
                     self._log(update)
                 if update.observed_norms is not None:
                     self.writer.gradients(update.observed_norms)
-                if due.keep:  # before the step is saved: a run that resumes there has no more of it
+                if "keep" in due:  # before the step is saved: a run that resumes there has no more of it
                     self.writer.weights(self.directory.weights_file(counters.step))
-                if stops:
+                if "stop" in due:
                     self._interrupt()
-                if due.save:
-                    self._save(final=is_last)
-                if due.evaluate:
+                if "save" in due:
+                    self._save(final=counters.step == settings.steps)
+                if "evaluate" in due:
                     self._validate()
-                if due.keep or due.save or due.evaluate:  # what is not timed
+                if not due.isdisjoint(("keep", "save", "evaluate")):  # what is not timed
                     self.clock.start(batches.waited_seconds)
         return self._finish()
 
-    def due(self, step: int) -> Due:
+    def due(self, step: int) -> set[str]:
         """Actions due at the end of `step`, counted from 1. The evaluation of the last is `_finish`'s."""
-        settings, steps, norms_every = self.settings, self.settings.steps, self.task.norms_every
-        every = settings.evaluate_every
-        return Due(
-            log=step % settings.log_every == 0 or step in (1, steps),
-            observe=norms_every is not None and (step % norms_every == 0 or step == 1),
-            keep=step in settings.averaged_steps or settings.keeps(step),
-            save=step % settings.save_every == 0 or step == steps,
-            evaluate=every is not None and step % every == 0 and step not in (0, steps),
-        )
+        settings, steps, first = self.settings, self.settings.steps, step == 1
+        norms_every, evaluate_every = self.task.norms_every, settings.evaluate_every
+        is_due = {
+            "log": step % settings.log_every == 0 or first or step == steps,
+            "observe": norms_every is not None and (step % norms_every == 0 or first),
+            "keep": step in settings.averaged_steps or settings.keeps(step),
+            "save": step % settings.save_every == 0 or step == steps,
+            "evaluate": evaluate_every is not None and step % evaluate_every == 0 and step not in (0, steps),
+        }
+        return {action for action, is_it in is_due.items() if is_it}
 
     def _note(self, text: str) -> None:
         self.listener(Note(text))
@@ -247,10 +217,9 @@ class Training:
 
     def _interrupt(self) -> NoReturn:
         """End the run, after saving the step at hand."""
-        step = self.counters.step
+        step, said = self.counters.step, "; everything is saved"
         if self.saved_step != step:
             self._save(final=False)
-        said = "; everything is saved"
         if self.saved_step != step:
             kept = f"the checkpoint of step {self.saved_step} stays" if self.saved_step else "nothing was saved before"
             said = f", whose weights are not finite and were not saved; {kept}"
@@ -381,26 +350,22 @@ def merge(
     """Add to `result`, in place, what evaluations by split have and it lacks. Returns the keys of that, a phrase for
     each value that is off by more than `tolerance`, and the largest part of itself that one is off by. What `scores`
     samples, in per cent, may also be off by one sample: of two equally probable answers either is given."""
-    added: list[str] = []
-    differing: list[str] = []
-    largest = 0.0
+    added, differing, largest = [], [], 0.0
     for split, each in found.items():
-        begins, told = "", result
-        if split != "validation":
-            begins, told = f"{split}_", result.setdefault(f"{split}_evaluation", dict(each.extent))
+        begins = "" if split == "validation" else f"{split}_"
+        told = result.setdefault(f"{split}_evaluation", dict(each.extent)) if begins else result
         samples = each.extent["samples"]
         if (were := result.get(f"{begins}evaluation", {}).get("samples", samples)) != samples:
             differing.append(f"{begins}samples were {were:,} and are {samples:,}")
-        for key, value in {"loss": finite(each.loss), **each.metrics}.items():
-            before = result.get(begins + key)
-            if value is None:  # it needs what is not here, or is not finite
-                continue
+        known = {key: value for key, value in {"loss": finite(each.loss), **each.metrics}.items() if value is not None}
+        for key, value in known.items():
+            before = result.setdefault(begins + key)
             if before is None:
                 result[begins + key] = value
                 added.append(begins + key)
                 if key in each.signatures:
                     told.setdefault("signature", each.signed["signature"])
-                    told["signatures"] = {**told.get("signatures", {}), key: each.signatures[key]}
+                    told.setdefault("signatures", {})[key] = each.signatures[key]
                 told.get("missing", {}).pop(key, None)
                 continue
             largest = max(largest, abs(value - before) / max(abs(before), 1e-9))

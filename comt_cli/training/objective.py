@@ -84,10 +84,7 @@ class Objective(nn.Module, ABC):
     model: nn.Module
 
     def __init__(self, smoothing: float = 0.0) -> None:
-        """Raises `ValueError` unless 0 <= smoothing < 1."""
         super().__init__()
-        if not 0 <= smoothing < 1:
-            raise ValueError(f"label smoothing is in [0, 1), got {smoothing}")
         self._smoothing = smoothing
 
     @property

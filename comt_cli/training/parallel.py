@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import faulthandler
 import inspect
 import math
 import os
@@ -30,7 +29,7 @@ from comt_cli.models.base import Model
 from comt_cli.models.build import materialise
 from comt_cli.training.devices import pick_device
 from comt_cli.training.objective import Objective, prepare_compiler
-from comt_cli.training.processes import check_device, check_share, rank_and_size
+from comt_cli.training.processes import check_device, rank_and_size
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -82,22 +81,18 @@ class World:
 def join_world(device_name: str | None) -> Iterator[World]:
     """This process's `World`, from the launcher's environment variables; a world of one without them.
 
-    A group that was left is kept, with its store, until the interpreter ends: its destructor, run with Python's lock
-    held, may wait for gloo's thread, which waits for the lock. A process therefore joins others only once.
+    A group that was left is kept until the interpreter ends: its destructor, run with Python's lock held, may wait for
+    gloo's thread, which waits for the lock. A process therefore joins others only once.
     """
     launched = rank_and_size()
     if launched is None:
         yield World(pick_device(device_name))
         return
     rank, size = launched
-    if size > 1 and _joined:
-        raise RuntimeError("this process has joined others before: their store would answer with what is past")
     check_device(device_name, size)
     device = pick_device(device_name, int(os.environ.get("LOCAL_RANK", rank)))
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if not faulthandler.is_enabled():  # a fault in native code prints every thread's stack, in whichever process
-        faulthandler.enable(file=2)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=datetime.timedelta(minutes=30))
     group = dist.group.WORLD
@@ -109,12 +104,6 @@ def join_world(device_name: str | None) -> Iterator[World]:
         world.barrier()  # the first process serves the group's store: no process leaves before all have ended
     finally:
         dist.destroy_process_group()
-
-
-def share_of_batch(batch_size: int, world: World) -> int:
-    """Rows of the global batch that each process takes. Raises `UserError` where the batch does not divide evenly."""
-    check_share(batch_size, world.size)
-    return batch_size // world.size
 
 
 # ---- sharded models

@@ -36,11 +36,6 @@ def rank_and_size() -> tuple[int, int] | None:
     return int(rank), int(size)
 
 
-def launched_by_torchrun() -> bool:
-    """Whether a launcher has already started one process per device. Raises as `rank_and_size`."""
-    return rank_and_size() is not None
-
-
 def is_main_process() -> bool:
     """Whether this process prints and writes tables: it was started by hand, or is the first of torchrun's."""
     return (rank_and_size() or (0, 1))[0] == 0
@@ -55,13 +50,14 @@ def check_device(device_name: str | None, processes: int) -> None:
         )
 
 
-def check_share(batch_size: int, processes: int) -> None:
-    """Every process takes as many rows of a batch. Raises `UserError` where the batch does not divide evenly."""
+def share_of_batch(batch_size: int, processes: int) -> int:
+    """Rows of the global batch that each process takes. Raises `UserError` where the batch does not divide evenly."""
     if batch_size % processes:
         raise UserError(
             f"a batch of {batch_size} rows cannot be shared evenly by {processes} processes",
             "Choose --gpus so that it divides train.batch_size, which stays as the recipe says.",
         )
+    return batch_size // processes
 
 
 def check_graphs(captures: bool | str, processes: int) -> None:
@@ -88,16 +84,15 @@ def environment_variable(name: str, value: str) -> Iterator[None]:
 
 
 class StopSignal:
-    """While this context is open, a signal of `SIGNALS` sets `number` instead of ending the process.
+    """While it is open, a signal of `SIGNALS` sets `number` instead of ending the process.
 
     SIGHUP comes when a terminal is closed; ignored under nohup, it stays so. Slurm sends SIGUSR2 before a job's time is
-    over; the system sends SIGXCPU every second once the processor time of `ulimit -St` is used up: it is ignored from
-    then on, so that tables are written. A second signal gets the treatment it had before, so that nobody is kept
-    waiting by a step that hangs; one that comes at once is the first one's echo: a terminal signals every process, and
-    a launcher passes on what it receives. `announce(again)` is called in the handler, with True at the second signal.
+    over. A second signal gets the treatment it had before, so that nobody is kept waiting by a step that hangs; one
+    that comes at once is the first one's echo: a terminal signals every process, and a launcher passes on what it
+    receives. `announce(again)` is called in the handler, with True at the second signal.
     """
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP, signal.SIGXCPU)
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP)
     ECHO_SECONDS = 1.0
 
     def __init__(self, announce: Callable[[bool], None] = lambda _: None) -> None:
@@ -105,7 +100,6 @@ class StopSignal:
         self._announce = announce
         self._since = 0.0
         self._before: dict[int, Any] = {}
-        self._is_out_of_time = False
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -116,23 +110,19 @@ class StopSignal:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            ends = number == signal.SIGXCPU and self._is_out_of_time and handler == signal.SIG_DFL
-            signal.signal(number, signal.SIG_IGN if ends else handler)
+            signal.signal(number, handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        self._is_out_of_time |= number == signal.SIGXCPU
         if self.number is None:
             self.number, self._since = number, time.monotonic()
             self._announce(False)
-        elif self._is_second(number):
+        elif self._is_no_echo():
             self._announce(True)
-            for other, handler in self._before.items():
-                signal.signal(other, handler)
+            self.__exit__()
             signal.raise_signal(number)
 
-    def _is_second(self, number: int) -> bool:
-        """Whether a signal after the first is no echo of it."""
-        return number != signal.SIGXCPU and time.monotonic() - self._since > self.ECHO_SECONDS
+    def _is_no_echo(self) -> bool:
+        return time.monotonic() - self._since > self.ECHO_SECONDS
 
 
 class PassedOnSignal(StopSignal):
@@ -148,7 +138,7 @@ class PassedOnSignal(StopSignal):
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         here = [child for child in self._children() if child.is_alive()]
-        if here and self.number is not None and not self.has_killed and self._is_second(number):
+        if here and self.number is not None and not self.has_killed and self._is_no_echo():
             self.has_killed, self._since = True, time.monotonic()
             self._announce(True)
             for child in here:

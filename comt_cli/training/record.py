@@ -1,4 +1,4 @@
-"""Files of a run that its main process writes: its environment, lines of logged steps, checkpoints, its result."""
+"""The files of a run, which its main process writes: environment, logged steps, checkpoints, result; and its speed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import io
 import json
 import os
 import platform
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -27,11 +28,11 @@ from comt_cli.kernels.measurements import tiles_text
 from comt_cli.kernels.triton.tiles import TILES
 from comt_cli.models.accounting import cost_of, total_flops
 from comt_cli.runs.directory import NUMERICS, PYTORCH, RunDirectory, read_lines
+from comt_cli.runs.plan import RunSpec
 from comt_cli.training.checkpoint import Counters, full_optimizer_state, random_states
-from comt_cli.training.devices import device_name, peak_memory_bytes
+from comt_cli.training.devices import device_name, peak_flops, peak_memory_bytes, synchronise
 from comt_cli.training.evaluation import Evaluation, finite
-from comt_cli.training.parallel import full_tensors, local_tensor
-from comt_cli.training.speed import Clock, counted, mfu
+from comt_cli.training.parallel import World, full_tensors, local_tensor
 from comt_cli.training.tasks import TaskRun
 from comt_cli.training.trackers import Trackers, trackers_in_use
 
@@ -155,6 +156,47 @@ def _recorded(start: dict[str, Any], key: str) -> Any:
     return {op for op, choice in found.items() if str(choice).startswith("fused")} if isinstance(found, dict) else set()
 
 
+class Clock:
+    """Adds the time of steps to a run's counters. `rate` is what the task counts (`Task.counts_targets`) per second
+    over all devices in the steps before the last lap, `waiting_share` the part of that spent waiting for data."""
+
+    def __init__(self, device: torch.device, counters: Counters, spec: RunSpec) -> None:
+        self.rate = self.waiting_share = 0.0
+        self._device, self._counters, self._spec = device, counters, spec
+
+    def start(self, waited: float) -> None:
+        """From here on steps are timed; `waited` are the seconds that the loader has cost so far."""
+        self._time, self._waited = time.perf_counter(), waited
+        self._step, self._tokens = self._counters.step, self._counters.tokens
+
+    def lap(self, waited: float) -> None:
+        """Wait for the device, add what went by since the last `start` or `lap`, and time the next steps."""
+        synchronise(self._device)
+        counters = self._counters
+        seconds, waiting, steps = time.perf_counter() - self._time, waited - self._waited, counters.step - self._step
+        counters.seconds += seconds
+        counters.waiting_seconds += waiting
+        counters.timed_steps += steps
+        self.rate = counted(self._spec, steps, counters.tokens - self._tokens) / max(seconds, 1e-9)
+        self.waiting_share = waiting / max(seconds, 1e-9)
+        self.start(waited)
+
+
+def counted(spec: RunSpec, steps: int, targets: int) -> int:
+    """Number of units that speeds count in so many steps of a run, which had so many targets, on all devices."""
+    if spec.task.counts_targets:
+        return targets
+    return steps * spec.settings.train.batch_size * spec.task.positions(spec.settings)
+
+
+def mfu(spec: RunSpec, world: World, per_second: float) -> float | None:
+    """Model FLOP/s, at a speed as `Clock` counts it, over the peak of all devices, None where the peak is not known."""
+    peak = peak_flops(world.device, spec.settings.train.precision)
+    if peak is None:
+        return None
+    return per_second * cost_of(spec).flops_per_row / spec.task.positions(spec.settings) / (peak * world.size)
+
+
 class RunWriter:
     """Opens the files of a run that resumes from `counters`, and drops later lines. `environment` is that of this
     start; {} where nothing is written."""
@@ -171,30 +213,29 @@ class RunWriter:
         self._task, self._directory, self._counters = task, directory, counters
         self._world = world = task.world
         self._unit = task.spec.task.unit
+        self._named = {"spec": task.spec.model_dump(mode="json"), "id": task.spec.id}
         self._observed = list(task.observed()) if task.norms_every is not None else []
         self.environment: dict[str, Any] = {}
-        files = {"metrics": directory.metrics_file, "timings": directory.timings_file}
-        if self._observed:
-            files["gradients"] = directory.gradients_file
         self._logs: dict[str, LineLog] = {}
         if world.is_main:
-            for name, file in files.items():
+            for name in ("metrics", "timings", "gradients") if self._observed else ("metrics", "timings"):
+                file = getattr(directory, f"{name}_file")
                 self._logs[name] = LineLog(file, getattr(counters, f"{name}_bytes"))
                 resources.callback(self._logs[name].close)
             for leftover in directory.path.glob(".*.tmp"):  # of a process that was killed while saving
                 leftover.unlink(missing_ok=True)
             self.environment = record_environment(directory, task, counters.step, kernels)
         names = trackers_in_use() if world.is_main else []
-        self._trackers = resources.enter_context(Trackers(names, task.spec, directory.path, counters.step, warn))
+        self._trackers = Trackers(names, task.spec, directory.path, counters.step, warn)
+        resources.push(self._trackers.close)
 
     def step(self, loss: float, rate: float, norm: Tensor | None, clock: Clock) -> None:
         """A logged step: its loss, learning rate and gradient norm, and how fast it went."""
         if not self._world.is_main:
             return
         counters = self._counters
-        norm_value = None if norm is None else finite(float(norm))
         line: dict[str, Any] = {"step": counters.step, self._unit.name: counters.tokens, "loss": loss}
-        line |= {"learning_rate": rate, "gradient_norm": norm_value}
+        line |= {"learning_rate": rate, "gradient_norm": None if norm is None else finite(float(norm))}
         timing: dict[str, Any] = {"step": counters.step, "seconds": round(counters.seconds, 4)}
         timing |= {self._unit.per_second: round(clock.rate, 1), "waiting_share": round(clock.waiting_share, 5)}
         self._logs["metrics"].append(line)
@@ -225,26 +266,22 @@ class RunWriter:
         counters, is_main = self._counters, self._world.is_main
         for name, log in self._logs.items():
             setattr(counters, f"{name}_bytes", log.durable_length())
-        self._trackers.flush()  # before it is saved: a run that resumes here does not log these steps again
         # First of all: asking a sharded model for its state shards again what an evaluation has left gathered.
         weights = full_tensors(task.model.state_dict(), keep=is_main)
-        # None for a finished run.
         state = None if optimizer is None else full_optimizer_state(task.model, optimizer, keep=is_main)
         if is_main:
-            named = {"spec": task.spec.model_dump(mode="json"), "id": task.spec.id, **task.checkpoint_parts()}
-            random = random_states(self._world.device)
-            state_of_run = {**named, "model": weights, "optimizer": state, "progress": vars(counters), "random": random}
-            write_state(self._directory.checkpoint_file, state_of_run)
+            progress = {"progress": vars(counters), "random": random_states(self._world.device)}
+            saved = {**self._named, **task.checkpoint_parts(), "model": weights, "optimizer": state, **progress}
+            write_state(self._directory.checkpoint_file, saved)
             self._directory.keep_best(counters.best_step)
         self._world.barrier()
         return True
 
     def weights(self, path: Path) -> None:
         """Save the weights of the step at hand alone, for `load_weights`, and wait until they are."""
-        spec, weights = self._task.spec, full_tensors(self._task.model.state_dict(), keep=self._world.is_main)
+        weights = full_tensors(self._task.model.state_dict(), keep=self._world.is_main)
         if self._world.is_main:
-            step = self._counters.step
-            write_state(path, {"spec": spec.model_dump(mode="json"), "id": spec.id, "step": step, "model": weights})
+            write_state(path, {**self._named, "step": self._counters.step, "model": weights})
         self._world.barrier()
 
     def result(self, result: dict[str, Any]) -> dict[str, Any]:
@@ -265,14 +302,13 @@ class RunWriter:
     def done(self, evaluation: Evaluation, rows: int) -> dict[str, Any]:
         """Result of a run that reached its last step; `rows` are those of one batch of one process in evaluations."""
         settings, counters = self._task.settings, self._counters
-        best: dict[str, Any] = {"chosen_step": counters.best_step} if settings.select == "best" else {}
-        chosen = {"averaged_steps": list(settings.averaged_steps)} if settings.averaged_steps else best
         return {
             "state": "done",
             **self._common(),
             "train_loss": counters.last_finite_loss,
             **{"loss": evaluation.loss, **evaluation.metrics, **evaluation.signed},
-            **chosen,
+            **({"averaged_steps": list(settings.averaged_steps)} if settings.averaged_steps else {}),
+            **({"chosen_step": counters.best_step} if settings.select == "best" else {}),
             "evaluation": {**evaluation.extent, "batch_size": rows, "processes": self._world.size},
         }
 
@@ -285,7 +321,7 @@ class RunWriter:
         spec, world, unit = self._task.spec, self._world, self._unit
         counters, environment = self._counters, self.environment
         cost = cost_of(spec)
-        # Steps that were timed: a divergence can be noticed some steps later, and those took time too.
+        # Of the steps that were timed, which are more where a divergence was noticed some steps later.
         timed_targets = round(counters.tokens * counters.timed_steps / max(1, counters.step))
         rate = counted(spec, counters.timed_steps, timed_targets) / max(counters.seconds, 1e-9)
         return {

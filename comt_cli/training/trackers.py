@@ -13,7 +13,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final
 
 from comt_cli.errors import UserError
 from comt_cli.installing import install_extra
@@ -25,32 +25,28 @@ VARIABLE: Final = "COMT_TRACK"
 """The environment variable with the names in use, which every process that is started for a run inherits."""
 
 
-class Tracker(NamedTuple):
-    """One that is open: it logs numbers of a step, loses nothing when flushed, and ends with its run, which has ended
-    or was stopped."""
-
-    log: Callable[[int, dict[str, float]], object]
-    flush: Callable[[], object]
-    close: Callable[[bool], object]
+Log = Callable[[int, dict[str, float]], object]
+Close = Callable[[bool], object]
+"""Logs numbers of a step; ends with its run, which has ended or was stopped."""
 
 
-def tensorboard(spec: RunSpec, folder: Path, step: int) -> Tracker:
+def tensorboard(spec: RunSpec, folder: Path, step: int) -> tuple[Log, Close]:
     """Event files in `tensorboard/` of the run directory: readers drop what an earlier start logged beyond `step`."""
     from torch.utils.tensorboard import SummaryWriter
 
     writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else 0)
     if not step:
-        text = json.dumps(_config_of(spec), indent=2)
-        writer.add_text("config", "    " + text.replace("\n", "\n    "), 0)
+        writer.add_text("config", f"```\n{json.dumps(_config_of(spec), indent=2)}\n```", 0)
 
     def log(step: int, values: dict[str, float]) -> None:
         for name, value in values.items():
             writer.add_scalar(name, value, step)
+        writer.flush()  # a run that resumes from a checkpoint does not log the steps before it again
 
-    return Tracker(log, writer.flush, lambda _: writer.close())
+    return log, lambda _: writer.close()
 
 
-def weights_and_biases(spec: RunSpec, folder: Path, _: int) -> Tracker:
+def weights_and_biases(spec: RunSpec, folder: Path, _: int) -> tuple[Log, Close]:
     """A run with this run's id, in the project that WANDB_PROJECT names, else `comt`. Every start continues there. With
     WANDB_MODE=offline everything is kept in `wandb/` within the run directory."""
     import wandb
@@ -66,8 +62,7 @@ def weights_and_biases(spec: RunSpec, folder: Path, _: int) -> Tracker:
         dir=str(folder),
         settings=wandb.Settings(console="off", silent=True, **wait),  # prints nothing into the bars
     )
-    end = lambda ended: run.finish(exit_code=0 if ended else 1)  # noqa: E731
-    return Tracker(lambda step, values: run.log(values, step=step), lambda: None, end)
+    return lambda step, values: run.log(values, step=step), lambda ended: run.finish(exit_code=0 if ended else 1)
 
 
 TRACKERS: Final = {"tensorboard": tensorboard, "wandb": weights_and_biases}
@@ -81,15 +76,15 @@ def _config_of(spec: RunSpec) -> dict[str, Any]:
 
 def tracked(line: Mapping[str, Any]) -> dict[str, float]:
     """The finite numbers of a line of `metrics.jsonl` or `timings.jsonl` by their names in trackers."""
+    kinds, chosen = {"validation": "evaluation", "test": "test"}, "-chosen" if "chosen" in line else ""
     found = {}
     for key, value in line.items():
         split, _, name = key.partition("_")
-        if value is not None and split in ("validation", "test"):
-            kind = f"{'evaluation' if split == 'validation' else split}{'-chosen' if 'chosen' in line else ''}"
-            found[f"{kind}/{name}"] = float(value)
-        elif value is not None and (key in ("loss", "learning_rate", "gradient_norm") or key.endswith("_per_second")):
-            found[f"train/{key}"] = float(value)
-    return found
+        if split in kinds:
+            found[f"{kinds[split]}{chosen}/{name}"] = value
+        elif key in ("loss", "learning_rate", "gradient_norm") or key.endswith("_per_second"):
+            found[f"train/{key}"] = value
+    return {key: float(value) for key, value in found.items() if value is not None}
 
 
 @contextlib.contextmanager
@@ -128,29 +123,22 @@ class Trackers:
         self, names: Sequence[str], spec: RunSpec, folder: Path, step: int, warn: Callable[[str], None]
     ) -> None:
         self._warn = warn
-        self._open: dict[str, Tracker] = {}
+        self._open: dict[str, tuple[Log, Close]] = {}
         for name in names:
             with self._guarded(name):
                 self._open[name] = TRACKERS[name](spec, folder, step)
 
     def log(self, line: Mapping[str, Any]) -> None:
         """A line of `metrics.jsonl`, with the speed of its step."""
-        self._each(lambda tracker: tracker.log(line["step"], tracked(line)))
-
-    def flush(self) -> None:
-        """Before a checkpoint is saved."""
-        self._each(lambda tracker: tracker.flush())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._each(lambda tracker: tracker.close(kind is None))
-
-    def _each(self, action: Callable[[Tracker], object]) -> None:
-        for name, tracker in list(self._open.items()):
+        for name, (write, _) in list(self._open.items()):
             with self._guarded(name):
-                action(tracker)
+                write(line["step"], tracked(line))
+
+    def close(self, kind: type[BaseException] | None, *more: object) -> None:
+        """The end of the run, or of this start of it: a callback of an `ExitStack`."""
+        for name, (_, end) in list(self._open.items()):
+            with self._guarded(name):
+                end(kind is None)
 
     @contextlib.contextmanager
     def _guarded(self, name: str) -> Iterator[None]:

@@ -6,20 +6,24 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import Any, Generic
 
 import torch
 from torch import Tensor, nn
 
 from comt_cli.data.split import B
+from comt_cli.layers.learned import UpdateRule
 from comt_cli.layers.residual.scaled import FollowsTraining
+from comt_cli.recipe.settings import Training
+from comt_cli.tasks.settings import OPTIMIZERS
 from comt_cli.training.checkpoint import Counters, random_states, restore_random_states
 from comt_cli.training.devices import compute_context, reset_peak_memory, synchronise
 from comt_cli.training.objective import NotCaptured, capturing
-from comt_cli.training.optimisation import learning_rate, set_learning_rate
 from comt_cli.training.parallel import World, is_sharded, local_tensor, without_sync
 from comt_cli.training.tasks import TaskRun
 
+RATE = "rate"
+"""The key of an optimiser's parameter group with the factor on the learning rate."""
 NO_ROOM = "train.cuda_graphs: there is not enough memory for them"
 
 
@@ -45,9 +49,8 @@ class Updater(Generic[B]):
         self._own_gradients: list[Tensor] = []
 
     def warm_up(self, sizes: Sequence[int], evaluated: Sequence[int] = ()) -> str | None:
-        """A forward and backward pass for every size of micro-batch, thrown away; no state changes. The compiler does
-        its work in it, and DistributedDataParallel settles how it groups the gradients: else the first step of every
-        start would add them up in another order.
+        """A forward and backward pass for every size of micro-batch, thrown away; no state changes. The compiler works
+        in it, and DistributedDataParallel settles how it groups, and so adds, the gradients.
 
         Where passes are captured in CUDA graphs, those of evaluations on `evaluated` samples at a time are tried, too,
         beside as much memory as steps will take: if one cannot be, none is from now on, and the reason is returned.
@@ -68,7 +71,8 @@ class Updater(Generic[B]):
         if refused is not None:  # out of the handler: the error keeps the passes' tensors alive
             self.module.train()
             self.optimizer.zero_grad(set_to_none=True)
-            self.task.release_graphs()
+            self.task.captured = False
+            self.task.objective.compile_model()
             reset_peak_memory(self.world.device)
             self._try_passes(sizes)
         for buffer, value in statistics:
@@ -136,8 +140,7 @@ class Updater(Generic[B]):
         same addresses in every step."""
         having = [parameter for parameter in self.parameters if parameter.grad is not None]
         found = [parameter.grad for parameter in having if parameter.grad is not None]
-        if not self._own_gradients:
-            self._own_gradients = [torch.empty_like(gradient) for gradient in found]
+        self._own_gradients = self._own_gradients or [torch.empty_like(gradient) for gradient in found]
         torch._foreach_copy_(self._own_gradients, found)
         for parameter, own in zip(having, self._own_gradients, strict=True):
             parameter.grad = own
@@ -178,9 +181,8 @@ def clip_gradients(gradients: Sequence[Tensor], total: Tensor, limit: float) -> 
 
 
 def all_finite(unseen: list[tuple[Tensor, int, int]], counters: Counters) -> bool:
-    """Read the losses of steps, which waits for the device, and forget them; each is with its step and the targets seen
-    up to its end. At one that is not finite `counters` go back to its step: the result must not depend on when it was
-    found."""
+    """Read and forget the losses of steps, each with its step and the targets seen up to its end. At one that is not
+    finite `counters` go back to its step: the result must not depend on when it was found."""
     losses = torch.stack([loss for loss, *_ in unseen]).tolist() if unseen else []
     for loss, (_, step, tokens) in zip(losses, unseen, strict=True):
         if not math.isfinite(loss):
@@ -189,3 +191,67 @@ def all_finite(unseen: list[tuple[Tensor, int, int]], counters: Counters) -> boo
         counters.last_finite_loss = loss
     unseen.clear()
     return True
+
+
+# ---- the optimiser, and the learning rate of every step
+
+
+def learning_rate(settings: Training, step: int) -> float:
+    """The learning rate of update `step`, counted from 0.
+
+    All schedules rise linearly from 0 over `warmup_steps`, so the first update has rate 0, as in the papers' scripts;
+    then `cosine` and `linear` fall to `min_lr_ratio` of the peak at `steps`, and `noam` as `peak * sqrt(warmup / step)`
+    (Vaswani et al. 2017, Eq. 3, with the peak given). `step` divides by ten once each of the `milestones` updates are
+    done. A `warmup_learning_rate` is that of all of the warm-up.
+    """
+    peak, warmup, floor = settings.learning_rate, settings.warmup_steps, settings.min_lr_ratio or 0.0
+    if step < warmup:
+        held: float | None = getattr(settings, "warmup_learning_rate", None)
+        return peak * step / warmup if held is None else held
+    progress = (step - warmup) / max(1, settings.steps - warmup)
+    match settings.schedule:
+        case "cosine":
+            return peak * (floor + (1 - floor) * (0.5 * (1 + math.cos(math.pi * progress))))
+        case "linear":
+            return peak * (floor + (1 - floor) * (1 - progress))
+        case "noam":
+            return peak * math.sqrt(warmup / step)
+        case "step":
+            milestones: tuple[int, ...] = getattr(settings, "milestones", ())
+            return float(peak / 10.0 ** sum(step >= drop for drop in milestones))
+        case _:  # constant
+            return peak
+
+
+def optimizer_of(model: nn.Module, settings: Any) -> torch.optim.Optimizer:
+    """The optimiser that the settings name (`OPTIMIZERS`); parameters with a rule of the model's own
+    (`layers.learned.UpdateRule`) are updated by it. Where the settings say so (BERT's), biases, norms and single
+    numbers have no weight decay.
+
+    One parameter group has all that are updated alike; one fused pass takes sharded ones or others. In a group the
+    largest come first: on CUDA one launch updates a few dozen tensors at most.
+    """
+    rules: dict[nn.Parameter, UpdateRule] = {}
+    for module in model.modules():
+        if isinstance(rule := getattr(module, "update_rule", None), UpdateRule):
+            rules |= dict.fromkeys(module.parameters(recurse=False), rule)
+    members: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
+    for parameter in model.parameters():
+        own = rules.get(parameter)
+        decays = own.decays if own else parameter.ndim > 1 or not getattr(settings, "decays_matrices_alone", False)
+        key = (settings.weight_decay if decays else 0.0, own.rate if own else 1.0, is_sharded(parameter))
+        members.setdefault(key, []).append(parameter)
+    parts = [
+        {"params": sorted(alike, key=nn.Parameter.numel, reverse=True), "weight_decay": decay, RATE: rate}
+        for (decay, rate, _), alike in members.items()
+    ]
+    kind = OPTIMIZERS[settings.optimizer]
+    build = getattr(torch.optim, kind.torch_class)
+    found: torch.optim.Optimizer = build(parts, lr=settings.learning_rate, **kind.arguments(settings))
+    return found
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the rate of every parameter group: `rate`, times the group's own."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group.get(RATE, 1.0)

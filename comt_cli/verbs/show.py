@@ -24,7 +24,7 @@ from comt_cli.runs.directory import ENDED, RunDirectory
 from comt_cli.runs.known import Standing, adopt_contents, needed_runs, shared_runs
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.hardware import Hardware, hardware, planned_hardware
-from comt_cli.training.processes import check_share
+from comt_cli.training.processes import share_of_batch
 from comt_cli.verbs.plan import Planned, plan_selected
 from comt_cli.words import duration, plural, short_count
 
@@ -133,7 +133,7 @@ def checked_hardware(where: Where, specs: Sequence[RunSpec]) -> Hardware:
     """The device, once it is sure that these runs can be trained so. Raises `UserError` where they cannot."""
     if where.plan_for is not None:
         for spec in specs:
-            check_share(spec.settings.train.batch_size, where.gpus)
+            share_of_batch(spec.settings.train.batch_size, where.gpus)
         return planned_hardware(where.plan_for, where.gpus)
     check_training(where.gpus, specs, where.device, where.jobs)
     return hardware(where.device)

@@ -31,7 +31,7 @@ from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.known import adopt_contents, set_aside
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import Task
-from comt_cli.training.processes import StopSignal, is_main_process, launched_by_torchrun
+from comt_cli.training.processes import StopSignal, is_main_process, rank_and_size
 from comt_cli.training.trackers import tracking
 from comt_cli.verbs import report
 from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_loaded, plan_recipe, plan_selected
@@ -116,7 +116,7 @@ def train_tables(
         _print_plans(selected, where, fresh=fresh, overview=overview)
         return
     sweeps = [planned for planned in selected if planned.has_trials]
-    if sweeps and launched_by_torchrun():  # whose processes cannot see together what the trials chose
+    if sweeps and rank_and_size():  # whose processes cannot see together what the trials chose
         raise UserError("a sweep under torchrun: it is trained in two parts", "Leave torchrun out, and give --gpus.")
     for folder in dict.fromkeys(where.results / each.scale / each.loaded.folder.replace("/", "-") for each in tables):
         check_writable(folder, "--results")
@@ -247,7 +247,7 @@ def _slurm_site(where: Where) -> Site | None:
     says."""
     if where.slurm is None:
         return None
-    if where.gpus != 1 or where.jobs is not None or launched_by_torchrun():
+    if where.gpus != 1 or where.jobs is not None or rank_and_size():
         hint = "The site file says how many GPUs a job has (gpus: N), and every run is a job."
         raise UserError("--slurm goes with neither --gpus nor --jobs nor torchrun", hint)
     return read_site(where.slurm)

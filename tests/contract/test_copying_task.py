@@ -110,8 +110,8 @@ def test_its_verb_and_its_recipes_are_there(trained, tmp_path):
     assert "line 7: settings.model.size: no size is called 'tyni'; did you mean tiny?" in mistakes
     assert "line 8: settings.data.symbol: unknown key; did you mean symbols?" in mistakes
     assert "rows.gated.method: there is no method for train-copying called 'comt-pixel'" in wrong_method
-    assert "plain, whole, seed 1 cannot start from own/letters plain, tiny, seed 1: embedding.weight [" in wrong_start
-    assert "of the source has no place in the model" in wrong_start
+    assert "whole, seed 1 cannot start from own/letters plain, tiny, seed 1: embedding.weight is [" in wrong_start
+    assert "in the source, and not in the model" in wrong_start
 
 
 def test_a_table_is_written_and_its_columns_share_their_runs(trained):

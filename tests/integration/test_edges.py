@@ -12,15 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_interruptions import After
 from tiny_runs import StopAt, Stopped, assert_same_run, stopped_at, tiny_spec, train, training, untimed
 
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.kernels.choice import Choice
-from comt_cli.runs.directory import NUMERICS, PYTORCH, RunDirectory, RunState
-from comt_cli.runs.plan import RunSpec
-from comt_cli.training import record as training_record
+from comt_cli.runs.directory import PYTORCH, RunDirectory, RunState
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.events import Evaluating, Event, Note, RunStarted, StepReport
 from comt_cli.training.parallel import World
@@ -76,19 +73,6 @@ def test_lines_are_on_the_disk_before_the_result_is(tiny_corpus, tmp_path, monke
     monkeypatch.setattr(Path, "replace", lambda path, to: (order.append(Path(to).name), replace(path, to))[1])
     train(tiny_spec(tiny_corpus, steps=4), tmp_path)
     assert order[-4:] == ["metrics.jsonl", "timings.jsonl", "metrics.csv", "result.json"]
-
-
-# ---- numbers that are none
-
-
-def test_a_stop_whose_weights_are_no_numbers_says_so(tiny_corpus, tmp_path):
-    """Weights are bad after step 5, of which no loss tells yet: nothing may claim that they were saved."""
-    for save_every, says in ((3, "the checkpoint of step 3 stays"), (100, "nothing was saved before")):
-        run = training(tiny_spec(tiny_corpus, steps=12, log_every=1, save_every=save_every), tmp_path / says[:3])
-        poison(run, 5)
-        run.listener = After(4, lambda run=run: setattr(run.stop, "number", signal.SIGTERM))
-        with pytest.raises(RunInterrupted, match=f"after step 5 of 12, whose weights are not finite.*; {says}\n"):
-            run.run()
 
 
 # ---- other machines
@@ -171,7 +155,7 @@ def test_going_on_with_other_kernels_is_said(begun, before, now, differs):
 @pytest.mark.parametrize(
     ("key", "absent", "values"),
     [
-        *((key, "none", ("another",)) for key in ("device", "processes", "threads", "torch")),
+        *((key, "none", ("another",)) for key in ("numerics", "device", "processes", "threads", "torch")),
         *((key, PYTORCH, ("another",)) for key in ("products", "attention")),
         ("captured", False, (False, True)),
         ("sharding", "none", ("none", "fsdp")),
@@ -189,26 +173,13 @@ def test_all_that_decides_the_bits_is_compared(begun, key, absent, values):
         assert record(step=4, kernels={})["differs"] == ([key] if was != first[key] else []), was
 
 
-def test_resuming_by_code_of_another_numerical_version_is_said(tiny_corpus, tmp_path, monkeypatch):
-    spec = tiny_spec(tiny_corpus, steps=6, log_every=1, save_every=2)
-    assert train(spec, tmp_path / "whole").result()["numerics"] == NUMERICS
-    stopped_at([4], spec, tmp_path / "resumed")
-    monkeypatch.setattr(training_record, "NUMERICS", NUMERICS + 1)
-    directory = train(spec, tmp_path / "resumed")
-    assert [start["numerics"] for start in environment(directory)] == [NUMERICS, NUMERICS + 1]
-    assert environment(directory)[-1]["differs"] == ["numerics"]
-    assert directory.result()["numerics"] is None
-    assert directory.result()["mixed_environment"] is True
-
-
 def test_a_process_that_sees_another_checkpoint(tiny_corpus, tmp_path, monkeypatch):
     """Folders that are not shared between machines: one process would go on from step 2, another from step 4."""
-    spec: RunSpec = tiny_spec(tiny_corpus, steps=8, log_every=1, save_every=4)
+    spec = tiny_spec(tiny_corpus, steps=8, log_every=1, save_every=4)
     stopped_at([6], spec, tmp_path)
-    run = training(spec, tmp_path)
     monkeypatch.setattr(World, "broadcast", lambda self, value: 2 if value == 4 else value)
     with pytest.raises(UserError, match="is of step 4 for process 0, and of step 2 for the first"):
-        run.run()
+        train(spec, tmp_path)
 
 
 def poison(run, step: int, value: float = math.nan) -> None:

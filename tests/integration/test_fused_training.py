@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
 from tiny_runs import assert_resumes, tiny_spec, train
-from torch._dynamo.utils import counters
 
 from comt_cli.kernels.cpu import build
 from comt_cli.runs.directory import RunDirectory
@@ -55,19 +53,3 @@ def test_the_cpu_kernels_train_as_the_reference(tiny_corpus, tmp_path, method):
 def test_a_fused_run_resumes_to_the_bit(tiny_corpus, tmp_path):
     spec = tiny_spec(tiny_corpus, kernels="fused", **{**OPTIONS, "steps": 12, "method": "transponder", "save_every": 3})
     assert_resumes(spec, tmp_path, 4, 7)
-
-
-@pytest.mark.slow
-@needs_compiler
-def test_compiled_equals_eager(tiny_corpus, tmp_path, monkeypatch):
-    """Through the compiler's front end (`aot_eager`): one graph, with the kernels in it."""
-    compiler = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function, **how: compiler(function, backend="aot_eager", **how))
-    torch._dynamo.reset()
-    counters.clear()
-    options = {**OPTIONS, "steps": 4, "method": "transponder", "kernels": "fused", "model": {**SHAPE, "layers": 1}}
-    eager, compiled = (train(tiny_spec(tiny_corpus, compile=on, **options), tmp_path / str(on)) for on in (False, True))
-    assert losses(compiled) == pytest.approx(losses(eager), rel=1e-6)
-    assert fused_ops(compiled) == {"loss", "heads", "swiglu", "add_norm"}
-    assert not counters["graph_break"]
-    torch._dynamo.reset()

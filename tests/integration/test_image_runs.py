@@ -14,14 +14,13 @@ import pytest
 import torch
 from same_bits import Reason, assert_same_bits
 from test_interruptions import After
-from tiny_runs import assert_resumes, assert_same_run, dataset_of, image_spec, train, untimed
+from tiny_runs import assert_resumes, assert_same_run, image_spec, train, training, untimed
 from worlds import run_together
 
 from comt_cli.errors import RunInterrupted
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training.loop import Training
 from comt_cli.training.parallel import join_world
 from comt_cli.training.processes import StopSignal
 
@@ -65,7 +64,7 @@ def share(rank: int, spec: RunSpec, runs: Path, is_stopped: bool) -> None:
     stop = StopSignal()
     stops = After(4, lambda: setattr(stop, "number", signal.SIGTERM if is_stopped and rank == 0 else None))
     with join_world("cpu") as world:
-        run = Training(spec, RunDirectory.of(runs, spec), dataset_of(spec), world, stops, stop)
+        run = training(spec, runs, world=world, listener=stops, stop=stop)
         with pytest.raises(RunInterrupted) if is_stopped else contextlib.nullcontext():
             run.run()
         if not is_stopped:

@@ -21,7 +21,7 @@ import torch
 from same_bits import Reason, assert_same_bits
 from tiny_runs import Stopped, assert_same_run, tiny_spec, train, training
 from torch import Tensor
-from worlds import run_together
+from worlds import DEPENDS_ON_PROCESSES, assert_close, run_together
 
 from comt_cli.data.prepare import prepare
 from comt_cli.errors import RunInterrupted, UserError
@@ -62,7 +62,6 @@ BRIEF = {
     for kind, method in _STATES.items()
 }
 """Other kinds of states: two updates, the second from what the first made."""
-DEPENDS_ON_PROCESSES = ("validation_galore_perplexity",)
 CLIPPED = {"single numbers, clipped", "pure"}
 FAST = ["single numbers, clipped", "fused, recomputed"]
 """Those that are compared in every run of the tests."""
@@ -74,8 +73,7 @@ def spec_of(corpus: str, name: str, sharding: str = "none", **more: Any) -> RunS
 
 def run(spec: RunSpec, folder: Path, world: World, listener: Listener = ignore, stop: StopSignal | None = None):
     """Train in this process of `world`, which may be told to stop."""
-    directory = RunDirectory.of(folder, spec)
-    work = Training(spec, directory, prepare(spec.settings.data), world, listener, stop or StopSignal())
+    work = training(spec, folder, world=world, listener=listener, stop=stop)
     if isinstance(listener, Disturb):
         listener.work = work
     with contextlib.suppress(RunInterrupted, Stopped):
@@ -189,18 +187,6 @@ def both(request, tiny_corpus, tmp_path_factory, only_nursery):
 
 def lines_of(folder: Path, spec: RunSpec) -> list[dict[str, Any]]:
     return RunDirectory.of(folder, spec).metrics()
-
-
-def assert_close(
-    lines: list[dict[str, Any]], expected: list[dict[str, Any]], tolerance: float, but: tuple[str, ...] = ()
-) -> None:
-    for mine, other in zip(lines, expected, strict=True):
-        assert mine.keys() == other.keys()
-        for key, value in other.items():
-            if key in but:
-                continue
-            exact = key in ("step", "tokens", "learning_rate", "targets")
-            assert mine[key] == (value if exact else pytest.approx(value, rel=tolerance)), (key, other["step"])
 
 
 @pytest.mark.parametrize(

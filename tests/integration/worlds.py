@@ -12,24 +12,21 @@ from typing import Any
 import pytest
 import torch
 from dying import Nursery
-from tiny_runs import dataset_of
+from tiny_runs import training
 from typer.testing import CliRunner
 
 from comt_cli.app import app
 from comt_cli.campaign import executor
 from comt_cli.campaign.queue import RunQueue, Summary
 from comt_cli.errors import UserError
-from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training.events import ignore
-from comt_cli.training.loop import Training
 from comt_cli.training.parallel import join_world
-from comt_cli.training.processes import StopSignal
 
 FIRST, LAST = 15, 10
 """How many lines of what each process said are shown where one failed: a fault in native code names itself in the
 first, an exception in the last."""
 
+DEPENDS_ON_PROCESSES = ("validation_galore_perplexity",)
 STUCK_SECONDS = 100.0
 """After which processes that wait for each other say where they do, and end: before the test itself times out."""
 
@@ -54,9 +51,8 @@ def train_table(specs: Sequence[RunSpec], runs: Path, device: str | None) -> Sum
 
 def train_together(rank: int, spec_json: str, runs: str) -> None:
     """Train a run with the other processes."""
-    spec = RunSpec.model_validate_json(spec_json)
     with join_world("cpu") as world:
-        Training(spec, RunDirectory.of(Path(runs), spec), dataset_of(spec), world, ignore, StopSignal()).run()
+        training(RunSpec.model_validate_json(spec_json), Path(runs), world=world).run()
 
 
 def run_together(nursery: Nursery, size: int, work: Callable[..., None], *arguments: Any) -> None:
@@ -74,6 +70,19 @@ def run_together(nursery: Nursery, size: int, work: Callable[..., None], *argume
             order = [*(rank for rank in range(size) if rank not in failed), *reversed(failed)]
             shown = "\n".join(_shown(said[rank]) for rank in order)
             pytest.fail(f"{shown}\nexit codes: {codes}", pytrace=False)
+
+
+def assert_close(
+    lines: list[dict[str, Any]], expected: list[dict[str, Any]], tolerance: float, but: tuple[str, ...] = ()
+) -> None:
+    """Lines of metrics.jsonl of two ways to train one run."""
+    for mine, other in zip(lines, expected, strict=True):
+        assert mine.keys() == other.keys()
+        for key, value in other.items():
+            if key in but:
+                continue
+            exact = key in ("step", "tokens", "learning_rate", "targets")
+            assert mine[key] == (value if exact else pytest.approx(value, rel=tolerance)), (key, other["step"])
 
 
 def _shown(path: Path) -> str:

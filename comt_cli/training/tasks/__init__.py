@@ -30,8 +30,8 @@ from comt_cli.tasks.base import TokenTask, only_class
 from comt_cli.training.devices import parameter_dtype, product_dtype
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.objective import Objective
-from comt_cli.training.optimisation import optimizer_of
-from comt_cli.training.parallel import World, shard, share_of_batch
+from comt_cli.training.parallel import World, shard
+from comt_cli.training.processes import share_of_batch
 
 
 def run_class(task: Task[Any]) -> type[TaskRun[Any]]:
@@ -87,17 +87,12 @@ class TaskRun(ABC, Generic[B]):
         """Training objective: a module that holds the model and takes what `inputs` gives."""
 
     def use_kernels(self) -> dict[str, Choice]:
-        """Switch the model's operations to what is fastest here (`train.kernels`), and return the choices."""
-        kernels, compiled, dtype = self.settings.kernels, self.settings.compile, product_dtype(self.settings.precision)
+        """Switch the model's operations to what is fastest here (`train.kernels`); the choices for these, and for the
+        loss over a vocabulary."""
+        where = self.settings.kernels, self.world.device, product_dtype(self.settings.precision)
         tokens = self.rows_at_once * self.spec.task.positions(self.spec.settings)
-        return use_kernels(self.model, kernels, self.world.device, dtype, compiled=compiled, tokens=tokens, only=True)
-
-    def loss_kernels(self) -> dict[str, Choice]:
-        """The choice for the loss over a vocabulary; no other loss has a kernel."""
-        if not isinstance(self.model, VocabularyModel):
-            return {}
-        settings = self.settings
-        return {"loss": choose_loss(settings.kernels, self.world.device, product_dtype(settings.precision))}
+        found = use_kernels(self.model, *where, compiled=self.settings.compile, tokens=tokens, only=True)
+        return found | ({"loss": choose_loss(*where)} if isinstance(self.model, VocabularyModel) else {})
 
     def place(self) -> None:
         """Give the model storage on the device, its initial values and its type; compile it if that is wanted."""
@@ -115,13 +110,8 @@ class TaskRun(ABC, Generic[B]):
     @property
     def rows_at_once(self) -> int:
         """Rows that one process puts through the model together."""
-        rows = share_of_batch(self.settings.batch_size, self.world)
+        rows = share_of_batch(self.settings.batch_size, self.world.size)
         return min(self.settings.micro_batch_size or rows, rows)
-
-    def release_graphs(self) -> None:
-        """Capture nothing from now on: the passes are compiled anew when they are next called."""
-        self.captured = False
-        self.objective.compile_model()
 
     @property
     def attention(self) -> str:
@@ -144,11 +134,6 @@ class TaskRun(ABC, Generic[B]):
     def observed(self) -> dict[str, nn.Parameter]:
         """The parameters whose gradient norms are logged, by name."""
         return {}
-
-    @staticmethod
-    def optimizer(model: nn.Module, settings: Any) -> torch.optim.Optimizer:
-        """The optimiser of a model, which is on its device, for a run of these settings."""
-        return optimizer_of(model, settings.train)
 
     @abstractmethod
     def inputs(self, batch: B) -> tuple[Tensor, ...]:

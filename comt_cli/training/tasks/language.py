@@ -17,7 +17,7 @@ from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import Precision
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.settings.language import Settings
-from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, mean_over
+from comt_cli.training.evaluation import Evaluation, finite, mean_over, perplexity
 from comt_cli.training.objective import SummedLoss
 from comt_cli.training.parallel import World
 from comt_cli.training.tasks import TextRun
@@ -79,8 +79,8 @@ def evaluate(
     # mean over processes of sum / (n + 1), where all have the same n
     galore_loss = mean_sum / (count_batches + world.size)
     metrics = {
-        "perplexity": finite(bounded_exp(loss)),
+        "perplexity": perplexity(loss),
         "bits_per_byte": finite(loss / math.log(2) * tokens_per_byte),
-        "galore_perplexity": finite(bounded_exp(galore_loss)),
+        "galore_perplexity": perplexity(galore_loss),
     }
     return Evaluation(loss, metrics, {"tokens": tokens, "batches": int(count_batches)})

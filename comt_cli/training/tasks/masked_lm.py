@@ -15,7 +15,7 @@ from comt_cli.data.text.rows import MaskedBatch
 from comt_cli.models.bert import Bert
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.settings.masked_lm import MaskedSettings
-from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, mean_over
+from comt_cli.training.evaluation import Evaluation, finite, mean_over, perplexity
 from comt_cli.training.objective import ClassifierLoss, SummedLoss
 from comt_cli.training.parallel import World
 from comt_cli.training.tasks import TextRun
@@ -51,7 +51,7 @@ class MaskedRun(TextRun[MaskedBatch]):
         loss, tokens, (right,) = mean_over(self.objective, tensors, tally, self.settings.precision, self.world)
         metrics = {
             "masked_loss": finite(loss),
-            "masked_perplexity": finite(bounded_exp(loss)),
+            "masked_perplexity": perplexity(loss),
             "masked_accuracy": 100 * right / tokens,
         }
         return Evaluation(loss, metrics, {"tokens": tokens})

@@ -14,7 +14,7 @@ from comt_cli.app import app
 from comt_cli.campaign import estimate, processes
 from comt_cli.errors import UserError
 from comt_cli.models import accounting
-from comt_cli.training import speed
+from comt_cli.training import devices
 
 WIDTHS = recipe(
     "widths",
@@ -30,7 +30,7 @@ def here(tmp_path, monkeypatch) -> None:
     """Nothing counted, and nothing measured: every step takes as many seconds as it has 1e9 FLOPs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(speed, "measured_step_flops", lambda spec, device, threads: 1e9)
+    monkeypatch.setattr(devices, "measured_matmul_flops", lambda *_: 1e9 / 0.4)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     for module in (estimate, processes):
         monkeypatch.setattr(module, "usable_cores", lambda: 2)
@@ -53,7 +53,7 @@ def widths(*arguments: str):
 def test_times_are_of_each_run_and_of_as_many_at_once_as_asked():
     rows = json.loads(widths("--json", "--jobs", "2").stdout)
     assert [row["estimated_seconds"] for row in rows] == [round(row["flops"] / 1e9, 1) for row in rows]
-    assert {row["estimated_from"] for row in rows} == {"a training step measured here"}
+    assert {row["estimated_from"] for row in rows} == {"the speed of matrix products here, and rough"}
     assert re.search(r"8 runs, 8 to do, about 1\d s, 2 at a time on", widths("--jobs", "2").stdout)
     assert "at a time" not in widths("--jobs", "1").stdout
 

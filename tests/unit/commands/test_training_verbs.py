@@ -23,7 +23,7 @@ from comt_cli.files import write_json
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.known import shared_runs
-from comt_cli.training import speed
+from comt_cli.training import devices
 
 ROWS = {"post-ln": "post-ln", "pre-ln": "pre-ln"}
 IMAGES = recipe("images", {"plain": "addition"}, command="train-resnet", settings={"train": {"steps": 1}})
@@ -57,7 +57,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
 
     monkeypatch.setattr(comt_cli.campaign.executor, "train_on", train_on)
     monkeypatch.setattr(comt_cli.verbs.report, "write_outcome", write_outcome)
-    monkeypatch.setattr(speed, "measured_step_flops", lambda spec, device, threads: 1e9)
+    monkeypatch.setattr(devices, "measured_matmul_flops", lambda *_: 1e9 / 0.4)
     monkeypatch.chdir(tmp_path)
     write_recipe("one")
     return heard

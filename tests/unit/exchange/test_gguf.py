@@ -15,7 +15,6 @@ from gguf import GGMLQuantizationType as Type
 from same_bits import Reason, assert_same_bits
 
 from comt_cli.errors import UserError
-from comt_cli.exchange import gguf as our_gguf
 from comt_cli.exchange.codecs import byte_alphabet
 from comt_cli.exchange.huggingface import split
 from comt_cli.exchange.load import load
@@ -54,14 +53,12 @@ def write(path: Path, model, quantisation: Type = Type.F32, tokens: list[str] | 
     if tokens is None:
         writer.add_token_merges(MERGES)
         writer.add_token_types([3, *[1] * (VOCABULARY - 2), 3])
-    public = {**our_gguf.OUTER, **our_gguf.INNER}
-    names = {value: key for key, value in public.items()}
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, shape.layers)
     for name, tensor in split(model).items():
         array = tensor.detach().float().numpy()
         heads = {"q_proj": shape.heads, "k_proj": shape.kv_heads}.get(name.split(".")[-2])
         array = array if heads is None else permute(array, heads)
-        _, _, layer, rest = [*name.split(".", 3), "", ""][:4]
-        short = names[name] if name in names else f"blk.{layer}.{names[rest]}"
+        short = names.get_name(name, (".weight",))
         if array.ndim == 2:
             writer.add_tensor(short, gguf.quants.quantize(array, quantisation), raw_dtype=quantisation)
         else:

@@ -66,10 +66,10 @@ def test_transformers_computes_the_same_both_ways(shape, make_llama, tmp_path) -
     ("method", "words"),
     [
         ({"name": "comt", "sites": ["q_proj", "down_proj"]}, "gates at q_proj, down_proj$"),
-        ({"name": "comt", "residual": "post-norm"}, "gates at .* and the residual connection post-norm$"),
-        ({"name": "dyt"}, "norms other than RMSNorm$"),
-        ({"name": "embedding-norm"}, "a normalised embedding$"),
-        ({"name": "resformer"}, "values of earlier blocks in attention$"),
+        ({"name": "post-ln"}, "PostNorm in its network$"),
+        ({"name": "dyt"}, "DynamicTanh"),
+        ({"name": "embedding-norm"}, "EmbeddingNorm in its network$"),
+        ({"name": "resformer"}, "ValueResidual in its network$"),
     ],
 )
 def test_what_llama_cannot_express_is_refused(method, words, make_llama, tmp_path) -> None:

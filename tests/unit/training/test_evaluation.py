@@ -1,4 +1,4 @@
-"""Both perplexities against naive computations, and the published script's off-by-one as it was measured."""
+"""Perplexities, the published script's off-by-one too, and accuracies, against computations by hand."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from tiny_runs import pictures
+from torch import Tensor, nn
 
+from comt_cli.data.loader import EvaluationBatches
 from comt_cli.data.split import IGNORE
+from comt_cli.layers.image_input import ImageInput
 from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.tasks.settings.language import ModelSettings
-from comt_cli.training.evaluation import bounded_exp
-from comt_cli.training.objective import SummedLoss
+from comt_cli.training.evaluation import perplexity
+from comt_cli.training.objective import ClassifierLoss, SummedLoss
 from comt_cli.training.parallel import World
+from comt_cli.training.tasks.images import classes_before, evaluate_images
 from comt_cli.training.tasks.language import evaluate
 
-WORLD = World(torch.device("cpu"))
+CPU = torch.device("cpu")
+WORLD = World(CPU)
 
 
 class FixedLoss(nn.Module):
@@ -56,7 +61,7 @@ def test_tokens_weigh_the_loss_and_batches_the_other():
     assert found.metrics["galore_perplexity"] == pytest.approx(math.exp((2 + 5) / 3))
     assert found.extent == {"tokens": 10, "batches": 2}
     assert math.isnan(evaluate(FixedLoss(2.0, math.nan), [batch(4), batch(4)], "fp32", WORLD, 0.25).loss)
-    assert bounded_exp(699.0) < math.inf == bounded_exp(701.0)
+    assert [perplexity(each) for each in (701.0, math.nan, 0.0)] == [None, None, 1.0]
     with pytest.raises(ValueError, match="nothing to evaluate"):
         evaluate(FixedLoss(1.0), [batch(0, 3)], "fp32", WORLD, 0.25)
 
@@ -99,3 +104,61 @@ def test_perplexity_is_that_of_a_loop_over_tokens():
     # fp32 logits of size 1: an error of 1e-7 each.
     assert found.metrics["perplexity"] == pytest.approx(math.exp(math.fsum(losses) / len(losses)), rel=1e-6)
     assert found.extent["tokens"] == len(losses) == 25
+
+
+# ---- images
+
+SIX = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+class Says(nn.Module):
+    """Reads its logits off the images, as they are."""
+
+    def forward(self, images_BCHW: Tensor) -> Tensor:
+        assert not self.training
+        assert not torch.is_grad_enabled()
+        return images_BCHW[:, 0, 0]
+
+
+def says(*rows: tuple[int, list[float]]) -> tuple[Tensor, Tensor]:
+    """Images that say these logits, with their labels."""
+    labels = torch.tensor([label for label, _ in rows])
+    return torch.tensor([logits for _, logits in rows])[:, None, None], labels
+
+
+def test_accuracies_by_hand():
+    """Labels ranked 1st, 5th and 6th of six classes; one image that does not count."""
+    objective = ClassifierLoss(Says())
+    found = evaluate_images(objective, [says((5, SIX), (1, SIX)), says((0, SIX), (IGNORE, SIX))], "fp32", WORLD)
+    total = math.log(sum(math.exp(value) for value in SIX))
+    assert found.loss == pytest.approx(((total - 5) + (total - 1) + (total - 0)) / 3, rel=1e-6)
+    assert found.metrics["accuracy"] == pytest.approx(100 / 3)
+    assert found.metrics["top5_accuracy"] == pytest.approx(200 / 3)
+    assert found.extent["images"] == 3
+    assert objective.training
+    with pytest.raises(ValueError, match="nothing to evaluate"):
+        evaluate_images(objective, [says((IGNORE, SIX))], "fp32", WORLD)
+    nan = evaluate_images(objective, [says((0, [math.nan] * 7))], "fp32", WORLD)
+    assert nan.line() == {"validation_loss": None, "validation_accuracy": 0, "validation_top5_accuracy": 0}
+
+
+def test_ties_and_what_is_no_number():
+    nan = math.nan
+    logits = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [nan, 2.0, 1.0], [nan, nan, nan], [0.0, nan, 9.0]])
+    assert classes_before(logits, torch.tensor([0, 1, 1, 0, 2])).tolist() == [0, 1, 1, 3, 1]
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_every_image_counts_once_whatever_the_batches(size):
+    """Of 20 images, by two processes of which one has fewer images of each batch, or none."""
+    source, validation = ImageInput(pictures(), "validation", "crop", CPU), pictures().validation
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.LazyLinear(10)).eval()
+    images, labels = source(validation.batch(torch.arange(20).numpy()))
+    logits = model(images).detach().double()
+    losses = -logits.log_softmax(1)[torch.arange(20), labels]
+    ranks = [EvaluationBatches(validation, batch_size=size, rank=rank, world_size=2) for rank in range(2)]
+    found = evaluate_images(ClassifierLoss(model), [source(part) for each in ranks for part in each], "fp32", WORLD)
+    assert found.extent["images"] == 20
+    assert found.loss == pytest.approx(losses.mean().item(), rel=1e-5)
+    assert found.metrics["accuracy"] == pytest.approx(100 * (logits.argmax(1) == labels).double().mean().item())

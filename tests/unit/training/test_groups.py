@@ -10,7 +10,7 @@ from same_bits import Reason, assert_same_bits
 
 from comt_cli.tasks.settings.language import TrainSettings
 from comt_cli.training.checkpoint import full_optimizer_state, load_optimizer_state
-from comt_cli.training.optimisation import optimizer_of, set_learning_rate
+from comt_cli.training.update import optimizer_of, set_learning_rate
 
 SETTINGS = TrainSettings(steps=3, learning_rate=0.5, weight_decay=0.1, optimizer="adamw")
 

@@ -8,7 +8,7 @@ import pytest
 
 from comt_cli.tasks.settings.images import ImageTrainSettings
 from comt_cli.tasks.settings.language import TrainSettings
-from comt_cli.training.optimisation import learning_rate
+from comt_cli.training.update import learning_rate
 
 PEAK, WARMUP, STEPS, FLOOR = 2e-3, 10, 110, 0.1
 

@@ -34,11 +34,11 @@ def test_all_is_loaded_that_is_not_new(spec):
 @pytest.mark.parametrize(
     ("parts", "own", "source", "expected"),
     [
-        ({"new": ()}, {}, {}, "classifier.weight [2, 4] is not in the source"),
-        ({"drop": ()}, {}, {}, "head.weight [9, 4] of the source has no place in the model"),
+        ({"new": ()}, {}, {}, "classifier.weight is not in the source, and [2, 4] in the model"),
+        ({"drop": ()}, {}, {}, "head.weight is [9, 4] in the source, and not in the model"),
         ({}, {"norm": [5]}, {}, "norm is [4] in the source, and [5] in the model"),
         ({}, {}, {"norm": [4, 1]}, "norm is [4, 1] in the source, and [4] in the model"),
-        ({"drop": ("head", "norm")}, {}, {}, "norm [4] is not in the source"),
+        ({"drop": ("head", "norm")}, {}, {}, "norm is not in the source, and [4] in the model"),
         ({"drop": ("head", "hed")}, {}, {}, "drop names hed, and the source has no such part"),
         ({"new": ("class",)}, {}, {}, "new names class, and the model has no such part"),  # parts are whole names
     ],

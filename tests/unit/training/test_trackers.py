@@ -36,10 +36,8 @@ def spec(tiny_corpus: str) -> RunSpec:
 
 def assert_tracked(found: Points, directory: RunDirectory) -> None:
     """The numbers of the run directory's own files, to a float's precision."""
-    lines = directory.metrics()
     for key, tag in TAGS.items():
-        wanted = {line["step"]: line[key] for line in lines if key in line}
-        assert found[tag].keys() == wanted.keys(), tag
+        wanted = {line["step"]: line[key] for line in directory.metrics() if key in line}
         assert found[tag] == pytest.approx(wanted, rel=1e-6), tag
     assert found["train/tokens_per_second"].keys() == found["train/loss"].keys()
 
@@ -62,7 +60,6 @@ def test_tensorboard_shows_the_metrics_of_a_run_that_was_stopped(spec, tmp_path)
     found = {tag: {event.step: event.value for event in events.Scalars(tag)} for tag in events.Tags()["scalars"]}
     assert all(len(found[tag]) == len(events.Scalars(tag)) for tag in found), "a step that stands twice"
     assert_tracked(found, directory)
-    assert_same_run(directory, train(spec, tmp_path / "untracked"))
 
 
 class FakeWandb(types.ModuleType):
