@@ -68,8 +68,8 @@ class Split(ABC, Generic[B]):
 
 
 class PositionedSplit(Split[B]):
-    """A split whose samples have positions, which dropout follows: in training a unique number for each, the same for
-    every division of a step among devices and micro-batches; in evaluation the sample's own number."""
+    """A split whose samples have positions, which dropout follows: in training a unique number for each, however a step
+    is divided; in evaluation the sample's own number."""
 
     @abstractmethod
     def _batch(self, indices: NDArray[np.int64], positions: NDArray[np.int64]) -> B:

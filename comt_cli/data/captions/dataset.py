@@ -64,7 +64,7 @@ class PatchRegions:
 
 def patches(pixels_BSS3: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Square patches row by row, float32 [B, R, F] in [-1, 1]; the numbers of a patch are its pixels row by row, each
-    red, green, blue. Raises `ValueError` where S is no multiple of a patch's side."""
+    red, green, blue."""
     count, side = len(pixels_BSS3), pixels_BSS3.shape[1] // SCENE_PATCH
     cut = pixels_BSS3.reshape(count, side, SCENE_PATCH, side, SCENE_PATCH, 3).transpose(0, 1, 3, 2, 4, 5)
     regions_BRF: NDArray[np.float32] = cut.reshape(count, side * side, -1).astype(np.float32) / np.float32(MIDDLE) - 1
@@ -94,9 +94,9 @@ class FeatureFiles:
 
 
 def read_features(file: Path, most: int, features: int) -> NDArray[np.float32]:
-    """The regions in a file: .npy, or .npz with one array or one that is called `feat`; float32 [at most `most`,
-    `features`]. Raises `UserError` that names the file where it cannot be read, has another shape, or numbers that are
-    not finite."""
+    """The regions in a file, .npy or .npz with one array or one called `feat`; float32 [at most `most`, `features`].
+    Raises `UserError` that names the file where it cannot be read, has another shape, or numbers that are not
+    finite."""
     try:
         with open_file(file) as handle:
             found = np.load(handle, allow_pickle=False)
@@ -123,8 +123,7 @@ Regions = PatchRegions | FeatureFiles
 
 
 class CaptionSplit(PositionedSplit[CaptionBatch]):
-    """Images with one of their captions each: in training every caption of every image, for evaluation the first,
-    whose loss is reported."""
+    """Images with a caption each: in training every caption of every image, for evaluation the first."""
 
     def __init__(
         self, source: Regions, captions: TokenLists, images_C: NDArray[np.int64], special: SpecialTokens

@@ -1,5 +1,4 @@
-"""Captioned images: what a corpus of them offers, the settings of one, and what identifies it. Importing it imports no
-NumPy."""
+"""Captioned images: corpora, settings and identity. Importing it imports no NumPy."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ from comt_cli.files import sha256
 from comt_cli.recipe.settings import MAX_WIDTH, Vocabulary, WholeNumber
 
 CAPTION_FORMAT = 1
-"""Raise it when the same settings may give other images, captions, words or files than before
-(tests/contract/test_cache_versions.py asks for it)."""
+"""Version, as tests/contract/test_cache_versions.py says."""
 
 CaptionSplitName = Literal["train", "validation", "test"]
 CAPTION_SPLITS: tuple[CaptionSplitName, ...] = ("train", "validation", "test")
@@ -30,8 +28,8 @@ CAPTION_SPLITS: tuple[CaptionSplitName, ...] = ("train", "validation", "test")
 @dataclass(frozen=True)
 class CaptionedImages:
     """The images of a split, in order: `references`, the captions of each as scores get them; `learned`, the same as
-    words with spaces between (None: they are that already); `scenes` of each (None: unknown); `features`, the file of
-    each, its number of regions and its SHA-256 (None: pixels are regions)."""
+    words (None: equal); `scenes` of each (None: unknown); `features`, the file of each, its number of regions and its
+    SHA-256 (None: pixels are regions)."""
 
     references: Sequence[Sequence[str]]
     learned: Sequence[Sequence[str]] | None = None
@@ -85,9 +83,8 @@ class CaptionCorpus(Named):
 
 
 VocabularyRule = Literal["all", "karpathy-gt5", "nltk-ge5"]
-"""Which words are in the vocabulary: all; those that occur more than 5 times in the captions of all splits, as
-Karpathy's tokens (what most published captioners do); those that occur at least 5 times in training's, in NLTK-like
-tokens of the raw captions."""
+"""Words of the vocabulary: all; those that occur more than 5 times in the captions of all splits, as Karpathy's tokens
+(as most published captioners have it); those that occur at least 5 times in training's, in NLTK-like tokens."""
 
 LARGEST_SCENES = 10**6
 """Images of `scenes`, whose captions are held in memory."""
@@ -96,11 +93,9 @@ Images = Annotated[WholeNumber, Field(ge=1, le=LARGEST_SCENES)]
 
 
 class CaptionData(DataSection):
-    """Data of captioning: images, their captions, and the regions that each image is given as.
-
-    `images`, `validation_images` and `test_images` are how many `scenes` has, `difficulty` of which kind. Of a training
-    caption the first `max_length` words are kept. An image is at most `regions` vectors of `features` numbers.
-    """
+    """Data of captioning. `images`, `validation_images` and `test_images` are how many `scenes` has, `difficulty` of
+    which kind. Of a training caption the first `max_length` words are kept. An image is at most `regions` vectors of
+    `features` numbers."""
 
     kind = CaptionCorpus
 

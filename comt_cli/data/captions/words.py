@@ -86,8 +86,8 @@ WORDS: tuple[str, ...] = tuple(
 
 @dataclass(frozen=True)
 class SceneObject:
-    """A symbol in a cell of the 3 x 3 grid (rows and columns from the top left, from 0); `shift` is how many pixels
-    right and down of the cell's middle it stands."""
+    """A symbol in a cell of the 3 x 3 grid, from the top left, from 0; `shift` is in pixels right and down of its
+    middle."""
 
     symbol: str
     colour: str
@@ -98,8 +98,7 @@ class SceneObject:
     shift: tuple[int, int]
 
     def relation_to(self, other: SceneObject) -> str:
-        """Relation to `other` in the direction in which they are farther apart: cells are chosen so that there is
-        one."""
+        """Relation to `other` in the direction in which they are farther apart."""
         right, down = self.column - other.column, self.row - other.row
         if abs(right) > abs(down):
             return "right" if right > 0 else "left"

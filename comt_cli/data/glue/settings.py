@@ -1,5 +1,4 @@
-"""Tasks of fine-tuning: what a source of examples offers, the settings of one task, and what identifies it. Importing
-it imports no NumPy."""
+"""Tasks of fine-tuning: sources of examples, settings and identity. Importing it imports no NumPy."""
 
 from __future__ import annotations
 
@@ -17,8 +16,7 @@ from comt_cli.data.tokenizer import Extra
 from comt_cli.recipe.settings import MAX_LENGTH, Count, WholeNumber
 
 GLUE_FORMAT = 2
-"""Raise it when the same settings may give other examples, sequences or files than before
-(tests/contract/test_cache_versions.py asks for it)."""
+"""Version, as tests/contract/test_cache_versions.py says."""
 
 GlueSplitName = Literal["train", "validation", "test", "unseen"]
 
@@ -64,9 +62,9 @@ class GlueSource(Named):
 
 
 class GlueData(TextSettings):
-    """Data of fine-tuning: the task, and the text of the pre-training whose vocabulary it has. `held_out` is the share
-    of the training examples, by the hash of their first text, that is the validation split; of the others there are
-    `train_examples`. An example has at most `sequence_length` tokens with the special ones."""
+    """Data of fine-tuning: the task, and the text of the pre-training whose vocabulary it has. The share `held_out` of
+    the training examples is the validation split; of the others there are `train_examples`. An example has at most
+    `sequence_length` tokens with the special ones."""
 
     extras: ClassVar[tuple[Extra, ...]] = MaskedData.extras
 

@@ -28,7 +28,6 @@ _MOST_THREADS = 16
 CROP_DRAWS = 3
 """Of cropping and mirroring: `draws[:, 0]` decides the mirror, 1 the rows and 2 the columns of the crop."""
 
-
 Colours = tuple[float, float, float]
 
 
@@ -91,14 +90,14 @@ def histograms(pixels: NDArray[np.uint8]) -> NDArray[np.int64]:
 def mean_and_std(histograms_3V: NDArray[np.int64]) -> tuple[Colours, Colours]:
     """Mean and standard deviation of each colour, where 1 is the brightest, from whole numbers, so that no order of
     pixels matters; the latter is at least half a step of brightness: images of one colour can be divided by it."""
-    means, deviations = [], []
+    found = []
     for histogram in histograms_3V.tolist():
-        count = sum(histogram)
-        first = sum(value * times for value, times in enumerate(histogram))
-        second = sum(value**2 * times for value, times in enumerate(histogram))
-        means.append(first / count / 255)
-        deviations.append(max(0.5, ((count * second - first**2) / count**2) ** 0.5) / 255)
-    return (means[0], means[1], means[2]), (deviations[0], deviations[1], deviations[2])
+        count, first, second = (
+            sum(value**power * times for value, times in enumerate(histogram)) for power in range(3)
+        )
+        found.append((first / count / 255, max(0.5, ((count * second - first**2) / count**2) ** 0.5) / 255))
+    (red, red_std), (green, green_std), (blue, blue_std) = found
+    return (red, green, blue), (red_std, green_std, blue_std)
 
 
 # ---- rendered images
@@ -141,17 +140,16 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
 
 def opened(kind: Kind, folder: Path, manifest: ImageManifest) -> ImageDataset:  # noqa: ARG001 - as of every kind
     """Open the images."""
-    own = manifest
-    train, validation = (_open_split(folder, own, split) for split in IMAGE_SPLITS)
-    content = own.content_hash()
-    return ImageDataset(own.fingerprint, content, own.class_names, own.mean, own.std, own.size, train, validation)
 
+    def split(name: ImageSplitName) -> ImageSplit:
+        labels = np.fromfile(folder / f"{name}.labels", dtype="<i8").astype(np.int64)
+        shape = (manifest.images[name], manifest.size, manifest.size, 3)
+        # Copy on write: torch wants memory that may be written, and nothing here does.
+        return ImageSplit(labels, np.memmap(folder / f"{name}.pixels", dtype=np.uint8, mode="c", shape=shape))
 
-def _open_split(folder: Path, manifest: ImageManifest, split: ImageSplitName) -> ImageSplit:
-    labels = np.fromfile(folder / f"{split}.labels", dtype="<i8").astype(np.int64)
-    shape = (manifest.images[split], manifest.size, manifest.size, 3)
-    # Copy on write: torch wants memory that may be written, and nothing here does.
-    return ImageSplit(labels, np.memmap(folder / f"{split}.pixels", dtype=np.uint8, mode="c", shape=shape))
+    content, names, size = manifest.content_hash(), manifest.class_names, manifest.size
+    train, validation = map(split, IMAGE_SPLITS)
+    return ImageDataset(manifest.fingerprint, content, names, manifest.mean, manifest.std, size, train, validation)
 
 
 def _rendered(renderer: GlyphRenderer, count: int) -> Iterator[NDArray[np.uint8]]:

@@ -25,8 +25,7 @@ from comt_cli.files import open_file
 from comt_cli.installing import install_package
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "TGA", "ICO", "AVIF")
-"""Pillow tells formats by content, whatever a file is called, and gives PostScript to Ghostscript: a stranger's picture
-would be a program that runs. These it reads by itself."""
+"""What Pillow reads by itself: it gives PostScript, whatever the file is called, to Ghostscript, which runs it."""
 
 CAPTIONED = "PNG and JPEG files can be captioned, or .npy and .npz files of features."
 
@@ -70,6 +69,7 @@ _OPERATORS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
+_kept: list[object] = []  # an operator is declared for as long as its library is referred to
 
 
 @cache
@@ -79,17 +79,17 @@ def make_torchvision_importable() -> None:
     import torch
 
     spec = importlib.util.find_spec("torchvision")
-    if spec is None or not spec.submodule_search_locations or _extension_loads(spec.submodule_search_locations[0]):
+    if spec is None or not spec.submodule_search_locations:
         return
+    for extension in Path(spec.submodule_search_locations[0]).glob("_C*.so"):
+        with contextlib.suppress(ImportError, OSError):
+            torch.ops.load_library(str(extension))  # type: ignore[no-untyped-call]
+            return
     library: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for schema in _OPERATORS:
         if not hasattr(torch.ops.torchvision, schema.partition("(")[0]):
             library.define(schema)
     _kept.append(library)
-
-
-_kept: list[object] = []
-"""An operator is declared for as long as its library is referred to."""
 
 
 def torchvision_datasets() -> types.ModuleType:
@@ -98,21 +98,8 @@ def torchvision_datasets() -> types.ModuleType:
     try:
         from torchvision import datasets
     except (ImportError, OSError, RuntimeError) as error:
-        raise UserError(
-            f"torchvision cannot be imported: {error}",
-            "Install the torchvision that belongs to the installed torch: "
-            + install_package("--upgrade", "torch", "torchvision"),
-        ) from error
+        hint = "Install the torchvision that belongs to the installed torch: "
+        hint += install_package("--upgrade", "torch", "torchvision")
+        raise UserError(f"torchvision cannot be imported: {error}", hint) from error
     module: types.ModuleType = datasets
     return module
-
-
-def _extension_loads(folder: str) -> bool:
-    """Whether torchvision will load its operators: loaded here as it does itself."""
-    import torch
-
-    for extension in Path(folder).glob("_C*.so"):
-        with contextlib.suppress(ImportError, OSError):
-            torch.ops.load_library(str(extension))  # type: ignore[no-untyped-call]
-            return True
-    return False

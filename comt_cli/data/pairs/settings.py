@@ -7,7 +7,6 @@ import unicodedata
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeInt
@@ -19,11 +18,9 @@ from comt_cli.data.text.settings import sentencepiece_identity, split_of
 from comt_cli.files import sha256
 from comt_cli.recipe.settings import MAX_LENGTH, Count, Vocabulary, WholeNumber, matching
 
-PAIR_FORMAT = 1
-"""Raise it when the same settings may give other pairs, tokens or files than before
-(tests/contract/test_cache_versions.py asks for it)."""
-PACKING = 1
-"""Raise it when the same pairs may be packed into other buckets, or in another order: runs get other ids then."""
+PAIR_FORMAT = PACKING = 1
+"""Versions of prepared pairs and of their buckets, as tests/contract/test_cache_versions.py says; runs get other ids
+when pairs are packed otherwise."""
 
 BYTE_VOCABULARY = 259  # padding, end, 256 bytes, begin
 LARGEST_ALMANAC = 10**7  # training pairs, which are held in memory while they are prepared
@@ -85,8 +82,8 @@ class PairCorpus(Named):
         """The texts of every split but training's, "validation" and "test" among them. Raises `UserError`."""
 
     @abstractmethod
-    def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
-        """The training pairs in order from the place `start` on (included). Raises `UserError`."""
+    def train(self) -> Iterator[TextPair]:
+        """The training pairs in order. Raises `UserError`."""
 
     def vocabulary_texts(self) -> Iterator[str]:
         """Texts of the training split, sources and targets, to train a vocabulary on; all, or an even selection."""
@@ -105,9 +102,9 @@ def split_of_source(source: str, data: PairData) -> Literal["train", "validation
     return "test" if split_of(source, validation + test) == "validation" else "train"
 
 
-def trained_on(pairs: Iterable[tuple[str, str]], data: PairData, start: tuple[int, int]) -> Iterator[TextPair]:
-    """The training pairs of all that are divided, from number `start[1]` on, counted from 0 over all."""
-    for number, (source, target) in enumerate(islice(pairs, start[1], None), start[1]):
+def trained_on(pairs: Iterable[tuple[str, str]], data: PairData) -> Iterator[TextPair]:
+    """The training pairs of all that are divided, numbered from 0 over all."""
+    for number, (source, target) in enumerate(pairs):
         if split_of_source(source, data) == "train":
             yield TextPair(source, target, (0, number))
 
@@ -207,7 +204,7 @@ class PairManifest(FilesManifest):
 
 
 class Kind(Prepared[PairData, PairCorpus]):
-    """Pairs as tokens of one vocabulary. A killed preparation resumes after its last whole block."""
+    """Pairs as tokens of one vocabulary."""
 
     cache = "pairs"
     manifest = PairManifest

@@ -21,9 +21,7 @@ from comt_cli.errors import UserError
 
 MASKED, RANDOM = 0.8, 0.1
 """Of the chosen tokens, the share that is hidden, and the share that becomes another one; the others stay."""
-
 EVALUATION_SEED = 0
-"""The masks of evaluations: the same in every run."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +36,11 @@ class Rows(Split[Batch]):
     """One split of a data set as numbered rows. Its shards hold `tokens` of `documents`, which stand for `bytes` of
     UTF-8: nats a token become bits a byte by nats / ln 2 * tokens / bytes."""
 
-    def __init__(self, sequence_length: int, tokens: int, documents: int, text_bytes: int) -> None:
-        self.sequence_length, self.tokens = sequence_length, tokens
-        self.documents, self.bytes = documents, text_bytes
+    def __init__(
+        self, shards: Sequence[NDArray[Unsigned]], sequence_length: int, documents: int, text_bytes: int
+    ) -> None:
+        self.sequence_length, self.documents, self.bytes = sequence_length, documents, text_bytes
+        self._shards, self.tokens = shards, sum(map(len, shards))
 
     @property
     def tokens_per_byte(self) -> float:
@@ -48,18 +48,27 @@ class Rows(Split[Batch]):
         return self.tokens / self.bytes
 
     @abstractmethod
-    def _fill(self, indices: NDArray[np.int64], tokens_BT: NDArray[np.int64]) -> None:
-        """Copy the rows into `tokens_BT`, which is full of padding."""
+    def _locate(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Of each row the shard's number, the begin within it, and the tokens, which may go on in the next shard."""
+
+    def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._locate(np.asarray(indices, dtype=np.int64))[2] - 1
 
     def batch(self, indices: NDArray[np.int64]) -> Batch:
-        indices = self._check(indices)
+        located = self._locate(self._check(indices))
         tokens_BT = np.full((len(indices), self.sequence_length), PAD, dtype=np.int64)
-        self._fill(indices, tokens_BT)
+        places = zip(*(part.tolist() for part in located), strict=True)
+        for row_T, (shard, begin, length) in zip(tokens_BT, places, strict=True):
+            filled = 0
+            while filled < length:
+                piece = self._shards[shard][begin : begin + length - filled]
+                row_T[filled : filled + len(piece)] = piece
+                filled += len(piece)
+                shard, begin = shard + 1, 0  # noqa: PLW2901 - the row continues in the next shard
         targets_BT = np.full_like(tokens_BT, IGNORE)
         targets_BT[:, :-1] = tokens_BT[:, 1:]
         # By the rows' lengths, not by comparing with the padding id: lengths are right whatever the text holds.
-        counts_B = self.target_counts(indices)
-        targets_BT[np.arange(self.sequence_length) >= counts_B[:, None]] = IGNORE
+        targets_BT[np.arange(1, self.sequence_length + 1) >= located[2][:, None]] = IGNORE
         return Batch(tokens_BT, targets_BT)
 
 
@@ -67,22 +76,18 @@ class RowRange(Rows):
     """The rows of another split from `first` to before `last`; `tokens_per_byte` is that of the whole split."""
 
     def __init__(self, whole: Rows, first: int, last: int) -> None:
-        super().__init__(whole.sequence_length, whole.tokens, whole.documents, whole.bytes)
+        super().__init__(whole._shards, whole.sequence_length, whole.documents, whole.bytes)
         self._whole, self._first, self._last = whole, first, last
 
     def __len__(self) -> int:
         return self._last - self._first
 
-    def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self._whole.target_counts(self._first + np.asarray(indices, dtype=np.int64))
-
-    def _fill(self, indices: NDArray[np.int64], tokens_BT: NDArray[np.int64]) -> None:
-        self._whole._fill(self._first + indices, tokens_BT)
+    def _locate(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        return self._whole._locate(self._first + indices)
 
 
 def without_last(rows: Rows, share: float) -> tuple[RowRange, RowRange]:
-    """`rows` in two: all but the last `share` of them, and these; at least one row each. Raises `UserError` where there
-    are not two rows."""
+    """`rows` in two: all but the last `share` of them, and these. Raises `UserError` where there are not two rows."""
     if len(rows) < 2:
         raise UserError(
             f"{len(rows)} validation sequence cannot be divided into validation and test",
@@ -93,33 +98,17 @@ def without_last(rows: Rows, share: float) -> tuple[RowRange, RowRange]:
 
 
 class PackedRows(Rows):
-    """The stream of all documents, each closed by its end-of-text token, cut in windows of T tokens, which may run from
-    one shard into the next. The incomplete last window is left out."""
-
-    def __init__(
-        self, shards: Sequence[NDArray[Unsigned]], sequence_length: int, documents: int, text_bytes: int
-    ) -> None:
-        self._shards = shards
-        self._starts = np.concatenate([[0], np.cumsum([len(shard) for shard in shards], dtype=np.int64)])
-        super().__init__(sequence_length, int(self._starts[-1]), documents, text_bytes)
+    """The stream of all documents in windows of T tokens, which may run from one shard into the next, without the last
+    part."""
 
     def __len__(self) -> int:
         return self.tokens // self.sequence_length
 
-    def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.full(len(indices), self.sequence_length - 1, dtype=np.int64)
-
-    def _fill(self, indices: NDArray[np.int64], tokens_BT: NDArray[np.int64]) -> None:
+    def _locate(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        starts = np.cumsum([0, *map(len, self._shards)], dtype=np.int64)
         first_B = indices * self.sequence_length
-        shard_B = np.searchsorted(self._starts, first_B, side="right") - 1
-        begin_B = first_B - self._starts[shard_B]
-        for row, (number, begin) in enumerate(zip(shard_B.tolist(), begin_B.tolist(), strict=True)):
-            filled = 0
-            while filled < self.sequence_length:
-                piece = self._shards[number][begin : begin + self.sequence_length - filled]
-                tokens_BT[row, filled : filled + len(piece)] = piece
-                filled += len(piece)
-                number, begin = number + 1, 0  # noqa: PLW2901 - the window continues in the next shard
+        shard_B = (np.searchsorted(starts, first_B, side="right") - 1).astype(np.int64)
+        return shard_B, first_B - starts[shard_B], np.full_like(first_B, self.sequence_length)
 
 
 class PaddedRows(Rows):
@@ -132,19 +121,14 @@ class PaddedRows(Rows):
         sequence_length: int,
         text_bytes: int,
     ) -> None:
-        self._shards, self._offsets = shards, offsets
-        self._starts = np.concatenate([[0], np.cumsum([len(offset) - 1 for offset in offsets], dtype=np.int64)])
-        super().__init__(sequence_length, sum(len(shard) for shard in shards), int(self._starts[-1]), text_bytes)
+        self._offsets = offsets
+        self._starts = np.cumsum([0, *(len(offset) - 1 for offset in offsets)], dtype=np.int64)
+        super().__init__(shards, sequence_length, int(self._starts[-1]), text_bytes)
 
     def __len__(self) -> int:
         return self.documents
 
-    def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        _, begin, end = self._locate(np.asarray(indices, dtype=np.int64))
-        return end - begin - 1
-
     def _locate(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Shard number, begin and end within the shard of each document."""
         shard_B = (np.searchsorted(self._starts, indices, side="right") - 1).astype(np.int64)
         within_B = indices - self._starts[shard_B]
         begin_B, end_B = np.empty_like(indices), np.empty_like(indices)
@@ -152,12 +136,7 @@ class PaddedRows(Rows):
             here = shard_B == number
             begin_B[here] = self._offsets[number][within_B[here]]
             end_B[here] = self._offsets[number][within_B[here] + 1]
-        return shard_B, begin_B, end_B
-
-    def _fill(self, indices: NDArray[np.int64], tokens_BT: NDArray[np.int64]) -> None:
-        places = zip(*(part.tolist() for part in self._locate(indices)), strict=True)
-        for row, (number, begin, end) in enumerate(places):
-            tokens_BT[row, : end - begin] = self._shards[number][begin:end]
+        return shard_B, begin_B, end_B - begin_B
 
 
 @dataclass(frozen=True)
@@ -173,12 +152,12 @@ class MaskedBatch(AnyBatch):
 
 class MaskedRows(Split[MaskedBatch]):
     """A split of text as masked sequences (Devlin et al. 2019, section 3.1), a token longer than its rows: the begin
-    token, whose vector stands for the sequence in classifiers, comes first.
+    token comes first.
 
     Of the tokens that are no special ones a share is chosen, in every sequence the nearest whole number to it: 80 % of
     these are replaced by the mask token, 10 % by a token of the vocabulary, any but the special ones, and 10 % stay.
-    Which and how is a pure function of (seed, position in the order of training); in evaluation of the sample's number.
-    """
+    Which and how is a pure function of (seed, position in the order of training); in evaluation of the sample's
+    number."""
 
     def __init__(self, rows: Rows, special: SpecialTokens, vocabulary: int, share: float) -> None:
         """Raises `ValueError` where the tokenizer has no begin or no mask token."""

@@ -18,8 +18,7 @@ from comt_cli.data.tokenizer import LONG_LINES_CUT, T5_SHA256, TRAINER, TRAINING
 from comt_cli.recipe.settings import MAX_LENGTH, Tokens, Vocabulary, WholeNumber
 
 FORMAT = 4
-"""Raise it when the same settings may give other tokens, rows or files than before
-(tests/contract/test_cache_versions.py asks for it)."""
+"""Version, as tests/contract/test_cache_versions.py says."""
 
 FIXED_VOCABULARY = {"t5": 32000, "bytes": 258}
 """Sizes of the vocabularies that are not trained. T5's sentinels (32000 to 32099) are left out: no text has them."""
@@ -149,8 +148,7 @@ class DataSettings(TextSettings):
 
 
 class MaskedData(DataSettings):
-    """The same for a model that predicts hidden tokens: each sequence begins with the begin token, and `mask_share` of
-    its other tokens are predicted."""
+    """The same for a model that predicts `mask_share` of the tokens behind a begin token."""
 
     extras: ClassVar[tuple[Extra, ...]] = ("begin", "mask", "separator")
 
@@ -186,8 +184,7 @@ class SplitPart(Record):
 
 
 class Part(Record):
-    """Documents in at most one shard of each split; `after` is the place (stream, file, number in the file) where
-    reading resumes."""
+    """Documents in at most one shard of each split; reading resumes at `after`: (stream, file, number in the file)."""
 
     number: NonNegativeInt
     after: tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt]

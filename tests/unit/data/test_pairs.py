@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow
@@ -14,7 +14,6 @@ import pytest
 from pyarrow import parquet
 
 from comt_cli.data import hub
-from comt_cli.data.pairs import dataset as preparation
 from comt_cli.data.pairs.settings import (
     BYTE_VOCABULARY,
     Kind,
@@ -37,15 +36,10 @@ FAKE = PairData(corpus="pairs:a,b", tokenizer="bytes", max_length=64, batch_toke
 
 
 class FakePairs(PairCorpus):
-    """Pairs in files of 70; may fail in the middle, and notes what is read."""
+    """Pairs that are given."""
 
-    def __init__(self, fail_at=None, pairs=None):
-        self.pairs = pairs or [(f"source text {n}", f"{n} target text" * (1 + n % 3)) for n in range(200)]
-        self.fail_at, self.read = fail_at, []
-
-    @classmethod
-    def of(cls, data):
-        return cls()
+    def __init__(self, pairs):
+        self.pairs = pairs
 
     def identity(self, progress=None):
         return ["fake", self.pairs]
@@ -53,23 +47,12 @@ class FakePairs(PairCorpus):
     def decoded(self, progress=None):
         return {"validation": PairTexts(["v" * 100, "v"], ["w", "w" * 200]), "test": PairTexts(["t"], ["u"])}
 
-    def train(self, start=(0, 0)):
-        for number, pair in enumerate(self.pairs):
-            if divmod(number, 70) >= start:
-                if number == self.fail_at:
-                    raise RuntimeError("the power went out")
-                self.read.append(number)
-                yield TextPair(*pair, divmod(number, 70))
+    def train(self):
+        return (TextPair(*pair, (0, number)) for number, pair in enumerate(self.pairs))
 
 
-def prepared(data, corpus):
-    return Kind(data, corpus).prepare()
-
-
-def files(dataset):
-    """The prepared files, without what differs from machine to machine."""
-    records = {"manifest.json", "verified.json"}
-    return {path.name: path.read_bytes() for path in dataset.folder.iterdir() if path.name not in records}
+def prepared(pairs):
+    return Kind(FAKE, FakePairs(pairs)).prepare()
 
 
 def training_texts(dataset):
@@ -111,7 +94,7 @@ def test_every_pair_is_in_one_bucket_and_texts_belong_to_theirs(cache):
 
 def test_pairs_over_the_limit_are_counted_and_named_but_none_that_is_decoded_is_left_out(cache):
     pairs = [("short", "kurz")] * 5 + [("x" * 64, "y"), ("", "leer"), ("a", "z" * 99), ("fits", "w" * 63)]
-    dataset = prepared(FAKE, FakePairs(pairs=pairs))
+    dataset = prepared(pairs)
     assert len(training_texts(dataset)) == 6
     assert str(dataset.left_out) == (
         "training pairs left out: 2 too long (max_length), 1 without a text on one side; "
@@ -121,32 +104,8 @@ def test_pairs_over_the_limit_are_counted_and_named_but_none_that_is_decoded_is_
     assert dataset.validation.pairs(every).size == 2
     assert dataset.validation.batch(every).target_out.shape[1] == 201
     with pytest.raises(UserError, match="no pair to train on") as caught:
-        prepared(FAKE, FakePairs(pairs=[("x" * 300, "y")]))
+        prepared([("x" * 300, "y")])
     assert "1 too long" in str(caught.value.hint)
-
-
-@pytest.mark.parametrize("fail_at", [69, 199])
-def test_a_killed_preparation_resumes_and_ends_with_the_same_bytes(tmp_path, monkeypatch, fail_at):
-    monkeypatch.setattr(preparation, "_CHUNK_PAIRS", 10)
-    monkeypatch.setattr(preparation, "_BLOCK_PAIRS", 20)
-    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "whole"))
-    whole = prepared(FAKE, FakePairs())
-    assert training_texts(whole) == sorted(FakePairs().pairs)
-    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "killed"))
-    with pytest.raises(RuntimeError, match="the power went out"):
-        prepared(FAKE, FakePairs(fail_at))
-    folder = tmp_path / "killed/pairs" / whole.fingerprint
-    with (folder / "train.target.tokens").open("ab") as handle:  # killed in the middle of a block
-        handle.write(b"half a block")
-    corpus = FakePairs()
-    if fail_at == 69:
-        resumed = prepared(FAKE, corpus)
-        assert corpus.read[0] == 60  # it did not start again
-    else:  # what was cut after the kill is made anew
-        os.truncate(folder / "train.source.offsets", 24)
-        resumed = prepared(FAKE, corpus)
-    assert files(resumed) == files(whole)
-    assert resumed.content_hash == whole.content_hash
 
 
 # ---- settings
@@ -214,7 +173,6 @@ def test_lines_are_divided_by_the_hash_of_the_source(cache, two):
     sides = [{pair.source for pair in train}, *({*each.sources} for each in decoded.values())]
     assert sum(len(side) for side in sides) == len(set.union(*sides)) == 270
     assert all(split_of_source(source, data) == "test" for source in decoded["test"].sources)
-    assert list(corpus.train(train[50].place)) == train[50:]
     assert len(list(corpus.vocabulary_texts())) == 2 * len(train)
     assert prepare(data).texts == decoded
 
@@ -253,13 +211,6 @@ def test_files_that_changed_are_never_prepared_as_what_they_were(cache, two, mon
     before = fingerprint(data)
     corrected(8)
     assert prepare(data).fingerprint == fingerprint(data) != before
-    monkeypatch.setattr("comt_cli.data.storage.state_of", lambda status: [0])  # of a system that tells no change
-    fingerprint(data)
-    write(two[1], [f"Satz Nr. {number}" for number in range(300)])
-    shutil.rmtree(cache / "pairs")
-    with pytest.raises(UserError, match=r"b\.de was changed while it was read"):
-        prepare(data)
-    assert prepare(data).fingerprint == fingerprint(data)
 
 
 def test_files_that_do_not_fit_are_named(cache, two, tmp_path):
@@ -336,10 +287,10 @@ def test_catalogues_are_read_once_each_without_the_fuzzy_and_empty(cache, tmp_pa
 
 
 class Parquet:
-    """Local parquet files in the form of the hub's; the network may break at a row of training."""
+    """Local parquet files in the form of the hub's."""
 
-    def __init__(self, folder, breaks_at=None):
-        self.folder, self.breaks_at, self.opened = folder, breaks_at, []
+    def __init__(self, folder):
+        self.folder = folder
         for split, count in (("train", 3), ("validation", 1), ("test", 1)):
             for file in range(count):
                 rows = [{"translation": {"en": f"{split} {file} {n}", "de": f"D {file} {n} "}} for n in range(40)]
@@ -348,17 +299,7 @@ class Parquet:
 
     def __call__(self, repository, revision, pattern):
         assert (repository, revision) == ("wmt/wmt14", "main")
-        name = Path(pattern).name
-        found = hub.stream_files(str(self.folder / name))
-        return [functools.partial(self.rows, name, file, rows) for file, rows in enumerate(found)]
-
-    def rows(self, name, file, rows):
-        for number, row in enumerate(rows()):
-            if self.breaks_at == 40 * file + number and name.startswith("train"):
-                raise TimeoutError("the hub does not answer\nand more lines")
-            if number == 0:
-                self.opened.append(f"{name}:{file}")
-            yield row
+        return hub.stream_files(str(self.folder / Path(pattern).name))
 
 
 @pytest.mark.parametrize(("source", "target"), [("en", "de"), ("de", "en")])
@@ -376,18 +317,11 @@ def test_the_hub_is_read_in_either_direction(cache, tmp_path, monkeypatch, sourc
     assert english == [f"test 0 {n}" for n in range(40) if n != 7]
 
 
-def test_a_broken_connection_keeps_what_was_prepared(cache, tmp_path, monkeypatch):
-    monkeypatch.setattr(preparation, "_CHUNK_PAIRS", 10)
-    monkeypatch.setattr(preparation, "_BLOCK_PAIRS", 20)
-    data = PairData(corpus="wmt14-en-de", **BYTES)
-    monkeypatch.setattr(hub, "open_files", Parquet(tmp_path, breaks_at=110))
+def test_a_broken_connection_is_told_with_what_helps(cache, monkeypatch):
+    monkeypatch.setattr(hub, "open_files", Mock(side_effect=TimeoutError("the hub does not answer\nand more lines")))
     with pytest.raises(UserError, match=r"cannot read wmt14-en-de from .*wmt/wmt14: the hub does not answer") as caught:
-        prepare(data)
+        prepare(PairData(corpus="wmt14-en-de", **BYTES))
     assert "train.en, train.de, newstest2013.en" in str(caught.value.hint)
-    parquets = Parquet(tmp_path)
-    monkeypatch.setattr(hub, "open_files", parquets)
-    assert prepare(data).train.plan.members.size == 117
-    assert parquets.opened == ["train-*.parquet:2"]
 
 
 def test_a_folder_stands_in_for_the_hub(cache, tmp_path):

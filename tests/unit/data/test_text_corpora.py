@@ -178,12 +178,6 @@ def test_a_change_that_keeps_size_and_time_is_seen(texts, cache, monkeypatch):
     before = prepare(data).fingerprint
     written("one too")
     assert prepare(data).fingerprint == fingerprint(data) != before
-    monkeypatch.setattr("comt_cli.data.storage.state_of", lambda status: [0])  # a system that tells no change
-    local(f"{texts}/a.txt").identity()
-    written("one six")
-    with pytest.raises(UserError, match=r"a\.txt was changed while it was read"):
-        read(f"{texts}/a.txt")
-    assert read(f"{texts}/a.txt") == ["one six"]
 
 
 def test_how_long_lines_are_cut_is_told_by_the_fingerprint_of_own_text_alone(texts):

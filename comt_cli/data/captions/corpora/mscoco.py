@@ -1,11 +1,6 @@
-"""`mscoco`: Karpathy's `dataset_coco.json` in a folder, and beside it, in `features`, a file of regions for each image.
-
-The file of an image is `features/<cocoid>.npy`, [regions, numbers], or `.npz` with an array `feat`: what extractors of
-bottom-up features write. The splits are Karpathy's, `restval` being part of training.
-
-Words to learn are Karpathy's `tokens` or, by the vocabulary's rule `nltk-ge5`, the tokens of `words.py` of the raw
-captions. References are the raw captions: scores have a tokeniser of their own.
-"""
+"""`mscoco`: Karpathy's `dataset_coco.json` in a folder, with his splits (`restval` is of training), and beside it
+`features/<cocoid>.npy`, [regions, numbers], or `.npz` with an array `feat`, as extractors of bottom-up features write.
+References are the raw captions; words to learn Karpathy's `tokens` or, by the rule `nltk-ge5`, those of `words.py`."""
 
 from __future__ import annotations
 
@@ -35,8 +30,8 @@ from comt_cli.files import cache_folder, canonical_json, read_json, sha256
 CAPTIONS, FEATURES = "dataset_coco.json", "features"
 SPLITS: Mapping[str, CaptionSplitName] = {"train": "train", "restval": "train", "val": "validation", "test": "test"}
 VOCABULARY = {"karpathy-gt5": 9_490, "nltk-ge5": 9_567}
-"""The words that MSCOCO is expected to have, special ones included: Karpathy's 9,487 count the unknown word alone. SAS
-has 9,567, of another split and by a rule that is not said: where a folder has others, preparing it says how many."""
+"""The words that MSCOCO is expected to have, special ones included: Karpathy's 9,487 count the unknown word alone, and
+SAS has 9,567 of another split."""
 
 
 class _Sentence(BaseModel):

@@ -3,12 +3,8 @@
 Scene i of a split, its pixels and its captions are pure functions of (`SCENES_VERSION`, split, i). No symbol occurs
 twice in a scene, and no two objects are as far apart across as down, so that a caption says which objects it means and
 each pair has one relation. Scenes of validation and test are in no earlier split, whatever the shifts of their objects.
-
-Captions leave out what they like (sizes, faces, kinds, paper, with three objects also relations or an object) and use
-synonyms; what they say is true. They are lower-case words without punctuation.
-
-`easy` scenes have one or two digits or shapes, all large, plain and in the middle of their cells: small networks learn
-to see these within hundreds of steps.
+Captions leave out what they like and use synonyms; what they say is true. They are lower-case words without
+punctuation. `easy` scenes have one or two digits or shapes, all large, plain and in the middle of their cells.
 
 Against five references a sixth caption of a full scene has CIDEr-D 310 and `scene_f1` 80; with its relations turned
 round 301 and 74, another scene's caption 22 and 4: CIDEr-D sees next to nothing of relations, `scene_f1` all three.
@@ -43,8 +39,7 @@ from comt_cli.errors import UserError
 from comt_cli.files import atomic_file
 
 SCENES_VERSION = 1
-"""Raise it when a scene of the same number, its captions or its image may be another than before
-(tests/contract/test_cache_versions.py asks for it)."""
+"""Version, as tests/contract/test_cache_versions.py says."""
 
 CAPTIONS = 5
 SHIFT = {"small": 3, "large": 1}
@@ -67,8 +62,7 @@ class DrawnScene(NamedTuple):
 def drawn_scenes(
     split: CaptionSplitName, start: int, count: int, captions: int = CAPTIONS, *, easy: bool = False
 ) -> Iterator[DrawnScene]:
-    """The scenes [start, start + count) of a split, of which there is no end, with `captions` captions each (7 at
-    most)."""
+    """The scenes [start, start + count) of a split without end, with `captions` captions each (7 at most)."""
     draws = drawn(f"scenes {SCENES_VERSION} {split}", _NUMBERS, start * _STRIDE)
     for number in range(start, start + count):
         own = list(islice(draws, _STRIDE))
@@ -231,8 +225,8 @@ class Scenes(CaptionCorpus):
         ]
 
     def write(self, folder: Path, progress: ProgressCallback) -> dict[CaptionSplitName, CaptionedImages]:
-        """The scenes and their captions; their pixels are put into `folder`, uint8 [N, S, S, 3] a split. Raises as
-        `chosen_scenes`."""
+        """The scenes and their captions; their pixels go to `folder`, uint8 [N, S, S, 3] a split. Raises
+        `UserError`."""
         progress("drawing scenes and their captions", 0, None)
         chosen = chosen_scenes(self.data)
         done, total = 0, sum(map(len, chosen.values()))

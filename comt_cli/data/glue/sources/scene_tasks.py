@@ -4,18 +4,17 @@ the first, or how many facts they have in common.
 Example i of a split is a pure function of (`SCENE_TASKS_VERSION`, task, split, i); the label follows from i, so that
 classes are balanced. A pair of texts is in one split only.
 
-**scene-nli**: the premise names two symbols with their colours and where one is as seen from the other, and one or two
-of three things that a description may leave out: the size of the one, of the other, and the paper. The hypothesis says
-one of these three, beside colours and the relation. It is entailed (0); or says what the premise leaves out (1,
-neutral); or says something that the premise says otherwise (2, contradiction). What either text says, and of which
-values, is drawn alike for every label: neither alone tells which it is.
+**scene-nli**: the premise names two symbols with their colours and their relation, and one or two of three things that
+a description may leave out: the size of the one, of the other, and the paper. The hypothesis says one of these three,
+beside colours and the relation. It is entailed (0), or says what the premise leaves out (1, neutral) or says otherwise
+(2, contradiction). What either text says is drawn alike for every label: neither alone tells which it is.
 
 **scene-similarity**: a symbol, its size, its colour and the paper, twice; the number, 0 to 5, is how many of five
 things are the same: size, colour, paper, kind (letter, digit, shape), and the symbol itself.
 
-Which of the synonyms are used, and whether kinds are named, is drawn once for an example, so that a small network need
-not learn the synonyms first. Naive Bayes on either text, or on both, has a third of scene-nli right, as by chance;
-of scene-similarity the share of words in common has Pearson's correlation .74.
+Synonyms are drawn once for an example, so that a small network need not learn them first. Naive Bayes on either text,
+or on both, has a third of scene-nli right, as by chance; of scene-similarity the share of words in common has Pearson's
+correlation .74.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ from comt_cli.data.glue.settings import Asked, Example, GlueSource, GlueSplitNam
 from comt_cli.data.storage import ProgressCallback, no_progress
 
 SCENE_TASKS_VERSION = 1
-"""Raise it when an example of the same number may be another than before
-(tests/contract/test_cache_versions.py asks for it)."""
+"""Version, as tests/contract/test_cache_versions.py says."""
 
 EXAMPLES: Mapping[GlueSplitName, int] = {"train": 6000, "test": 1500}
 
@@ -150,8 +148,8 @@ _WAYS: Mapping[int, Sequence[tuple[bool, bool, bool, int]]] = {
     ]
     for count in range(6)
 }
-"""By the number of things in common, which ones they may be: whether size, colour and paper are, and of the symbol
-nothing (0), its kind (1), or all (2)."""
+"""By the number of things in common, whether size, colour and paper are, and of the symbol nothing (0), its kind (1),
+or all (2)."""
 
 
 def _similarity(draws: Draws, label: int) -> Example:

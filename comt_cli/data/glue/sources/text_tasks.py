@@ -1,16 +1,15 @@
-"""`acceptability` and `follows`, made of the sentences of the corpus that pre-training reads.
-
-Examples of training are made of its training documents, those of the test of its validation documents. Sentences are
-clean ones: prose of 6 to 32 words, no code. One that occurs in several places counts at the first alone, and one whose
-words are anywhere in a training document is no sentence of a test document.
+"""`acceptability` and `follows`, made of the sentences of the corpus that pre-training reads: examples of training of
+its training documents, those of the test of its validation documents. Sentences are prose of 6 to 32 words, no code.
+One that occurs in several places counts at the first alone, and one whose words are anywhere in a training document is
+none of a test document.
 
 **acceptability**: a sentence as it was written (1), or with one thing wrong (0): a function word and its neighbour
 exchanged, a function word missing, or a verb that does not agree. Which sentences are used, and what would be made
 wrong, does not depend on the label.
 
-**follows**: two sentences, of which the second is the next clean one of the document (1), or the second of another
-pair, of the next few pairs of other documents the nearest in length (0). So each second sentence is the second of one
-pair, and from either sentence alone nothing can be told. Each sentence is used once.
+**follows**: two sentences, of which the second is the next one of the document (1), or the second of another pair, of
+the next few pairs of other documents the nearest in length (0): from either sentence alone nothing can be told. Each
+sentence is used once.
 
 Of python-docs naive Bayes on words has MCC 2 of acceptability, on pairs of words, too, 19; of follows about 50 % right.
 """
@@ -29,8 +28,7 @@ from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.text.settings import Corpus, SplitName, split_in, train_texts
 
 SENTENCES_VERSION = 2
-"""Raise it when the same text may give other sentences, or other examples of them, than before
-(tests/contract/test_cache_versions.py asks for it)."""
+"""Version, as tests/contract/test_cache_versions.py says."""
 
 WORDS = range(6, 33)
 """How many words a sentence may have."""

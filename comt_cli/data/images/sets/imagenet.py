@@ -28,7 +28,6 @@ from comt_cli.files import canonical_json, sha256
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of the training split, as everybody uses them: reading all of it to compute them would take an hour."""
 
-
 _ATTEMPTS = 10
 _PLACE, _SHAPES = slice(1, 3), slice(3, 3 + 2 * _ATTEMPTS)
 DRAWS = 3 + 2 * _ATTEMPTS
@@ -60,10 +59,8 @@ class ImageNet(FolderSet):
             differs = sorted({*train.classes} ^ {*validation.classes})[0]
             raise _unfit(folder, f"the folders in train/ and val/ are not the same classes ({differs} is in one only)")
         splits = (self._split("train", train), self._split("validation", validation))
-        content = [
-            [[Path(file).relative_to(folder).as_posix(), Path(file).stat().st_size] for file in split.files]
-            for split in splits
-        ]
+        files = [[Path(file) for file in split.files] for split in splits]
+        content = [[[path.relative_to(folder).as_posix(), path.stat().st_size] for path in paths] for paths in files]
         content_hash = sha256(canonical_json(content))[:16]
         return ImageDataset(name, content_hash, tuple(train.classes), MEAN, STD, data.size, *splits)
 
@@ -123,19 +120,16 @@ class FolderSplit(ImageSplit):
         anew = "Copy the file anew from the data set, then run the same command again: it continues from there."
         with open_picture(Path(self.files[index]), anew) as file:
             image = file.convert("RGB")  # reads the pixels; threads run meanwhile
-        cut = middle(image, self.size) if draws is None else random_part(image, self.size, draws)
-        return np.asarray(cut)
-
-
-def random_part(image: Image, size: int, draws: NDArray[np.float64]) -> Image:
-    """A random part scaled to `size` x `size`, as torchvision's RandomResizedCrop does (bilinear, antialiased)."""
-    return image.crop(random_box(image.width, image.height, draws)).resize((size, size), Resampling.BILINEAR)
+        if draws is None:
+            return np.asarray(middle(image, self.size))
+        box = random_box(image.width, image.height, draws)
+        return np.asarray(image.crop(box).resize((self.size, self.size), Resampling.BILINEAR))
 
 
 def random_box(width: int, height: int, draws: NDArray[np.float64]) -> tuple[int, int, int, int]:
-    """The (left, top, right, bottom) of a random part: 8 to 100 % of the area, aspect 3/4 to 4/3 (Szegedy et al. 2015).
-    Of ten attempts the first that fits is taken; if none does, the middle with the nearest aspect that is allowed.
-    `draws`: float64 [DRAWS] in [0, 1), of which 1 to 22 are used."""
+    """The (left, top, right, bottom) of a random part: 8 to 100 % of the area, aspect 3/4 to 4/3 (Szegedy et al. 2015),
+    as torchvision's RandomResizedCrop. Of ten attempts the first that fits is taken; if none does, the middle with the
+    nearest aspect that is allowed. `draws`: float64 [DRAWS] in [0, 1), of which 1 to 22 are used."""
     top_draw, left_draw = draws[_PLACE].tolist()
     for area_draw, aspect_draw in draws[_SHAPES].reshape(-1, 2).tolist():
         area = width * height * (0.08 + 0.92 * area_draw)

@@ -153,9 +153,8 @@ class Almanac(PairCorpus):
         for draws in islice(drawn(f"almanac {ALMANAC_VERSION} {split}", _NUMBERS, start), count):
             yield self._pair(split, draws, limits)
 
-    def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
-        for number in range(start[1], len(self._train)):
-            yield TextPair(*self._train[number], (0, number))
+    def train(self) -> Iterator[TextPair]:
+        return (TextPair(*pair, (0, number)) for number, pair in enumerate(self._train))
 
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
         """Validation, test and unseen pairs: the first ones whose texts are not on the same side of an earlier split.

@@ -52,8 +52,8 @@ class Catalogues(PairCorpus):
             for split in ("validation", "test")
         }
 
-    def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
-        return trained_on(self._pairs, self.data, start)
+    def train(self) -> Iterator[TextPair]:
+        return trained_on(self._pairs, self.data)
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:

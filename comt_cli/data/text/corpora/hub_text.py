@@ -1,13 +1,11 @@
-"""Text of the Hugging Face hub: `c4`, `openwebtext` and `wikitext-103`, the last from a folder, too.
+"""Text of the Hugging Face hub: `c4`, `openwebtext` and `wikitext-103`, the last from a folder, too, whose files are
+read in an order drawn from a fixed seed.
 
-Files are read in an order drawn from a fixed seed: a preparation that was stopped resumes in the middle of one.
+C4 and WikiText are read at a pinned commit. OpenWebText is not: preparations made at different times may differ under
+one fingerprint; the hash of the tokens, in every manifest and checkpoint, distinguishes them.
 
-C4 and WikiText are read at a pinned commit. OpenWebText is not: the hub may write its automatic conversion anew. Two
-preparations made at different times may therefore differ under one fingerprint; the hash of the tokens, in every
-manifest and checkpoint, distinguishes them.
-
-WikiText-103 (Merity et al. 2017) is divided by its authors and holds lines, of which one with a single = on either side
-begins an article. A document here is an article: its lines without the empty ones and the spaces around them.
+WikiText-103 (Merity et al. 2017) holds lines, of which one with a single = on either side begins an article. A document
+here is an article: its lines without the empty ones and the spaces around them.
 """
 
 from __future__ import annotations
@@ -63,8 +61,8 @@ class HubText(Corpus):
         return hub.open_files(*source[:3])
 
     def _documents(self, source: HubSource, start: Place) -> Iterator[Document]:
-        """The files of a source in the seeded order; earlier ones than `start` are not opened. Raises `UserError` where
-        the hub stops answering."""
+        """The files of a source in the seeded order, from `start` on. Raises `UserError` where the hub stops
+        answering."""
         with hub.reachable(self.names[0], source.repository, self.instead):
             files = self.files(source)
             order = list(range(len(files)))
@@ -102,8 +100,8 @@ TITLE = re.compile(r"= [^=].*[^=] =|= [^=] =")
 
 
 def articles(lines: Iterable[str]) -> Iterator[str]:
-    """The articles that lines make, in order. A line like a title begins one behind an empty line alone: there are such
-    in formulas."""
+    """The articles that lines make, in order. A line like a title begins one behind an empty line alone, as formulas
+    have such."""
     article: list[str] = []
     is_behind_empty = True
     for each in lines:
