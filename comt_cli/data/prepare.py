@@ -17,21 +17,13 @@ from collections.abc import Sequence
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from comt_cli import __version__ as comt_version
 from comt_cli.data.settings import DataSection
-from comt_cli.data.storage import (
-    ProgressCallback,
-    file_lock,
-    first_line,
-    hash_file,
-    make_folder,
-    no_progress,
-    state_of,
-)
+from comt_cli.data.storage import ProgressCallback, file_lock, first_line, hash_file, make_folder, no_progress, state_of
 from comt_cli.data.tokenizer import Tokenizer, load_tokenizer
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import cache_folder, canonical_json, if_damaged, read_json, sha256, write_json
@@ -141,12 +133,10 @@ class Prepared(ABC, Generic[D, C]):
 
     def __init__(self, data: D, corpus: C | None = None) -> None:
         self.data = data
-        self._is_given = corpus is not None
         self.corpus = self.named_corpus() if corpus is None else corpus
 
     def named_corpus(self) -> C:
-        found: C = self.data.make_corpus()
-        return found
+        return cast(C, self.data.make_corpus())
 
     @abstractmethod
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
@@ -174,9 +164,8 @@ class Prepared(ABC, Generic[D, C]):
             return None
 
     def prepare(self, progress: ProgressCallback = no_progress) -> Any:
-        """The data, made now unless it was made before, by one process at a time. Raises `UserError` where corpus,
-        vocabulary or network are not as needed, or prepared files are damaged; `StorageError` where the disk
-        refuses."""
+        """The data, made now unless it was made before, by one process at a time. Raises `UserError` where what is
+        needed is not there or prepared files are damaged; `StorageError` where the disk refuses."""
         name = self.fingerprint(progress)
         folder = self.folder(name)
         if not self.is_current(folder, name):
@@ -208,9 +197,7 @@ class Prepared(ABC, Generic[D, C]):
         for leftover in [folder / MANIFEST, *folder.glob(".*.tmp")]:  # of older files, and of what was killed
             leftover.unlink(missing_ok=True)
         manifest: Manifest = self.dataset_module.write(self, folder, name, progress)
-        if not self._is_given:  # files that it read may be others by now
-            self.corpus = self.named_corpus()
-        if self.fingerprint(progress) != name:
+        if self.fingerprint(progress) != name:  # files that it read are others by now
             shutil.rmtree(folder, ignore_errors=True)
             said = f"corpus: {getattr(self.data, 'corpus', name)} was changed while it was read"
             raise UserError(said, "Run the same command again.")
@@ -223,8 +210,7 @@ class Prepared(ABC, Generic[D, C]):
 
 def kind_of(data: Section) -> Prepared[Any, Any]:
     """The kind of these settings, which prepares their data."""
-    found: Prepared[Any, Any] = importlib.import_module(type(data).__module__).Kind(data)
-    return found
+    return cast(Prepared[Any, Any], importlib.import_module(type(data).__module__).Kind(data))
 
 
 def fingerprint(data: Section, progress: ProgressCallback | None = None) -> str:

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,6 @@ from comt_cli.files import cache_folder, open_file, open_own, read_json, sha256,
 ProgressCallback = Callable[[str, int, int | None], None]
 """Called as `progress(stage, done, total)`. The stage names its unit ("tokenising documents"); `total` may be None."""
 
-_ANOTHER_CACHE = "or choose another cache folder: export COMT_CACHE=/some/folder"
 _SETTLED_NS = 2_000_000_000
 
 
@@ -31,16 +29,8 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        hint = f"Make room or correct the permissions, {_ANOTHER_CACHE}"
+        hint = "Make room or correct the permissions, or choose another cache folder: export COMT_CACHE=/some/folder"
         raise StorageError(f"cannot create the folder {path}: {error.strerror or error}", hint) from error
-
-
-def check_room(folder: Path, needed: int, what: str, instead: str) -> None:
-    """Raise `StorageError` before hours of work where the disk cannot hold `needed` bytes."""
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        said = f"{what} need {needed / 1e9:.1f} GB; {folder} has {free / 1e9:.1f} GB left"
-        raise StorageError(said, f"Make room, {instead}, {_ANOTHER_CACHE}")
 
 
 def first_line(error: BaseException) -> str:
@@ -78,8 +68,7 @@ def hash_file(path: Path) -> str:
 
 
 def state_of(status: os.stat_result) -> list[int]:
-    """State of a file that changes with its content, as size and time alone may not; `ctime` is set by the system
-    alone."""
+    """State of a file that changes with its content: `ctime`, unlike the time of change, is set by the system alone."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 

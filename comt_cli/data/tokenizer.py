@@ -71,7 +71,7 @@ class Tokenizer(ABC):
         """The ids of `text`, without an end-of-text token."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of every text, on all cores; the order is kept."""
+        """`encode` of every text, on all cores."""
         return [self.encode(text) for text in texts]
 
     @abstractmethod
@@ -87,7 +87,7 @@ class Tokenizer(ABC):
         """All that `tokenizer_from_json` needs to build the same tokenizer elsewhere."""
 
     def save(self, path: Path) -> None:
-        """Write the tokenizer to one JSON file, whole or not at all. Raises `StorageError`."""
+        """Write the tokenizer to one JSON file. Raises `StorageError`."""
         write_json(path, self.to_json())
 
 
@@ -229,32 +229,21 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 TRAINING_CHARACTERS = 20_000_000
 """Training reads this much of the train split, from its start. More text hardly moves a vocabulary of this kind."""
-
 VOCABULARY_VERSION = 2
 """Version of trained vocabularies, as tests/contract/test_cache_versions.py says."""
 
 TRAINER: dict[str, Any] = {
     "model_type": "unigram",
     # T5's special ids, so that one convention holds everywhere; T5 has no beginning-of-text token.
-    "pad_id": 0,
-    "eos_id": 1,
-    "unk_id": 2,
-    "bos_id": -1,
-    # Characters outside the vocabulary are spelled as bytes: nothing is unknown.
-    "byte_fallback": True,
+    **{"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
+    "byte_fallback": True,  # characters outside the vocabulary are spelled as bytes: nothing is unknown
     # Decoding gives the text back exactly: no Unicode folding, no squeezing of spaces (docstrings hold code).
-    "normalization_rule_name": "identity",
-    "remove_extra_whitespaces": False,
-    "allow_whitespace_only_pieces": True,
-    # A line break is a token of its own; otherwise pieces such as '"))\n' are learned, unreadable on a figure's axis.
-    "user_defined_symbols": ["\n"],
-    # The default skips texts over 4192 bytes in silence.
-    "max_sentence_length": 1 << 22,
-    # Not the number of cores: partial sums are added in the order of the threads, so this number is part of the result.
-    "num_threads": 4,
+    **{"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "allow_whitespace_only_pieces": True},
+    "user_defined_symbols": ["\n"],  # a token of its own; otherwise pieces such as '"))\n' are learned
+    "max_sentence_length": 1 << 22,  # the default skips texts over 4192 bytes in silence
+    "num_threads": 4,  # not the number of cores: partial sums are added in the order of the threads
 }
-_SLICE = 1 << 18
-_LONGEST_LINE = 4096
+_SLICE, _LONGEST_LINE = 1 << 18, 4096
 _PART_OF_LINE = re.compile(rf".{{1,{_LONGEST_LINE}}}\Z|.{{0,{_LONGEST_LINE - 1}}}\s|.{{1,{_LONGEST_LINE}}}", re.DOTALL)
 """Training takes hours where lines of 100,000 characters repeat themselves: those of the user's own text are cut, at
 white space if there is any, and a mark in the fingerprint says so; those of other corpora at `max_sentence_length`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -13,7 +14,7 @@ from pydantic import Field, NonNegativeInt
 from comt_cli.data.captions.words import Scene, SceneObject
 from comt_cli.data.prepare import FilesManifest, Prepared
 from comt_cli.data.settings import DataSection, Named, NameOf
-from comt_cli.data.storage import ProgressCallback, no_progress
+from comt_cli.data.storage import ProgressCallback
 from comt_cli.data.tokenizer import WordTokenizer
 from comt_cli.files import sha256
 from comt_cli.recipe.settings import MAX_WIDTH, Vocabulary, WholeNumber
@@ -55,15 +56,10 @@ class CaptionedImages:
 
 
 class CaptionCorpus(Named):
-    """A source of captioned images with an identity that is known before any of them is read."""
+    """A source of captioned images."""
 
     package = "comt_cli.data.captions.corpora"
-
     data: CaptionData
-
-    @abstractmethod
-    def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """All that decides images and captions, as JSON. Raises `UserError`."""
 
     def stamp(self) -> str | None:
         """State of the files of a user's folder. None: nothing is read from one. Raises `OSError`."""
@@ -86,10 +82,7 @@ VocabularyRule = Literal["all", "karpathy-gt5", "nltk-ge5"]
 """Words of the vocabulary: all; those that occur more than 5 times in the captions of all splits, as Karpathy's tokens
 (as most published captioners have it); those that occur at least 5 times in training's, in NLTK-like tokens."""
 
-LARGEST_SCENES = 10**6
-"""Images of `scenes`, whose captions are held in memory."""
-
-Images = Annotated[WholeNumber, Field(ge=1, le=LARGEST_SCENES)]
+Images = Annotated[WholeNumber, Field(ge=1, le=10**6)]  # their captions are held in memory
 
 
 class CaptionData(DataSection):
@@ -135,14 +128,11 @@ class Kind(Prepared[CaptionData, CaptionCorpus]):
     def folder(self, name: str) -> Path:
         """One folder of each fingerprint and user's folder."""
         own = self.data.folder
-        known = f"{name}-{sha256(str(Path(own).expanduser().absolute()))[:8]}" if own else name
-        return super().folder(known)
+        return super().folder(f"{name}-{sha256(str(Path(own).expanduser().absolute()))[:8]}" if own else name)
 
     def is_current(self, folder: Path, name: str) -> bool:
         """Whether the folder is complete, and was read from files as they are now."""
-        try:
-            return super().is_current(folder, name) and (
-                CaptionManifest.read(folder, name).stamp == self.corpus.stamp()
-            )
-        except OSError:  # the files are gone: writing says which
-            return False
+        with contextlib.suppress(OSError):  # the files are gone: writing says which
+            if super().is_current(folder, name):
+                return CaptionManifest.read(folder, name).stamp == self.corpus.stamp()
+        return False

@@ -64,23 +64,9 @@ COUNTS: Mapping[int, tuple[str, ...]] = {
 }
 _LINKS = "a an and it with there is of"
 
-WORDS: tuple[str, ...] = tuple(
-    sorted(
-        {
-            word
-            for text in (
-                *SYMBOLS,
-                *KINDS.values(),
-                *INKS,
-                *PAPERS,
-                *(face for face in FACES if face != "plain"),
-                *(word for words in (*SIZES.values(), *RELATIONS.values(), *COUNTS.values()) for word in words),
-                *(*PAPER_NOUNS, *PICTURE_NOUNS, _LINKS),
-            )
-            for word in text.split()
-        }
-    )
-)
+_NAMES = (*SYMBOLS, *KINDS.values(), *INKS, *PAPERS, *FACES, *PAPER_NOUNS, *PICTURE_NOUNS, _LINKS)
+_SYNONYMS = (text for texts in (*SIZES.values(), *RELATIONS.values(), *COUNTS.values()) for text in texts)
+WORDS = tuple(sorted({word for text in (*_NAMES, *_SYNONYMS) for word in text.split()} - {"plain"}))
 """Every word that a caption may have, in the order of their ids."""
 
 

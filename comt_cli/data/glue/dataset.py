@@ -101,10 +101,8 @@ class GlueDataset(PreparedTokens[GlueSplit]):
     def __init__(self, kind: Kind, folder: Path, manifest: GlueManifest) -> None:
         super().__init__(folder, manifest)
         self._data = kind.data
-        self.examples: Mapping[str, Sequence[Example]] = {
-            split: [Example(*each) for each in read_json(folder / f"{split}.json", largest=1 << 32)]
-            for split in manifest.examples
-        }
+        stored = {split: read_json(folder / f"{split}.json", largest=1 << 32) for split in manifest.examples}
+        self.examples = {split: [Example(*each) for each in several] for split, several in stored.items()}
 
     @cached_property
     def unseen(self) -> GlueSplit | None:
@@ -132,23 +130,19 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
 def divided(read: Mapping[GlueSplitName, Sequence[Example]], data: GlueData) -> dict[GlueSplitName, Sequence[Example]]:
     """Training divided into training and validation by the hash of the first text, so that all examples of a premise
     are on one side; which are used depends on their own text alone. Raises `UserError` where a split has too few."""
-    held: list[Example] = []
-    kept: list[Example] = []
+    parts: dict[str, list[Example]] = {"train": [], "validation": []}
     for example in read["train"]:
-        (held if split_of(example.first, data.held_out) == "validation" else kept).append(example)
+        parts[split_of(example.first, data.held_out)].append(example)
+    kept, held = parts.values()
     wanted = data.train_examples
     if wanted is not None and wanted > len(kept):
-        raise UserError(
-            f"train_examples: {data.task} has {len(kept):,} to train on beside those held out, not {wanted:,}",
-            f"Use at most {len(kept):,}, or leave the key out for all of them.",
-        )
+        said = f"{data.task} has {len(kept):,} to train on beside those held out, not {wanted:,}"
+        raise UserError(f"train_examples: {said}", f"Use at most {len(kept):,}, or leave the key out for all of them.")
     if wanted is not None:
         by_hash = sorted(range(len(kept)), key=lambda number: sha256(kept[number].texts))
         kept = [kept[number] for number in sorted(by_hash[:wanted])]
     splits: dict[GlueSplitName, Sequence[Example]] = {**read, "train": kept, "validation": held}
     if empty := [split for split, examples in splits.items() if not examples]:
-        raise UserError(
-            f"task: {data.task} has no example in the {empty[0]} split",
-            "Use more text, or another held_out or validation_fraction.",
-        )
+        hint = "Use more text, or another held_out or validation_fraction."
+        raise UserError(f"task: {data.task} has no example in the {empty[0]} split", hint)
     return splits

@@ -19,11 +19,10 @@ from comt_cli.data.images.settings import IMAGE_SPLITS, ImageManifest, ImageSpli
 from comt_cli.data.order import uniform_draws
 from comt_cli.data.prepare import Manifest
 from comt_cli.data.split import AnyBatch, Split
-from comt_cli.data.storage import ProgressCallback, check_room
+from comt_cli.data.storage import ProgressCallback
 from comt_cli.files import atomic_file
 
 _PIXELS_AT_ONCE = 1 << 13  # of one thread: small arrays are reused, large ones go back to the system every time
-_MOST_THREADS = 16
 
 CROP_DRAWS = 3
 """Of cropping and mirroring: `draws[:, 0]` decides the mirror, 1 the rows and 2 the columns of the crop."""
@@ -45,8 +44,8 @@ class ImageBatch(AnyBatch):
 
 
 class ImageSplit(Split[ImageBatch]):
-    """Images that lie in memory, or in a file mapped into it: `labels` int64 [N]; `pixels` uint8 [N, H, W, 3], None
-    where images are read one by one (`sets.imagenet.FolderSplit`)."""
+    """Images in memory or mapped into it: `labels` int64 [N]; `pixels` uint8 [N, H, W, 3], None where files are read
+    one by one."""
 
     def __init__(self, labels: NDArray[np.int64], pixels: NDArray[np.uint8] | None) -> None:
         self.labels, self.pixels = labels, pixels
@@ -68,8 +67,8 @@ class ImageSplit(Split[ImageBatch]):
 @dataclass(frozen=True)
 class ImageDataset:
     """Images of one fingerprint. `content_hash` is over pixels and labels (imagenet: file names and labels);
-    `class_names` are in the order of the labels; `mean` and `std` are of each colour over the training split, where 1
-    is the brightest; `size` is height and width."""
+    `class_names` are in the order of the labels; `mean` and `std` of each colour of the training split, where 1 is the
+    brightest; `size` is height and width."""
 
     fingerprint: str
     content_hash: str
@@ -83,13 +82,12 @@ class ImageDataset:
 
 def histograms(pixels: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Counts of every brightness of each colour of images [..., 3]: int64 [3, 256]."""
-    counts = [np.bincount(pixels[..., colour].reshape(-1), minlength=256) for colour in range(3)]
-    return np.array(counts, dtype=np.int64)
+    return np.array([np.bincount(pixels[..., colour].reshape(-1), minlength=256) for colour in range(3)], np.int64)
 
 
 def mean_and_std(histograms_3V: NDArray[np.int64]) -> tuple[Colours, Colours]:
     """Mean and standard deviation of each colour, where 1 is the brightest, from whole numbers, so that no order of
-    pixels matters; the latter is at least half a step of brightness: images of one colour can be divided by it."""
+    pixels matters; the latter is at least half a step of brightness, so that it divides."""
     found = []
     for histogram in histograms_3V.tolist():
         count, first, second = (
@@ -109,8 +107,6 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
     assert isinstance(glyphs, Glyphs)
     counts, stage = glyphs.counts(), f"rendering images of {data.images}"
     total = sum(counts.values())
-    what = f"{total:,} images of {data.size} pixels"
-    check_room(folder, total * 3 * data.size**2, what, "use fewer or smaller images")
     sums, done = np.zeros((3, 256), dtype=np.int64), 0
     for split, count in counts.items():
         renderer = glyphs.renderer(split)
@@ -125,17 +121,9 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
             handle.write(renderer.labels(0, count).astype("<i8").tobytes())
     progress(stage, total, total)
     mean, std = mean_and_std(sums)
-    return kind.record(
-        name,
-        folder,
-        [f"{split}.{part}" for split in counts for part in ("pixels", "labels")],
-        identity=glyphs.identity(),
-        class_names=glyphs.class_names,
-        size=data.size,
-        images=counts,
-        mean=mean,
-        std=std,
-    )
+    names = [f"{split}.{part}" for split in counts for part in ("pixels", "labels")]
+    own = {"identity": glyphs.identity(), "class_names": glyphs.class_names, "size": data.size, "images": counts}
+    return kind.record(name, folder, names, **own, mean=mean, std=std)
 
 
 def opened(kind: Kind, folder: Path, manifest: ImageManifest) -> ImageDataset:  # noqa: ARG001 - as of every kind
@@ -156,7 +144,7 @@ def _rendered(renderer: GlyphRenderer, count: int) -> Iterator[NDArray[np.uint8]
     """All images in order, in blocks; several blocks are rendered at once, since NumPy lets threads run."""
     block = max(1, _PIXELS_AT_ONCE // renderer.size**2)
     starts = range(0, count, block)
-    threads = min(os.cpu_count() or 1, _MOST_THREADS)
+    threads = min(os.cpu_count() or 1, 16)
     with ThreadPoolExecutor(threads, thread_name_prefix="comt-render") as pool:
         for begin in range(0, len(starts), 2 * threads):  # no more blocks than that are held at once
             some = starts[begin : begin + 2 * threads]

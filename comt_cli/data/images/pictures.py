@@ -1,5 +1,4 @@
-"""Files of pictures that anybody may have made, opened so that no program but this one reads them; and torchvision
-beside any build of torch.
+"""Files of pictures that anybody may have made; and torchvision beside any build of torch.
 
 The registry's torchvision is compiled for CUDA: beside a CPU build of torch its extension cannot be loaded, and its
 import fails at two operators that nobody declared ("operator torchvision::nms does not exist"). Data sets need neither.
@@ -46,8 +45,8 @@ def check_image(path: Path) -> UserError | None:
 
 @contextlib.contextmanager
 def open_picture(path: Path, hint: str) -> Iterator[Image.Image]:
-    """The picture in a file. Raises `UserError` where it is no ordinary file, none of `FORMATS`, larger than Pillow's
-    limit, or damaged, which is seen when its pixels are used."""
+    """The picture in a file. Raises `UserError` where it is none of `FORMATS`, larger than Pillow's limit, or
+    damaged."""
     Image.init()
     built = [each for each in FORMATS if each in Image.OPEN]
     try:
@@ -74,8 +73,8 @@ _kept: list[object] = []  # an operator is declared for as long as its library i
 
 @cache
 def make_torchvision_importable() -> None:
-    """Declare the operators that torchvision describes when it is imported, where its extension cannot be loaded; to be
-    called before anything imports it, as transformers does. A declared operator has no code: calling it is an error."""
+    """Declare the operators that torchvision describes, where its extension cannot be loaded; to be called before
+    anything imports it, as transformers does. A declared operator has no code: calling it is an error."""
     import torch
 
     spec = importlib.util.find_spec("torchvision")

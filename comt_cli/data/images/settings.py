@@ -35,8 +35,7 @@ class ImageSet(Named):
     classes: ClassVar[Mapping[str, int]]
     data: ImageDataSettings
 
-    def identity(self) -> list[Any]:
-        """All that decides the pixels, besides size and counts."""
+    def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
         return [self.data.images]
 
     def count(self, split: ImageSplitName, there_are: int) -> int:
@@ -56,7 +55,7 @@ class FolderSet(ImageSet):
 
     @property
     def folder(self) -> Path:
-        """Folder of the images: `data.folder`, else `cache` in that of cached images."""
+        """`data.folder`, else `cache` in that of cached images."""
         return Path(self.data.folder).expanduser() if self.data.folder else cache_folder() / "images" / self.cache
 
     @abstractmethod
@@ -65,8 +64,8 @@ class FolderSet(ImageSet):
 
 
 class ImageDataSettings(DataSection):
-    """Data of image classification: the first `train_images` and `validation_images` of either split, all where that is
-    None. `folder` is where the images lie (None: the cache); it is no part of a run's identity."""
+    """Data of image classification: the first `train_images` and `validation_images` of either split, or all. `folder`
+    is where the images lie (None: the cache); it is no part of a run's identity."""
 
     kind = ImageSet
     named_by = "images"
@@ -84,7 +83,7 @@ class ImageDataSettings(DataSection):
 
 
 class ImageManifest(FilesManifest):
-    """Everything about a folder of rendered images."""
+    """Record of rendered images."""
 
     identity: list[Any]
     class_names: tuple[str, ...]
@@ -111,12 +110,10 @@ class Kind(Prepared[ImageDataSettings, ImageSet]):
         """Content hash of a folder as it was last prepared here; None if files came, went or changed since."""
         if not isinstance(self.corpus, FolderSet):
             return super().known_content(name)
-        try:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             note = read_json(self._note(name))
-            content = note["content"] if note["folder"] == _stamp(self.corpus.folder) else None
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return content if isinstance(content, str) else None
+            return str(note["content"]) if note["folder"] == _stamp(self.corpus.folder) else None
+        return None
 
     def prepare(self, progress: ProgressCallback = no_progress) -> Any:
         if not isinstance(self.corpus, FolderSet):
@@ -137,8 +134,7 @@ class Kind(Prepared[ImageDataSettings, ImageSet]):
 
 def _stamp(folder: Path) -> str:
     """Hash over the names in a folder and in its folders, and the `state_of` each. Raises `OSError`."""
-    inner = [folder, *sorted(entry for entry in folder.iterdir() if entry.is_dir())]
-    seen = []
+    inner, seen = [folder, *(entry for entry in folder.iterdir() if entry.is_dir())], []
     for entry in sorted(entry for each in inner for entry in each.iterdir()):
         size, *state = state_of(entry.stat())
         seen.append([entry.relative_to(folder).as_posix(), 0 if entry.is_dir() else size, *state])

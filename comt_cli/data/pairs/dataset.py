@@ -1,18 +1,13 @@
 """Pairs of token sequences, a source and a target, read as padded batches of whole buckets.
 
-A bucket is a numbered sample like a row of tokens or an image: order, reading ahead, evaluation and resuming are those
-of every task. A step takes k buckets, which are divided among devices.
-
-Counting rule: a bucket of n pairs has n * max(source length) <= N and n * max(target length) <= N. N so bounds each of
-the two padded arrays, padding included; lengths count the token that closes a source, and the one that opens or closes
-a target.
+A bucket is a numbered sample like a row of tokens or an image. A step takes k buckets, which are divided among devices.
+A bucket of n pairs has n * max(source length) <= N and n * max(target length) <= N, so N bounds each of the two padded
+arrays; lengths count the token that closes a source, and the one that opens or closes a target.
 
 Packing is greedy along the pairs sorted by the longer of both lengths, and then by their difference, upwards and
 downwards in turn (so that neighbours differ little in both); pairs equal in both lie in an order drawn from the seed.
 The buckets are then numbered in a drawn order: those that evaluation reads first are of all lengths. Which pairs share
 a bucket is the same in every epoch.
-
-Training tokens are four files, tokens and offsets of sources and of targets.
 
 Shapes: P pairs, B pairs of a micro-batch, S and T its longest source and target.
 """
@@ -30,12 +25,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from comt_cli.data.order import sample_indices
 from comt_cli.data.pairs.settings import PAIR_FORMAT, SIDES, Kind, LeftOut, PairCorpus, PairManifest, PairTexts, Side
 from comt_cli.data.prepare import TOKENIZER, Manifest, PreparedTokens
-from comt_cli.data.split import AnyBatch, PositionedSplit, TokenLists, token_dtype
+from comt_cli.data.split import AnyBatch, Ints, PositionedSplit, TokenLists, token_dtype
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.data.tokenizer import ByteTokenizer, SpecialTokens, Tokenizer, train_sentencepiece
 from comt_cli.errors import UserError
@@ -57,15 +51,15 @@ class BucketPlan(NamedTuple):
     """Pairs of each bucket: `members`, the packed pairs' numbers, bucket after bucket, int64; `offsets`, where each
     bucket begins among them, and the end of the last, int64 [buckets + 1]."""
 
-    members: NDArray[np.int64]
-    offsets: NDArray[np.int64]
+    members: Ints
+    offsets: Ints
 
-    def pairs(self, bucket: int) -> NDArray[np.int64]:
+    def pairs(self, bucket: int) -> Ints:
         """The numbers of a bucket's pairs, at least one."""
         return self.members[self.offsets[bucket] : self.offsets[bucket + 1]]
 
 
-def pack_buckets(source_P: NDArray[np.int64], target_P: NDArray[np.int64], batch_tokens: int, seed: int) -> BucketPlan:
+def pack_buckets(source_P: Ints, target_P: Ints, batch_tokens: int, seed: int) -> BucketPlan:
     """Pack pairs of these lengths, int64 [P], each at least 1, into buckets of at most `batch_tokens` tokens a side. A
     pure function of its arguments: every pair is in exactly one bucket. Raises `ValueError` where one is too long."""
     longer_P = np.maximum(source_P, target_P)
@@ -88,9 +82,6 @@ def pack_buckets(source_P: NDArray[np.int64], target_P: NDArray[np.int64], batch
     return BucketPlan(sorted_P[places], offsets)
 
 
-# ---- batches
-
-
 @dataclass(frozen=True)
 class PairBatch(AnyBatch):
     """Pairs for one forward pass, all int64, padded on the right: `source` [B, S], each closed by the end token;
@@ -98,10 +89,10 @@ class PairBatch(AnyBatch):
 
     counted = "target_out"
 
-    source: NDArray[np.int64]
-    target_in: NDArray[np.int64]
-    target_out: NDArray[np.int64]
-    positions: NDArray[np.int64]
+    source: Ints
+    target_in: Ints
+    target_out: Ints
+    positions: Ints
 
 
 class PairBuckets(PositionedSplit[PairBatch]):
@@ -111,9 +102,8 @@ class PairBuckets(PositionedSplit[PairBatch]):
     def __init__(
         self, sources: TokenLists, targets: TokenLists, special: SpecialTokens, batch_tokens: int, seed: int
     ) -> None:
-        """Sources and targets are texts without special tokens; `seed` is the data's, not a run's. Raises `ValueError`
-        where a pair does not fit in `batch_tokens`, the tokenizer has no begin token, there are not as many sources as
-        targets, or a bucket may hold more than `ROWS` pairs."""
+        """Sources and targets are texts without special tokens; `seed` is the data's. Raises `ValueError` where a pair
+        or a bucket does not fit, the tokenizer has no begin token, or there are not as many sources as targets."""
         if batch_tokens > ROWS:
             raise ValueError(f"a bucket of {batch_tokens} tokens may have more than {ROWS} pairs")
         self._sources, self._targets = sources, targets
@@ -127,19 +117,19 @@ class PairBuckets(PositionedSplit[PairBatch]):
     def __len__(self) -> int:
         return len(self._counts)
 
-    def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    def target_counts(self, indices: Ints) -> Ints:
         return self._counts[np.asarray(indices, dtype=np.int64)]
 
-    def pairs(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    def pairs(self, indices: Ints) -> Ints:
         """The numbers of the pairs of these buckets, int64 [B], in the order of their batch."""
         return np.concatenate([self.plan.pairs(bucket) for bucket in self._check(indices).tolist()])
 
-    def numbers(self, batch: PairBatch) -> NDArray[np.int64]:
+    def numbers(self, batch: PairBatch) -> Ints:
         """The numbers of the pairs of a batch that `batch` made, int64 [B]."""
         buckets_B, within_B = np.divmod(batch.positions, ROWS)
         return self.plan.members[self.plan.offsets[buckets_B] + within_B]
 
-    def _batch(self, indices: NDArray[np.int64], positions: NDArray[np.int64]) -> PairBatch:
+    def _batch(self, indices: Ints, positions: Ints) -> PairBatch:
         """The buckets' pairs; pair j of the bucket at position i is at position i * `ROWS` + j."""
         pairs_B = self.pairs(indices)
         source_B = self._source_P[pairs_B]
@@ -154,9 +144,9 @@ class PairBuckets(PositionedSplit[PairBatch]):
 
 
 class PairDataset(PreparedTokens[PairBuckets]):
-    """Pairs in buckets, of one vocabulary of both languages. `texts` are of "validation", "test" and, of almanac,
-    "unseen": text i belongs to pair number i of the split. None of these is ever left out: where the longest has more
-    tokens than `batch_tokens`, the split's buckets are of its size."""
+    """Pairs in buckets, of one vocabulary. `texts` are of "validation", "test" and, of almanac, "unseen": text i
+    belongs to pair i of the split. None is left out: where the longest has more tokens than `batch_tokens`, buckets are
+    of its size."""
 
     def __init__(self, kind: Kind, folder: Path, manifest: PairManifest) -> None:
         super().__init__(folder, manifest)
@@ -191,19 +181,14 @@ class PairDataset(PreparedTokens[PairBuckets]):
 opened = PairDataset
 
 
-# ---- writing
-
-
 def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Manifest:
     """Tokenise the pairs."""
     data, corpus = kind.data, kind.corpus
     texts = corpus.decoded(progress)
     for split, each in texts.items():
         if not len(each):
-            raise UserError(
-                f"corpus: no pair of {data.corpus} is in the {split} split",
-                f"Use more pairs, a larger {split}_fraction, or other {split}_files.",
-            )
+            hint = f"Use more pairs, a larger {split}_fraction, or other {split}_files."
+            raise UserError(f"corpus: no pair of {data.corpus} is in the {split} split", hint)
     write_json(folder / TEXTS, {split: asdict(each) for split, each in texts.items()})
     progress("training the tokenizer", 0, None)
     tokenizer: Tokenizer
@@ -215,21 +200,11 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
     tokenizer.save(folder / TOKENIZER)
     pairs, left_out = _tokenise(kind, tokenizer, folder, progress)
     if pairs == 0:
-        raise UserError(
-            f"corpus: there is no pair to train on in {data.corpus}",
-            str(left_out) or "Use more pairs, or smaller shares for validation and test.",
-        )
-    return kind.record(
-        name,
-        folder,
-        (TOKENIZER, TEXTS, *(file for side in SIDES for file in side_files(side))),
-        format=PAIR_FORMAT,
-        corpus=corpus.identity(),
-        dtype=token_dtype(tokenizer.vocabulary_size).str,
-        vocabulary_size=tokenizer.vocabulary_size,
-        pairs=pairs,
-        left_out=left_out,
-    )
+        hint = str(left_out) or "Use more pairs, or smaller shares for validation and test."
+        raise UserError(f"corpus: there is no pair to train on in {data.corpus}", hint)
+    own = {"format": PAIR_FORMAT, "corpus": corpus.identity(), "pairs": pairs, "left_out": left_out}
+    own |= {"dtype": token_dtype(tokenizer.vocabulary_size).str, "vocabulary_size": tokenizer.vocabulary_size}
+    return kind.record(name, folder, (TOKENIZER, TEXTS, *itertools.chain(*map(side_files, SIDES))), **own)
 
 
 def _tokenise(kind: Kind, tokenizer: Tokenizer, folder: Path, progress: ProgressCallback) -> tuple[int, LeftOut]:

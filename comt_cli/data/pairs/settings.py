@@ -1,5 +1,4 @@
-"""Parallel text: what a corpus of pairs offers, the settings of one, and what identifies what is prepared of it.
-Importing it imports no NumPy."""
+"""Parallel text: corpora of pairs, settings and identity. Importing it imports no NumPy."""
 
 from __future__ import annotations
 
@@ -19,11 +18,9 @@ from comt_cli.files import sha256
 from comt_cli.recipe.settings import MAX_LENGTH, Count, Vocabulary, WholeNumber, matching
 
 PAIR_FORMAT = PACKING = 1
-"""Versions of prepared pairs and of their buckets, as tests/contract/test_cache_versions.py says; runs get other ids
-when pairs are packed otherwise."""
+"""Versions of prepared pairs and of their buckets, as tests/contract/test_cache_versions.py says."""
 
 BYTE_VOCABULARY = 259  # padding, end, 256 bytes, begin
-LARGEST_ALMANAC = 10**7  # training pairs, which are held in memory while they are prepared
 
 Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")
@@ -59,12 +56,11 @@ class PairTexts:
 
 
 class PairCorpus(Named):
-    """A source of pairs with an identity that is known before any of them is tokenised."""
+    """A source of pairs."""
 
     package = "comt_cli.data.pairs.corpora"
     is_own_text: ClassVar[bool] = False  # whose long lines are cut before a vocabulary is trained on it
     total: int | None = None  # training pairs, if that is known without reading them
-
     data: PairData
 
     @classmethod
@@ -72,10 +68,6 @@ class PairCorpus(Named):
         """Without the shares of splits that are files of their own."""
         files = {key.replace("files", "fraction") for key in ("validation_files", "test_files") if given.get(key)}
         return {key: value for key, value in cls.keys.items() if key not in files}
-
-    @abstractmethod
-    def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """All that decides the texts, as JSON. Raises `UserError`."""
 
     @abstractmethod
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
@@ -88,6 +80,11 @@ class PairCorpus(Named):
     def vocabulary_texts(self) -> Iterator[str]:
         """Texts of the training split, sources and targets, to train a vocabulary on; all, or an even selection."""
         return (text for pair in self.train() for text in pair[:2])
+
+    def trained_on(self, pairs: Iterable[tuple[str, str]]) -> Iterator[TextPair]:
+        """The training pairs of all that `split_of_source` divides, numbered from 0 over all."""
+        every = enumerate(pairs)
+        return (TextPair(*pair, (0, n)) for n, pair in every if split_of_source(pair[0], self.data) == "train")
 
 
 SHARES: Mapping[str, float] = {"validation_fraction": 0.02, "test_fraction": 0.02}
@@ -102,17 +99,9 @@ def split_of_source(source: str, data: PairData) -> Literal["train", "validation
     return "test" if split_of(source, validation + test) == "validation" else "train"
 
 
-def trained_on(pairs: Iterable[tuple[str, str]], data: PairData) -> Iterator[TextPair]:
-    """The training pairs of all that are divided, numbered from 0 over all."""
-    for number, (source, target) in enumerate(pairs):
-        if split_of_source(source, data) == "train":
-            yield TextPair(source, target, (0, number))
-
-
 Share = Annotated[float, Field(gt=0, lt=1)]
-Language = Annotated[
-    str, matching(r"[a-z]{2,3}([_-][A-Za-z]{2,4})*", "is no code of a language, such as en, vi or zh_CN")
-]
+_CODE = matching(r"[a-z]{2,3}([_-][A-Za-z]{2,4})*", "is no code of a language, such as en, vi or zh_CN")
+Language = Annotated[str, _CODE]
 TwoFiles = Annotated[str, matching(r"[^,]+,[^,]+", "is not two files with a comma between, SOURCES,TARGETS")]
 
 
@@ -126,7 +115,7 @@ class PairData(DataSection):
     source: Language = "en"
     target: Language = "de"
     difficulty: Literal["easy", "full"] | None = None
-    pairs: Annotated[WholeNumber, Field(ge=1, le=LARGEST_ALMANAC)] | None = None
+    pairs: Annotated[WholeNumber, Field(ge=1, le=10**7)] | None = None  # which are held in memory
     validation_pairs: Count | None = None
     test_pairs: Count | None = None
     validation_fraction: Share | None = None
@@ -141,7 +130,6 @@ class PairData(DataSection):
 
     @classmethod
     def said_once(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """The settings with the size of a vocabulary that has but one."""
         is_implied = given.get("tokenizer") == "bytes" and given.get("vocabulary_size") is None
         return given | {"vocabulary_size": BYTE_VOCABULARY} if is_implied else given
 
@@ -159,25 +147,18 @@ class PairData(DataSection):
         if self.tokenizer == "bytes" and self.vocabulary_size != BYTE_VOCABULARY:
             yield f"vocabulary_size: the tokenizer bytes has {BYTE_VOCABULARY} tokens; leave the key out"
         if self.batch_tokens < self.max_length:
-            yield (
-                f"batch_tokens: a bucket of {self.batch_tokens} tokens has no room for a sentence of max_length "
-                f"{self.max_length}; use at least {self.max_length}, or a smaller max_length"
-            )
-
-
-# ---- what is prepared
+            said = f"has no room for a sentence of max_length {self.max_length}; use at least {self.max_length}"
+            yield f"batch_tokens: a bucket of {self.batch_tokens} tokens {said}, or a smaller max_length"
 
 
 class LeftOut(Record):
-    """Training pairs that are not trained on: those longer than `max_length`, and those with an empty side; `named`
-    are the first few, by number and reason."""
+    """Training pairs longer than `max_length` or with an empty side; `named` are the first few, with the reason."""
 
     too_long: NonNegativeInt = 0
     empty: NonNegativeInt = 0
     named: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """A sentence for people; empty where nothing was left out."""
         counts = ((self.too_long, "too long (max_length)"), (self.empty, "without a text on one side"))
         parts = [f"{count:,} {reason}" for count, reason in counts if count]
         return f"training pairs left out: {', '.join(parts)}; first {', '.join(self.named)}" if parts else ""
@@ -211,10 +192,8 @@ class Kind(Prepared[PairData, PairCorpus]):
     keys = ("max_length", "batch_tokens")
 
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
-        data, trained = self.data, self.data.tokenizer == "sentencepiece"
-        return {
-            "format": PAIR_FORMAT,
-            "corpus": self.corpus.identity(progress),
-            "languages": [data.source, data.target],
-            "tokenizer": sentencepiece_identity(data.vocabulary_size, "begin") if trained else ["bytes"],
-        }
+        data, corpus = self.data, self.corpus.identity(progress)
+        is_trained = data.tokenizer == "sentencepiece"
+        tokenizer = sentencepiece_identity(data.vocabulary_size, "begin") if is_trained else ["bytes"]
+        languages = [data.source, data.target]
+        return {"format": PAIR_FORMAT, "corpus": corpus, "languages": languages, "tokenizer": tokenizer}

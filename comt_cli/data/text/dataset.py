@@ -10,14 +10,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest, PreparedTokens
 from comt_cli.data.split import Unsigned, token_dtype
-from comt_cli.data.storage import ProgressCallback, check_room, file_lock
+from comt_cli.data.storage import ProgressCallback, file_lock
 from comt_cli.data.text.rows import MaskedRows, PackedRows, PaddedRows, Rows
 from comt_cli.data.text.settings import (
     FORMAT,
@@ -56,16 +55,15 @@ class Dataset(PreparedTokens[Rows]):
 
     def split(self, name: SplitName) -> Rows:
         held = [part.of(name) for part in self._manifest.parts]
-
-        def shards(kind: Literal["tokens", "offsets"], dtype: np.dtype[Unsigned]) -> list[NDArray[Unsigned]]:
-            names = [file.name for part in held for file in part.files if file.name.endswith(f".{kind}")]
-            return [np.memmap(self.folder / name, dtype=dtype, mode="r") for name in names]
-
-        tokens, length = shards("tokens", np.dtype(self._manifest.dtype)), self._data.sequence_length
-        text_bytes = sum(part.bytes for part in held)
+        files, text_bytes = [file.name for part in held for file in part.files], sum(part.bytes for part in held)
+        tokens, offsets = (
+            [np.memmap(self.folder / file, dtype=dtype, mode="r") for file in files if file.endswith(ending)]
+            for ending, dtype in ((".tokens", np.dtype(self._manifest.dtype)), (".offsets", OFFSET_DTYPE))
+        )
         if self._data.rows == "pack":
-            return PackedRows(tokens, length, sum(part.documents for part in held), text_bytes)
-        return PaddedRows(tokens, shards("offsets", OFFSET_DTYPE), length, text_bytes)
+            documents = sum(part.documents for part in held)
+            return PackedRows(tokens, self._data.sequence_length, documents, text_bytes)
+        return PaddedRows(tokens, offsets, self._data.sequence_length, text_bytes)
 
 
 class MaskedDataset:
@@ -88,22 +86,11 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
     tokenizer = load_tokenizer(folder / TOKENIZER)
     dtype = token_dtype(tokenizer.vocabulary_size)
     writer = PartWriter(folder, dtype, kind.part_bytes)
-    if corpus.endless and (most := data.max_train_tokens) is not None:  # before hours of streaming
-        needed = (most - writer.tokens["train"]) * dtype.itemsize
-        check_room(folder, needed, f"{most:,} tokens", "lower max_train_tokens")
     _tokenise(data, corpus, tokenizer, writer, progress)
     _check_rows(data, writer.parts)
-    return kind.record(
-        name,
-        folder,
-        None,
-        format=FORMAT,
-        corpus=corpus.identity(),
-        dtype=dtype.str,
-        vocabulary_size=tokenizer.vocabulary_size,
-        tokenizer=FileRecord.of(folder / TOKENIZER),
-        parts=tuple(writer.parts),
-    )
+    own = {"format": FORMAT, "corpus": corpus.identity(), "dtype": dtype.str}
+    own |= {"vocabulary_size": tokenizer.vocabulary_size, "tokenizer": FileRecord.of(folder / TOKENIZER)}
+    return kind.record(name, folder, None, **own, parts=tuple(writer.parts))
 
 
 def opened(kind: Kind, folder: Path, manifest: TextManifest) -> Dataset | MaskedDataset:
@@ -164,7 +151,7 @@ class PartWriter:
             number = len(self.parts)
             train, validation = (self._write_split(split, number) for split in SPLITS)
             self.parts.append(Part(number=number, after=after, train=train, validation=validation))
-            write_json(self._folder / _record_name(number), self.parts[-1].model_dump(mode="json"))
+            write_json(self._folder / f"part-{number:05d}.json", self.parts[-1].model_dump(mode="json"))
             self._empty()
 
     def _write_split(self, split: SplitName, number: int) -> SplitPart:
@@ -185,19 +172,12 @@ def _whole_parts(folder: Path) -> list[Part]:
     parts: list[Part] = []
     while True:
         try:
-            part = Part.model_validate(read_json(folder / _record_name(len(parts))))
+            part = Part.model_validate(read_json(folder / f"part-{len(parts):05d}.json"))
             for file in part.files():
                 file.check(folder)
         except (OSError, ValueError, UserError):  # pydantic's errors are ValueErrors
             return parts
         parts.append(part)
-
-
-def _record_name(number: int) -> str:
-    return f"part-{number:05d}.json"
-
-
-# ---- one pass over a corpus
 
 
 def _tokenise(

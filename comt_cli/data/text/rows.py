@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comt_cli.data.order import uniform_draws
-from comt_cli.data.split import IGNORE, AnyBatch, Split, Unsigned
+from comt_cli.data.split import IGNORE, AnyBatch, Ints, Split, Unsigned
 from comt_cli.data.text.settings import predicted
 from comt_cli.data.tokenizer import PAD, SpecialTokens
 from comt_cli.errors import UserError
@@ -23,22 +23,22 @@ MASKED, RANDOM = 0.8, 0.1
 """Of the chosen tokens, the share that is hidden, and the share that becomes another one; the others stay."""
 EVALUATION_SEED = 0
 
+Shards = Sequence[NDArray[Unsigned]]
+
 
 @dataclass(frozen=True)
 class Batch(AnyBatch):
     """Rows for one forward pass: `tokens` int64 [B, T]; `targets` int64 [B, T], the next token or `IGNORE`."""
 
-    tokens: NDArray[np.int64]
-    targets: NDArray[np.int64]
+    tokens: Ints
+    targets: Ints
 
 
 class Rows(Split[Batch]):
     """One split of a data set as numbered rows. Its shards hold `tokens` of `documents`, which stand for `bytes` of
     UTF-8: nats a token become bits a byte by nats / ln 2 * tokens / bytes."""
 
-    def __init__(
-        self, shards: Sequence[NDArray[Unsigned]], sequence_length: int, documents: int, text_bytes: int
-    ) -> None:
+    def __init__(self, shards: Shards, sequence_length: int, documents: int, text_bytes: int) -> None:
         self.sequence_length, self.documents, self.bytes = sequence_length, documents, text_bytes
         self._shards, self.tokens = shards, sum(map(len, shards))
 
@@ -48,13 +48,13 @@ class Rows(Split[Batch]):
         return self.tokens / self.bytes
 
     @abstractmethod
-    def _locate(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def _locate(self, indices: Ints) -> tuple[Ints, Ints, Ints]:
         """Of each row the shard's number, the begin within it, and the tokens, which may go on in the next shard."""
 
-    def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    def target_counts(self, indices: Ints) -> Ints:
         return self._locate(np.asarray(indices, dtype=np.int64))[2] - 1
 
-    def batch(self, indices: NDArray[np.int64]) -> Batch:
+    def batch(self, indices: Ints) -> Batch:
         located = self._locate(self._check(indices))
         tokens_BT = np.full((len(indices), self.sequence_length), PAD, dtype=np.int64)
         places = zip(*(part.tolist() for part in located), strict=True)
@@ -82,17 +82,15 @@ class RowRange(Rows):
     def __len__(self) -> int:
         return self._last - self._first
 
-    def _locate(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def _locate(self, indices: Ints) -> tuple[Ints, Ints, Ints]:
         return self._whole._locate(self._first + indices)
 
 
 def without_last(rows: Rows, share: float) -> tuple[RowRange, RowRange]:
     """`rows` in two: all but the last `share` of them, and these. Raises `UserError` where there are not two rows."""
     if len(rows) < 2:
-        raise UserError(
-            f"{len(rows)} validation sequence cannot be divided into validation and test",
-            "Use more text, a shorter sequence_length, or leave test_share out.",
-        )
+        hint = "Use more text, a shorter sequence_length, or leave test_share out."
+        raise UserError(f"{len(rows)} validation sequence cannot be divided into validation and test", hint)
     first = min(max(len(rows) - round(share * len(rows)), 1), len(rows) - 1)
     return RowRange(rows, 0, first), RowRange(rows, first, len(rows))
 
@@ -104,7 +102,7 @@ class PackedRows(Rows):
     def __len__(self) -> int:
         return self.tokens // self.sequence_length
 
-    def _locate(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def _locate(self, indices: Ints) -> tuple[Ints, Ints, Ints]:
         starts = np.cumsum([0, *map(len, self._shards)], dtype=np.int64)
         first_B = indices * self.sequence_length
         shard_B = (np.searchsorted(starts, first_B, side="right") - 1).astype(np.int64)
@@ -114,13 +112,7 @@ class PackedRows(Rows):
 class PaddedRows(Rows):
     """One document a row, at most T tokens (preparation truncated it), padded on the right."""
 
-    def __init__(
-        self,
-        shards: Sequence[NDArray[Unsigned]],
-        offsets: Sequence[NDArray[Unsigned]],
-        sequence_length: int,
-        text_bytes: int,
-    ) -> None:
+    def __init__(self, shards: Shards, offsets: Shards, sequence_length: int, text_bytes: int) -> None:
         self._offsets = offsets
         self._starts = np.cumsum([0, *(len(offset) - 1 for offset in offsets)], dtype=np.int64)
         super().__init__(shards, sequence_length, int(self._starts[-1]), text_bytes)
@@ -128,7 +120,7 @@ class PaddedRows(Rows):
     def __len__(self) -> int:
         return self.documents
 
-    def _locate(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def _locate(self, indices: Ints) -> tuple[Ints, Ints, Ints]:
         shard_B = (np.searchsorted(self._starts, indices, side="right") - 1).astype(np.int64)
         within_B = indices - self._starts[shard_B]
         begin_B, end_B = np.empty_like(indices), np.empty_like(indices)
@@ -144,10 +136,10 @@ class MaskedBatch(AnyBatch):
     """Sequences for one forward pass, all int64: `tokens` [B, T] as the model sees them; `places` [B, K] of the chosen
     ones; `targets` [B, K], the chosen ones, or `IGNORE`; `positions` [B], which dropout follows."""
 
-    tokens: NDArray[np.int64]
-    places: NDArray[np.int64]
-    targets: NDArray[np.int64]
-    positions: NDArray[np.int64]
+    tokens: Ints
+    places: Ints
+    targets: Ints
+    positions: Ints
 
 
 class MaskedRows(Split[MaskedBatch]):
@@ -174,29 +166,26 @@ class MaskedRows(Split[MaskedBatch]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    def target_counts(self, indices: Ints) -> Ints:
         """Numbers of chosen tokens. Reads the rows, since special tokens are not counted."""
         return self._chosen(~self._is_special_V[self.rows.batch(indices).tokens])
 
-    def batch(self, indices: NDArray[np.int64]) -> MaskedBatch:
+    def batch(self, indices: Ints) -> MaskedBatch:
         """The sequences with these numbers, with the masks of evaluations."""
         numbers = np.asarray(indices, dtype=np.int64)
         draws = [uniform_draws(EVALUATION_SEED, number, 1, self._draws) for number in numbers.tolist()]
         return self._masked(numbers, np.concatenate(draws), numbers)
 
-    def train_batch(self, indices: NDArray[np.int64], seed: int, first: int) -> MaskedBatch:
+    def train_batch(self, indices: Ints, seed: int, first: int) -> MaskedBatch:
         positions = first + np.arange(len(indices), dtype=np.int64)
         return self._masked(indices, uniform_draws(seed, first, len(indices), self._draws), positions)
 
-    def _chosen(self, is_word_BT: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def _chosen(self, is_word_BT: NDArray[np.bool_]) -> Ints:
         """Numbers of chosen words of each sequence, [B]."""
-        words_B: NDArray[np.int64] = is_word_BT.sum(1)
-        counts_B = np.array([predicted(int(words), self.share) for words in words_B], dtype=np.int64)
-        return np.minimum(counts_B, words_B.astype(np.int64))
+        words = is_word_BT.sum(1).tolist()
+        return np.array([min(count, predicted(count, self.share)) for count in words], dtype=np.int64)
 
-    def _masked(
-        self, indices: NDArray[np.int64], draws: NDArray[np.float64], positions: NDArray[np.int64]
-    ) -> MaskedBatch:
+    def _masked(self, indices: Ints, draws: NDArray[np.float64], positions: Ints) -> MaskedBatch:
         T, K = self._length, self._most
         text_BT = self.rows.batch(indices).tokens
         tokens_BT = np.concatenate([np.full((len(text_BT), 1), self._begin, dtype=np.int64), text_BT], axis=1)

@@ -7,7 +7,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast
 
 from pydantic import Field, NonNegativeInt
 
@@ -21,7 +21,7 @@ FORMAT = 4
 """Version, as tests/contract/test_cache_versions.py says."""
 
 FIXED_VOCABULARY = {"t5": 32000, "bytes": 258}
-"""Sizes of the vocabularies that are not trained. T5's sentinels (32000 to 32099) are left out: no text has them."""
+"""Sizes of the vocabularies that are not trained; no text has T5's sentinels (32000 to 32099)."""
 
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, SplitName] = ("train", "validation")
@@ -30,11 +30,10 @@ PART_BYTES = 128 * 1024 * 1024
 """Bounds what a kill loses, and how many files stay open: the papers' largest corpus makes 160 parts."""
 
 Place = tuple[int, int]
-"""Of a document in its stream: (file, number within the file), both counted from 0."""
 
 
 class Document(NamedTuple):
-    """One text and its place in its stream."""
+    """One text and its place in its stream: (file, number within the file), both counted from 0."""
 
     text: str
     place: Place
@@ -50,10 +49,9 @@ class Stream(NamedTuple):
 
 
 class Corpus(Named):
-    """A source of text with an identity that is known before any of it is tokenised.
-
-    `is_own_text`: its long lines are cut before a vocabulary is trained on it. `endless`: reading stops when the train
-    split has its tokens. The validation split gets no more than `validation_tokens` (None: no limit)."""
+    """A source of text. `is_own_text`: its long lines are cut before a vocabulary is trained on it. `endless`: reading
+    stops when the train split has its tokens. The validation split gets no more than `validation_tokens` (None: no
+    limit). Equal identities give equal documents in equal order."""
 
     package = "comt_cli.data.text.corpora"
     keys: ClassVar[Mapping[str, Any]] = {"validation_fraction": 0.05}
@@ -68,10 +66,6 @@ class Corpus(Named):
             yield "max_train_tokens: say how many tokens of this corpus to prepare"
 
     @abstractmethod
-    def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
-        """All that decides the text, as JSON: equal identities give equal documents in equal order."""
-
-    @abstractmethod
     def streams(self) -> Sequence[Stream]:
         """The streams to read, in order."""
 
@@ -83,7 +77,7 @@ def split_of(text: str, validation_fraction: float) -> SplitName:
 
 
 def split_in(stream: Stream, document: Document, validation_fraction: float | None) -> SplitName:
-    """The split of a stream's document: the stream's own, else `split_of`."""
+    """The split of a stream's document."""
     return stream.split or split_of(document.text, validation_fraction or 0)
 
 
@@ -111,7 +105,6 @@ class TextSettings(DataSection):
 
     @classmethod
     def said_once(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """The settings without the size of a vocabulary that has but one."""
         is_implied = given.get("vocabulary") == cls._fixed(str(given.get("tokenizer")))
         return given | {"vocabulary": None} if is_implied else given
 
@@ -125,7 +118,6 @@ class TextSettings(DataSection):
 
     @classmethod
     def _fixed(cls, tokenizer: str) -> int | None:
-        """The size of a vocabulary that is not trained; None of one that is."""
         size = FIXED_VOCABULARY.get(tokenizer)
         return size if size is None else size + len(cls.extras)
 
@@ -143,7 +135,7 @@ class DataSettings(TextSettings):
 
     @property
     def text(self) -> Self:
-        """The part of it that is prepared: all."""
+        """The part of it that is prepared."""
         return self
 
 
@@ -158,7 +150,6 @@ class MaskedData(DataSettings):
 
     @property
     def text(self) -> Self:
-        """The text behind the begin tokens."""
         return self.model_copy(update={"sequence_length": self.sequence_length - 1})
 
     @property
@@ -169,9 +160,6 @@ class MaskedData(DataSettings):
 def predicted(words: int, share: float) -> int:
     """Number of predicted tokens among so many: the nearest whole number to the share, at least 1."""
     return max(1, math.floor(words * share + 0.5))
-
-
-# ---- what is prepared
 
 
 class SplitPart(Record):
@@ -192,8 +180,7 @@ class Part(Record):
     validation: SplitPart
 
     def of(self, split: SplitName) -> SplitPart:
-        found: SplitPart = getattr(self, split)
-        return found
+        return cast(SplitPart, getattr(self, split))
 
     def files(self) -> tuple[FileRecord, ...]:
         return self.train.files + self.validation.files

@@ -1,19 +1,22 @@
-"""Pairs: where they are from, how they are divided and prepared, and what is refused."""
+"""Pairs: where they are from, how they are divided, prepared and packed into buckets, and what is refused."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import time
 from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
 import pyarrow
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import parquet
 
 from comt_cli.data import hub
+from comt_cli.data.order import sample_indices
+from comt_cli.data.pairs.dataset import ROWS, PairBuckets, pack_buckets
 from comt_cli.data.pairs.settings import (
     BYTE_VOCABULARY,
     Kind,
@@ -24,8 +27,8 @@ from comt_cli.data.pairs.settings import (
     split_of_source,
 )
 from comt_cli.data.prepare import fingerprint, prepare
-from comt_cli.data.split import IGNORE
-from comt_cli.data.tokenizer import LONG_LINES_CUT
+from comt_cli.data.split import IGNORE, TokenLists
+from comt_cli.data.tokenizer import LONG_LINES_CUT, SpecialTokens
 from comt_cli.errors import UserError
 from comt_cli.recipe.validate import validate
 
@@ -63,9 +66,6 @@ def training_texts(dataset):
     return sorted((decode(source), decode(target)) for source, target in zip(batch.source, targets, strict=True))
 
 
-# ---- what is prepared
-
-
 def test_every_pair_is_in_one_bucket_and_texts_belong_to_theirs(cache):
     dataset = prepare(ALMANAC)
     assert training_texts(dataset) == sorted(pair[:2] for pair in ALMANAC.make_corpus().train())
@@ -78,18 +78,6 @@ def test_every_pair_is_in_one_bucket_and_texts_belong_to_theirs(cache):
         for number, source in zip(numbers, buckets.batch(every).source, strict=True):
             assert dataset.tokenizer.decode(source) == texts.sources[number]
         assert all(slot in text for text, slots in zip(texts.references, texts.slots, strict=True) for slot in slots)
-    changes = [
-        {"difficulty": "full"},
-        {"pairs": 2001},
-        {"test_pairs": 81},
-        {"target": "fr"},
-        {"vocabulary_size": 901},
-        {"max_length": 127},
-        {"batch_tokens": 1025},
-        {"source": "vi", "target": "en"},
-    ]
-    known = {fingerprint(PairData(**ALMANAC.model_dump() | change)) for change in changes}
-    assert len(known | {dataset.fingerprint}) == len(changes) + 1
 
 
 def test_pairs_over_the_limit_are_counted_and_named_but_none_that_is_decoded_is_left_out(cache):
@@ -106,9 +94,6 @@ def test_pairs_over_the_limit_are_counted_and_named_but_none_that_is_decoded_is_
     with pytest.raises(UserError, match="no pair to train on") as caught:
         prepared([("x" * 300, "y")])
     assert "1 too long" in str(caught.value.hint)
-
-
-# ---- settings
 
 
 @pytest.mark.parametrize(
@@ -143,9 +128,6 @@ def test_what_is_implied_is_stored_in_one_way():
     own = PairData(corpus="pairs:a,b", vocabulary_size=500, test_files="c,d")
     assert (own.validation_fraction, own.test_fraction, own.pairs) == (0.02, None, None)
     assert PairData(**own.model_dump()) == own
-
-
-# ---- text files
 
 
 def write(path, lines):
@@ -198,21 +180,6 @@ def test_a_side_of_which_nothing_can_be_seen_is_empty(cache, tmp_path):
     assert corpus.identity()[-1] == LONG_LINES_CUT
 
 
-def test_files_that_changed_are_never_prepared_as_what_they_were(cache, two, monkeypatch):
-    data, later = of_files(*two), time.time_ns() + 10**12
-    monkeypatch.setattr("time.time_ns", lambda: later)  # when hashes are remembered
-
-    def corrected(number):
-        """A letter for a letter, and the time is that of the archive."""
-        two[1].write_text(two[1].read_text().replace("Satz Nummer 7", f"Satz Nummer {number}"))
-        os.utime(two[1], (1577836800, 1577836800))
-
-    corrected(7)
-    before = fingerprint(data)
-    corrected(8)
-    assert prepare(data).fingerprint == fingerprint(data) != before
-
-
 def test_files_that_do_not_fit_are_named(cache, two, tmp_path):
     wide = tmp_path / "wide.de"
     wide.write_text("Satz\n" * 300, encoding="utf-16")
@@ -227,8 +194,6 @@ def test_files_that_do_not_fit_are_named(cache, two, tmp_path):
         with pytest.raises(UserError, match=wrong):
             prepare(of_files(two[0], other))
 
-
-# ---- catalogues
 
 PO = """
 msgid ""
@@ -283,9 +248,6 @@ def test_catalogues_are_read_once_each_without_the_fuzzy_and_empty(cache, tmp_pa
     assert fingerprint(data) != before
 
 
-# ---- the hub
-
-
 class Parquet:
     """Local parquet files in the form of the hub's."""
 
@@ -338,3 +300,76 @@ def test_a_folder_stands_in_for_the_hub(cache, tmp_path):
     assert dataset.train.plan.members.size == 10  # as it was published
     assert len(data.make_corpus().identity()) == 4  # what earlier versions have prepared is still known
     assert dataset.fingerprint != fingerprint(data.model_copy(update={"folder": None}))
+
+
+PLAN = [[6], [9, 4], [0, 1, 7, 2], [11, 5], [10, 3, 8]]
+SPECIAL = SpecialTokens(pad=0, end=1, begin=2)
+LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=120)
+
+
+def arrays(pairs):
+    source, target = np.array(pairs, dtype=np.int64).T
+    return source, target
+
+
+@given(LENGTHS, st.integers(1, 200), st.integers(-3, 10**6))
+def test_every_pair_is_in_one_bucket_within_the_bound(pairs, batch_tokens, seed):
+    source, target = arrays(pairs)
+    longest = np.maximum(source, target).max()
+    if longest > batch_tokens:
+        with pytest.raises(ValueError, match=f"a pair of {longest} tokens does not fit in {batch_tokens}"):
+            pack_buckets(source, target, batch_tokens, seed)
+        return
+    plan = pack_buckets(source, target, batch_tokens, seed)
+    assert sorted(plan.members.tolist()) == list(range(len(pairs)))
+    for bucket in range(len(plan.offsets) - 1):
+        inside = plan.pairs(bucket)
+        assert len(inside)
+        assert len(inside) * source[inside].max() <= batch_tokens
+        assert len(inside) * target[inside].max() <= batch_tokens
+
+
+@given(LENGTHS, st.integers(1, 200), st.integers(0, 9))
+def test_packing_is_greedy_along_the_sorted_pairs(pairs, batch_tokens, seed):
+    """Pair by pair, as the rule is said: the plan itself is faster."""
+    source, target = arrays([each for each in pairs if max(each) <= batch_tokens] or [(1, 1)])
+    drawn = sample_indices(seed, 0, len(source), len(source))
+    longer, difference = np.maximum(source, target), source - target
+    turning = np.where(longer % 2, difference, -difference)
+    packed: list[list[int]] = [[]]
+    for pair in np.lexsort((drawn, turning, longer)).tolist():
+        if (len(packed[-1]) + 1) * longer[pair] > batch_tokens:
+            packed.append([])
+        packed[-1].append(pair)
+    plan = pack_buckets(source, target, batch_tokens, seed)
+    numbered = [packed[number] for number in sample_indices(seed, 0, len(packed), len(packed))]
+    assert [plan.pairs(bucket).tolist() for bucket in range(len(numbered))] == numbered
+
+
+def test_the_plan_never_changes():
+    """A run resumed with a later version must see the buckets it would have seen."""
+    plan = pack_buckets(*arrays([(n % 7 + 1, n % 5 + 1) for n in range(12)]), 14, 3)
+    assert [plan.pairs(bucket).tolist() for bucket in range(len(plan.offsets) - 1)] == PLAN
+
+
+def test_a_batch_by_hand():
+    sources, targets = TokenLists.of([[5, 6], [7]]), TokenLists.of([[8], [9, 10, 11]])
+    split = PairBuckets(sources, targets, SPECIAL, 8, 0)
+    assert len(split) == 1
+    assert split.pairs(np.array([0])).tolist() == [0, 1]
+    batch = split.train_batch(np.array([0]), 0, 5)
+    assert batch.source.tolist() == [[5, 6, 1], [7, 1, 0]]
+    assert batch.target_in.tolist() == [[2, 8, 0, 0], [2, 9, 10, 11]]
+    assert batch.target_out.tolist() == [[8, 1, IGNORE, IGNORE], [9, 10, 11, 1]]
+    assert batch.positions.tolist() == [5 * ROWS, 5 * ROWS + 1]
+    assert batch.target_count == split.target_counts(np.array([0])).sum() == 6
+
+
+def test_misuse_is_named():
+    lists = TokenLists.of([[3]])
+    with pytest.raises(ValueError, match="no begin token"):
+        PairBuckets(lists, lists, SpecialTokens(pad=0, end=1), 9, 0)
+    with pytest.raises(ValueError, match="lengths are of pairs"):
+        PairBuckets(lists, TokenLists.of([[3], [4]]), SPECIAL, 9, 0)
+    with pytest.raises(ValueError, match="may have more than"):
+        PairBuckets(lists, lists, SPECIAL, ROWS + 1, 0)

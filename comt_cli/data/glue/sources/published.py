@@ -148,6 +148,5 @@ def _label(said: str, form: Form, path: Path, line: int) -> float:
 
 
 def _wrong(path: Path, why: str) -> UserError:
-    return UserError(
-        f"glue_folder: {path}: {why}", "It must be the file of GLUE's archive, UTF-8, tabs between columns."
-    )
+    hint = "It must be the file of GLUE's archive, UTF-8, tabs between columns."
+    return UserError(f"glue_folder: {path}: {why}", hint)

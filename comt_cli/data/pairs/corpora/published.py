@@ -1,13 +1,12 @@
-"""Parallel text in files. `pairs:SRC,TGT`: pairs of text files, UTF-8, line i of one beside line i of the other; and
+"""Parallel text in files. `pairs:SRC,TGT`: two text files, UTF-8, line i of one beside line i of the other; and
 `iwslt15-en-vi`, `wmt14-en-de`, `wmt14-en-fr`, from the Hugging Face hub, or such files in a folder.
 
-`pairs:` divides its lines by the hash of the source text, so that equal sources are in one split; or validation and
-test are files of their own, which are taken as they are. A folder has the files by the names under which they are
-published, `train.en`, `tst2012.en` and so on.
+`pairs:` divides its lines by the hash of the source text, or has files of their own for validation and test. A folder
+has the files by the names under which they are published, `train.en`, `tst2012.en` and so on.
 
 On the hub a row holds a `translation`, both texts by language; a vocabulary is trained on rows of all files in turn,
-since each file of WMT14 is of another kind. The revisions are branches, so two preparations at different times may
-differ under one fingerprint; the hash of the content, in the manifest and every checkpoint, distinguishes them.
+since each file of WMT14 is of another kind. The revisions are branches, so two preparations may differ under one
+fingerprint; the hash of the content, in the manifest and every checkpoint, distinguishes them.
 """
 
 from __future__ import annotations
@@ -19,16 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from comt_cli.data import hub
-from comt_cli.data.pairs.settings import (
-    SHARES,
-    PairCorpus,
-    PairData,
-    PairTexts,
-    TextPair,
-    is_blank,
-    split_of_source,
-    trained_on,
-)
+from comt_cli.data.pairs.settings import SHARES, PairCorpus, PairData, PairTexts, TextPair, is_blank, split_of_source
 from comt_cli.data.storage import ProgressCallback, hash_files, no_progress
 from comt_cli.data.tokenizer import LONG_LINES_CUT, TRAINING_CHARACTERS
 from comt_cli.errors import UserError
@@ -58,8 +48,8 @@ class TextFiles(PairCorpus):
         return cls(data, {split: (Path(a).expanduser(), Path(b).expanduser()) for split, (a, b) in given.items()})
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """The hash of every file's name and content, the shares, and of one's own text how it is read, which was once
-        another way; where the files lie does not count. Raises `UserError` where one cannot be read."""
+        """Hashes of the files, wherever they lie, the shares, and of the user's own text how it is read. Raises
+        `UserError`."""
         hashes = {
             split: [[path.name, digest] for path, digest in zip(two, self._hashes(two, progress), strict=True)]
             for split, two in self._files.items()
@@ -68,8 +58,8 @@ class TextFiles(PairCorpus):
         return ["pairs", hashes, self.data.validation_fraction, self.data.test_fraction, *own]
 
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
-        """The texts of validation and test without pairs with an empty side. Raises `UserError` where a file is not
-        UTF-8, or has more lines than its other."""
+        """The texts of validation and test without pairs with an empty side. Raises `UserError` where files do not
+        fit."""
         found: dict[str, list[tuple[str, str]]] = {"validation": [], "test": []}
         for split, paths in self._files.items():
             progress(f"reading {paths[0].name} and {paths[1].name}", 0, None)
@@ -80,7 +70,7 @@ class TextFiles(PairCorpus):
         return {split: PairTexts.of(pairs) for split, pairs in found.items()}
 
     def train(self) -> Iterator[TextPair]:
-        return trained_on(self._pairs(self._files["train"]), self.data)
+        return self.trained_on(self._pairs(self._files["train"]))
 
     def vocabulary_texts(self) -> Iterator[str]:
         """Every training pair, or every n-th of a corpus that is larger than a vocabulary is trained on."""
@@ -98,10 +88,8 @@ class TextFiles(PairCorpus):
         for number, two in enumerate(zip_longest(*map(_lines, paths)), 1):
             if None in two:
                 longer, shorter = paths[::-1] if two[0] is None else paths
-                raise UserError(
-                    f"{self._key}: line {number:,} of {longer} has no counterpart in {shorter}",
-                    "Line i of one file of a pair is the translation of line i of the other.",
-                )
+                hint = "Line i of one file of a pair is the translation of line i of the other."
+                raise UserError(f"{self._key}: line {number:,} of {longer} has no counterpart in {shorter}", hint)
             source, target = ("" if is_own and is_blank(line) else line for line in two)
             yield source, target
 
@@ -113,10 +101,8 @@ def _lines(path: Path) -> Iterator[str]:
             try:
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
             except UnicodeDecodeError as error:
-                raise UserError(
-                    f"corpus: {path} is not UTF-8 text (line {number}: {error.reason})",
-                    f"Convert it, for instance: {conversion(path, line if number == 1 else b'')}",
-                ) from error
+                hint = f"Convert it, for instance: {conversion(path, line if number == 1 else b'')}"
+                raise UserError(f"corpus: {path} is not UTF-8 text (line {number}: {error.reason})", hint) from error
 
 
 # ---- published

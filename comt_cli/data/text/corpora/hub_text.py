@@ -24,8 +24,7 @@ from comt_cli.data.text.settings import Corpus, Document, Place, SplitName, Stre
 from comt_cli.files import open_file
 
 FILE_ORDER_SEED = 42
-VALIDATION_TOKENS = 12_000_000
-"""Enough for the papers' evaluation, which stops after 10 million tokens."""
+VALIDATION_TOKENS = 12_000_000  # the papers' evaluation stops after 10 million
 
 
 class HubSource(NamedTuple):
@@ -40,8 +39,7 @@ class HubSource(NamedTuple):
 class HubText(Corpus):
     """A corpus of the hub, whose rows have a `text`. Nothing is fetched before its streams are read."""
 
-    sources: ClassVar[Sequence[HubSource]]
-    """Validation first where there is one: it is small, and training a tokenizer skips it."""
+    sources: ClassVar[Sequence[HubSource]]  # validation first: it is small, and training a tokenizer skips it
     endless = True
     validation_tokens: int | None = VALIDATION_TOKENS
     instead = "Without network, use corpus: python-docs or corpus: files:GLOB."
@@ -95,8 +93,7 @@ class OpenWebText(HubText):
 REVISION = "b08601e04326c79dfdd32d625aee71d232d685c3"
 IN_FOLDER = {"train": "wiki.train.raw", "validation": "wiki.valid.raw"}
 
-TITLE = re.compile(r"= [^=].*[^=] =|= [^=] =")
-"""A line that begins an article; those of its sections have more signs."""
+TITLE = re.compile(r"= [^=].*[^=] =|= [^=] =")  # of an article; those of its sections have more signs
 
 
 def articles(lines: Iterable[str]) -> Iterator[str]:
@@ -141,22 +138,18 @@ class WikiText(HubText):
         for split in ("validation", "train")
     )
 
-    @property
-    def folder(self) -> Path | None:
-        return Path(self.data.folder).expanduser() if self.data.folder is not None else None
+    def _in_folder(self, folder: str) -> dict[str, Path]:
+        return {split: Path(folder).expanduser() / name for split, name in IN_FOLDER.items()}
 
     def files(self, source: HubSource) -> hub.RowFiles:
-        if self.folder is None:
-            files = super().files(source)
-        else:
-            files = [functools.partial(_lines, self.folder / IN_FOLDER[str(source.split)])]
-        return [functools.partial(_as_articles, rows) for rows in files]
+        folder = self.data.folder
+        own = folder and [functools.partial(_lines, self._in_folder(folder)[str(source.split)])]
+        return [functools.partial(_as_articles, rows) for rows in own or super().files(source)]
 
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
         """Request to the hub, or hashes of the files wherever they lie. Raises `UserError` where one is missing."""
-        if self.folder is None:
+        if not self.data.folder:
             return super().identity(progress)
         hint = f"A folder of {self.names[0]} holds {' and '.join(IN_FOLDER.values())}, as its raw archive has them."
-        paths = [self.folder / name for name in IN_FOLDER.values()]
-        hashes = hash_files(paths, progress, "folder", hint)
+        hashes = hash_files([*self._in_folder(self.data.folder).values()], progress, "folder", hint)
         return {"corpus": self.names[0], "sha256": dict(zip(IN_FOLDER, hashes, strict=True))}

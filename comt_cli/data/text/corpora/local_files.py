@@ -48,11 +48,9 @@ class LocalFiles(Corpus):
     def _matched(self) -> tuple[Path, list[Path]]:
         root, paths = _match(self.glob)
         if not paths:
-            raise UserError(
-                f"corpus: no file matches files:{self.glob}",
-                f"It was looked up from {Path.cwd()}. Name files, not folders: ** stands for any folders, as in "
-                "files:texts/**/*.txt; use [[] for a bracket that is part of a name.",
-            )
+            hint = f"It was looked up from {Path.cwd()}. Name files, not folders: ** stands for any folders, as in "
+            hint += "files:texts/**/*.txt; use [[] for a bracket that is part of a name."
+            raise UserError(f"corpus: no file matches files:{self.glob}", hint)
         return root, paths
 
 
@@ -64,10 +62,8 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise UserError(f"corpus: cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise UserError(
-            f"corpus: {path} is not UTF-8 text (byte {error.start}: {error.reason})",
-            f"Convert it (for instance: {conversion(path, content)}) or choose another glob.",
-        ) from error
+        hint = f"Convert it (for instance: {conversion(path, content)}) or choose another glob."
+        raise UserError(f"corpus: {path} is not UTF-8 text (byte {error.start}: {error.reason})", hint) from error
 
 
 def _match(pattern: str) -> tuple[Path, list[Path]]:

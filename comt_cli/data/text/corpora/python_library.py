@@ -11,6 +11,7 @@ C a fixed, safe list is imported.
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib
 import inspect
@@ -117,15 +118,8 @@ _C_MODULES = """
     pwd pyexpat resource select signal sys termios time unicodedata zlib
 """
 C_MODULES = tuple(_C_MODULES.split())
-_C_OBJECTS = (
-    type,
-    types.BuiltinFunctionType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
-    types.ClassMethodDescriptorType,
-)
+_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+_C_OBJECTS = (type, types.BuiltinFunctionType, types.GetSetDescriptorType, types.MemberDescriptorType, *_METHODS)
 
 
 class PythonDocs(LibraryTexts):
@@ -143,12 +137,10 @@ class PythonDocs(LibraryTexts):
 
 def _topics() -> Iterator[str]:
     """The language reference as `help("topic")` shows it; some distributions leave it out."""
-    try:
+    with contextlib.suppress(ImportError):
         from pydoc_data import topics
-    except ImportError:
-        return
-    for name in sorted(topics.topics):
-        yield topics.topics[name]
+
+        yield from (topics.topics[name] for name in sorted(topics.topics))
 
 
 def _docstrings(source: bytes) -> Iterator[str]:
@@ -159,9 +151,7 @@ def _docstrings(source: bytes) -> Iterator[str]:
             tree = ast.parse(source)
         except (SyntaxError, ValueError):  # a template or a file for another Python: it holds no docstrings
             return
-    for node in (tree, *_definitions(tree.body)):
-        if text := ast.get_docstring(node):
-            yield text
+    yield from (text for node in (tree, *_definitions(tree.body)) if (text := ast.get_docstring(node)))
 
 
 def _definitions(body: Iterable[ast.AST]) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
