@@ -140,7 +140,9 @@ class CaptionDataset(PreparedTokens[CaptionSplit]):
         self.regions, self.features = kind.data.regions or 0, kind.data.features or 0
         self._corpus, self._max_length = kind.corpus, kind.data.max_length
         stored = {split: read_json(folder / f"{split}.json", largest=1 << 32) for split in CAPTION_SPLITS}
-        self.texts = {split: CaptionedImages.from_json(each) for split, each in stored.items()}
+        self.texts: Mapping[str, CaptionedImages] = {
+            split: CaptionedImages.from_json(each) for split, each in stored.items()
+        }
 
     @property
     def scenes(self) -> Mapping[str, Sequence[Scene]] | None:

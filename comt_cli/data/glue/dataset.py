@@ -102,7 +102,9 @@ class GlueDataset(PreparedTokens[GlueSplit]):
         super().__init__(folder, manifest)
         self._data = kind.data
         stored = {split: read_json(folder / f"{split}.json", largest=1 << 32) for split in manifest.examples}
-        self.examples = {split: [Example(*each) for each in several] for split, several in stored.items()}
+        self.examples: Mapping[str, Sequence[Example]] = {
+            split: [Example(*each) for each in several] for split, several in stored.items()
+        }
 
     @cached_property
     def unseen(self) -> GlueSplit | None:

@@ -44,9 +44,6 @@ _SEED = 0  # of the packing: the data's own, so that every run sees the same buc
 _CHUNK_PAIRS = 1 << 10
 
 
-# ---- buckets
-
-
 class BucketPlan(NamedTuple):
     """Pairs of each bucket: `members`, the packed pairs' numbers, bucket after bucket, int64; `offsets`, where each
     bucket begins among them, and the end of the last, int64 [buckets + 1]."""
@@ -241,8 +238,6 @@ def side_files(side: Side) -> tuple[str, str]:
     """The files of a side: its tokens, and the begins of its texts among them with the end of the last."""
     return f"train.{side}.tokens", f"train.{side}.offsets"
 
-
-# ---- a baseline
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 

@@ -145,9 +145,6 @@ def _partners(pairs: Sequence[_Pair]) -> list[str | None]:
     return found
 
 
-# ---- sentences
-
-
 class Passage(NamedTuple):
     """The clean sentences of a document, in order. `document` is a number that no other one has."""
 

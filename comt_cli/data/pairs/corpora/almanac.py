@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import islice, permutations
 from pathlib import Path
@@ -156,7 +156,8 @@ class Almanac(PairCorpus):
             count, key = self._counts[split], f"{split.replace('unseen', 'test')}_pairs"
             made = self.pairs(split, 0, _ATTEMPTS * count)
             kept = unseen(made, count, lambda pair: enumerate(pair[:2]), seen, key)
-            found[split] = PairTexts(*([pair[part] for pair in kept] for part in range(3)))
+            texts = PairTexts.of([pair[:2] for pair in kept])
+            found[split] = replace(texts, slots=[pair.slots for pair in kept])
         return found
 
     @cached_property

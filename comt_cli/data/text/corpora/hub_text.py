@@ -142,9 +142,10 @@ class WikiText(HubText):
         return {split: Path(folder).expanduser() / name for split, name in IN_FOLDER.items()}
 
     def files(self, source: HubSource) -> hub.RowFiles:
-        folder = self.data.folder
-        own = folder and [functools.partial(_lines, self._in_folder(folder)[str(source.split)])]
-        return [functools.partial(_as_articles, rows) for rows in own or super().files(source)]
+        files = super().files(source) if not self.data.folder else []
+        if self.data.folder:
+            files = [functools.partial(_lines, self._in_folder(self.data.folder)[str(source.split)])]
+        return [functools.partial(_as_articles, rows) for rows in files]
 
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
         """Request to the hub, or hashes of the files wherever they lie. Raises `UserError` where one is missing."""
