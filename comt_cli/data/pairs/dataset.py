@@ -199,9 +199,9 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
     if pairs == 0:
         hint = str(left_out) or "Use more pairs, or smaller shares for validation and test."
         raise UserError(f"corpus: there is no pair to train on in {data.corpus}", hint)
-    own = {"format": PAIR_FORMAT, "corpus": corpus.identity(), "pairs": pairs, "left_out": left_out}
-    own |= {"dtype": token_dtype(tokenizer.vocabulary_size).str, "vocabulary_size": tokenizer.vocabulary_size}
-    return kind.record(name, folder, (TOKENIZER, TEXTS, *itertools.chain(*map(side_files, SIDES))), **own)
+    about = {"format": PAIR_FORMAT, "corpus": corpus.identity(), "pairs": pairs, "left_out": left_out}
+    about |= {"dtype": token_dtype(tokenizer.vocabulary_size).str, "vocabulary_size": tokenizer.vocabulary_size}
+    return kind.record(name, folder, (TOKENIZER, TEXTS, *itertools.chain(*map(side_files, SIDES))), **about)
 
 
 def _tokenise(kind: Kind, tokenizer: Tokenizer, folder: Path, progress: ProgressCallback) -> tuple[int, LeftOut]:

@@ -257,7 +257,7 @@ class SceneRenderer:
 @cache
 def symbol_masks() -> dict[tuple[str, str, str], NDArray[np.float32]]:
     """Share of each pixel that a symbol covers, by name, face and size: float32 [M, M]."""
-    found = {}
+    found: dict[tuple[str, str, str], NDArray[np.float32]] = {}
     for size in words.SIZES:
         found |= {(shape, "plain", size): mask for shape, mask in _shapes(size).items()}
         letters = face_masks([symbol.upper() for symbol in words.KINDS], [*words.FACES.values()], MASK[size] * _FINE)
