@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from comt_cli.errors import UserError
 
 V = TypeVar("V")
 
@@ -57,3 +59,21 @@ def drawn(name: str, numbers: int, start: int = 0) -> Iterator[Draws]:
     seed = seed_of(name)
     for begin in itertools.count(start, _AT_ONCE):
         yield from map(Draws, uniform_draws(seed, begin, _AT_ONCE, numbers).tolist())
+
+
+def unseen(
+    made: Iterable[V], count: int, contents: Callable[[V], Iterable[Hashable]], seen: set[Any], key: str
+) -> list[V]:
+    """The first `count` of those of whose contents none is in `seen`, which gets theirs. Raises `UserError` of a
+    recipe's `key` where there are not as many."""
+    found: list[V] = []
+    for each in made:
+        if len(found) == count:
+            break
+        if seen.isdisjoint(held := [*contents(each)]):
+            seen.update(held)
+            found.append(each)
+    if len(found) < count:
+        said = f"{key}: there are {len(found):,} that are in no earlier split, not {count:,}"
+        raise UserError(said, "Use fewer, or difficulty: full.")
+    return found

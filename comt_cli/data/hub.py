@@ -52,8 +52,6 @@ def reachable(corpus: str, repository: str, instead: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(
-            f"corpus: cannot read {corpus} from huggingface.co/datasets/{repository}: {first_line(error)}",
-            f"{corpus} needs the network once; what was prepared so far is kept, so run the same command again when "
-            f"there is one. {instead}",
-        ) from error
+        said = f"corpus: cannot read {corpus} from huggingface.co/datasets/{repository}: {first_line(error)}"
+        hint = f"{corpus} needs the network once: run the same command again when there is one. {instead}"
+        raise UserError(said, hint) from error

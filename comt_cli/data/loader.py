@@ -24,12 +24,11 @@ class TrainBatches(Generic[B]):
     """An iterator over optimiser steps; each item is the list of this rank's micro-batches of that step.
 
     Step s (from 0) takes positions [s * batch_size, (s + 1) * batch_size) of the order of `seed`. Rank r of w takes the
-    r-th of w equal slices, cut in micro-batches of `micro_batch_size` samples (the last may be smaller): the samples of
-    a step are the same for every number of ranks, and nothing but the step number is needed to resume.
+    r-th of w equal slices, cut in micro-batches of `micro_batch_size` samples: the samples of a step are the same for
+    every number of ranks, and nothing but the step number is needed to resume.
 
-    A thread reads `_AHEAD` steps ahead: use it as a context manager, or call `close`. An error in the thread is raised
-    by the `next` that would have returned its batch. `step` is the step that the next item is for, `waited_seconds` the
-    time that `next` has spent waiting for the thread."""
+    A thread reads `_AHEAD` steps ahead: use it as a context manager. Its error is raised by the `next` that would have
+    returned its batch. `step` is that of the next item, `waited_seconds` the time that `next` has spent waiting."""
 
     def __init__(
         self,
@@ -43,27 +42,23 @@ class TrainBatches(Generic[B]):
         first_step: int = 0,
         last_step: int | None = None,
     ) -> None:
-        """`batch_size` counts samples over all ranks, `micro_batch_size` samples of one rank (None: its whole slice).
-        Steps run from `first_step` to before `last_step` (None: for ever). Raises `UserError` where the batch cannot be
-        divided equally among the ranks."""
+        """`batch_size` counts samples over all ranks, `micro_batch_size` those of one (None: its slice). Steps run from
+        `first_step` to before `last_step` (None: for ever). Raises `UserError` where the ranks cannot share a batch
+        equally."""
         if batch_size % world_size:
-            raise UserError(
-                f"batch_size: a batch of {batch_size} cannot be divided equally among {world_size} devices",
-                f"Use a number of devices that divides {batch_size}, or another batch_size.",
-            )
-        self.step = first_step
-        self.waited_seconds = 0.0
+            hint = f"Use a number of devices that divides {batch_size}, or another batch_size."
+            said = f"a batch of {batch_size} cannot be divided equally among {world_size} devices"
+            raise UserError(f"batch_size: {said}", hint)
+        self.step, self.waited_seconds = first_step, 0.0
         self._split, self._seed, self._batch_size = split, seed, batch_size
         self._next, self._last_step = first_step, last_step
         share = batch_size // world_size
 
         def read(step: int) -> list[B]:
             first = step * batch_size + rank * share
-            mine = sample_indices(seed, first, share, len(split))
-            size = micro_batch_size or share
-            return [
-                split.train_batch(mine[begin : begin + size], seed, first + begin) for begin in range(0, share, size)
-            ]
+            mine, size = sample_indices(seed, first, share, len(split)), micro_batch_size or share
+            begins = range(0, share, size)
+            return [split.train_batch(mine[begin : begin + size], seed, first + begin) for begin in begins]
 
         # The thread holds no reference to this object: one that is forgotten without `close` still stops its thread.
         self._read, self._is_open = read, True
@@ -102,7 +97,7 @@ class TrainBatches(Generic[B]):
             self._next += 1
 
     def close(self) -> None:
-        """Stop the thread and wait for it. May be called again; iterating afterwards ends at once."""
+        """Stop the thread and wait for it; iterating afterwards ends at once."""
         self._is_open = False
         self._pool.shutdown(cancel_futures=True)
         self._ahead.clear()
@@ -117,10 +112,9 @@ class TrainBatches(Generic[B]):
 class EvaluationBatches(Generic[B]):
     """The first samples of a split, in order: the fewest that hold `max_targets` targets, all where that is None.
 
-    Global batch b is samples b * batch_size up to (b + 1) * batch_size, of which rank r takes its r-th slice. All ranks
-    yield the same number of batches, each of at least one sample, so that sharded models run their collective
-    operations in step: a rank that is left without samples gets one whose targets are all `IGNORE`. Over all ranks
-    `used` samples with `targets` targets are read."""
+    Of each global batch of `batch_size` samples rank r takes its r-th slice. All ranks yield the same number of
+    batches, each of at least one sample, so that sharded models run their collective operations in step: a rank without
+    samples gets one whose targets are all `IGNORE`. Over all ranks `used` samples with `targets` targets are read."""
 
     def __init__(
         self,

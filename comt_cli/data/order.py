@@ -1,13 +1,10 @@
-"""The order in which training samples are seen, and what chance does to each: pure functions of (seed, position), at
-no cost in memory.
+"""The order in which training samples are seen, and what chance does to each: pure functions of (seed, position), at no
+cost in memory.
 
-Epoch e visits every row once, in the order of a permutation P_e of range(rows). P_e is a Feistel network keyed by
-(seed, e): any entry is computed alone, so no list is shuffled, and resuming needs no state but the step.
-
-The network works on pairs (l, r) with l < a, r < b and a * b barely above `rows`. A round adds a hash of one half to
-the other half, modulo its size: that is invertible whatever the hash, hence the whole is a permutation of the a * b
-pairs. Pairs that stand for a number >= rows are sent through again until they fall below (cycle walking), which keeps
-it a permutation of range(rows).
+Epoch e visits every row once, in the order of a permutation P_e of range(rows), a Feistel network keyed by (seed, e):
+any entry is computed alone, and resuming needs no state but the step. It works on pairs (l, r) with l < a, r < b and a
+* b barely above `rows`. A round adds a hash of one half to the other half, modulo its size, which is invertible. Pairs
+that stand for a number >= rows are sent through again until they fall below (cycle walking).
 """
 
 from __future__ import annotations
@@ -40,8 +37,7 @@ def sample_indices(seed: int, start: int, count: int, rows: int) -> NDArray[np.i
 
 def uniform_draws(seed: int, start: int, count: int, numbers: int) -> NDArray[np.float64]:
     """Random numbers for the samples at positions [start, start + count) of the training order of `seed`: float64
-    [count, numbers], uniform in [0, 1), with 53 random bits. Each is a hash of (seed, position, its number), so that
-    any slice is the same as position by position, and equal on every machine."""
+    [count, numbers], uniform in [0, 1), with 53 random bits. Each is a hash of (seed, position, its number)."""
     positions = np.arange(start, start + count, dtype=np.int64).astype(np.uint64)
     samples = mix(positions * np.uint64(_GOLDEN) + np.uint64(_seed_key(seed) ^ _DRAWS))
     steps = np.arange(1, numbers + 1, dtype=np.uint64) * np.uint64(_GOLDEN)

@@ -1,7 +1,5 @@
 """Data in the cache folder: made once from settings, recorded in a manifest, and checked whenever it is opened.
 
-    settings -> identity -> fingerprint -> locked folder -> files -> manifest -> opened splits
-
 A kind of data is a folder beside this file. Its `settings.py` has its settings, the base class of its corpora and the
 class `Kind`, which identifies what they describe; its `dataset.py` writes and opens it. Finding a fingerprint imports
 no NumPy, which takes as long as all else that a plan needs.
@@ -19,22 +17,13 @@ from collections.abc import Sequence
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from comt_cli import __version__ as comt_version
 from comt_cli.data.settings import DataSection
-from comt_cli.data.storage import (
-    ProgressCallback,
-    changed,
-    file_lock,
-    first_line,
-    hash_file,
-    make_folder,
-    no_progress,
-    state_of,
-)
+from comt_cli.data.storage import ProgressCallback, file_lock, first_line, hash_file, make_folder, no_progress, state_of
 from comt_cli.data.tokenizer import Tokenizer, load_tokenizer
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import cache_folder, canonical_json, if_damaged, read_json, sha256, write_json
@@ -130,9 +119,8 @@ S = TypeVar("S")
 class Prepared(ABC, Generic[D, C]):
     """Data of one kind: settings `data`, and the corpus that they name.
 
-    `dataset.py` of the kind has `write`, which writes the files of a fingerprint into a folder, behind what a killed
-    preparation left of them, and returns their manifest; and `opened`, which opens them and raises `OSError`,
-    `ValueError`, `KeyError` or `TypeError` where they changed.
+    `dataset.py` of the kind has `write`, which writes the files of a fingerprint into a folder, perhaps behind what a
+    killed preparation left there, and returns their manifest; and `opened`, which opens them.
 
     `cache` is the folder of the cache that has a folder for each fingerprint; versions of `packages` are recorded;
     `places` are the keys that say where files lie, which the manifest is without; `keys` are part of the identity."""
@@ -145,12 +133,10 @@ class Prepared(ABC, Generic[D, C]):
 
     def __init__(self, data: D, corpus: C | None = None) -> None:
         self.data = data
-        self._is_given = corpus is not None
         self.corpus = self.named_corpus() if corpus is None else corpus
 
     def named_corpus(self) -> C:
-        found: C = self.data.make_corpus()
-        return found
+        return cast(C, self.data.make_corpus())
 
     @abstractmethod
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
@@ -178,9 +164,8 @@ class Prepared(ABC, Generic[D, C]):
             return None
 
     def prepare(self, progress: ProgressCallback = no_progress) -> Any:
-        """The data, made now unless it was made before. Of two processes at once one works and the other waits; what
-        was killed resumes where its kind can, else it begins anew. Raises `UserError` where corpus, vocabulary or
-        network are not as needed, or prepared files are damaged; `StorageError` where the disk refuses."""
+        """The data, made now unless it was made before, by one process at a time. Raises `UserError` where what is
+        needed is not there or prepared files are damaged; `StorageError` where the disk refuses."""
         name = self.fingerprint(progress)
         folder = self.folder(name)
         if not self.is_current(folder, name):
@@ -212,11 +197,10 @@ class Prepared(ABC, Generic[D, C]):
         for leftover in [folder / MANIFEST, *folder.glob(".*.tmp")]:  # of older files, and of what was killed
             leftover.unlink(missing_ok=True)
         manifest: Manifest = self.dataset_module.write(self, folder, name, progress)
-        if not self._is_given:  # files that it read may be others by now
-            self.corpus = self.named_corpus()
-        if self.fingerprint(progress) != name:
+        if self.fingerprint(progress) != name:  # files that it read are others by now
             shutil.rmtree(folder, ignore_errors=True)
-            raise changed(getattr(self.data, "corpus", name))
+            said = f"corpus: {getattr(self.data, 'corpus', name)} was changed while it was read"
+            raise UserError(said, "Run the same command again.")
         manifest.write(folder)
         kept = {MANIFEST, *(file.name for file in manifest.all_files())}
         for path in folder.iterdir():  # records of progress, and files of parts that were cut off
@@ -226,8 +210,7 @@ class Prepared(ABC, Generic[D, C]):
 
 def kind_of(data: Section) -> Prepared[Any, Any]:
     """The kind of these settings, which prepares their data."""
-    found: Prepared[Any, Any] = importlib.import_module(type(data).__module__).Kind(data)
-    return found
+    return cast(Prepared[Any, Any], importlib.import_module(type(data).__module__).Kind(data))
 
 
 def fingerprint(data: Section, progress: ProgressCallback | None = None) -> str:
@@ -246,8 +229,7 @@ def prepare(data: Section, progress: ProgressCallback | None = None) -> Any:
 
 
 class PreparedTokens(ABC, Generic[S]):
-    """Tokens of one fingerprint, opened. Two machines with one fingerprint can still differ in `content_hash`, when
-    another version of SentencePiece trained the vocabulary."""
+    """Tokens of one fingerprint, opened."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.fingerprint = folder, manifest.fingerprint
@@ -285,8 +267,8 @@ def damaged(path: Path, reason: str) -> UserError:
 
 
 def verify(folder: Path, files: Sequence[FileRecord], progress: ProgressCallback = no_progress) -> None:
-    """Check that every file is the one that was written: sizes always, hashes where this machine has not seen these
-    files pass in their `state_of` before, which a stamp in the folder remembers. Raises `UserError`."""
+    """Check that every file is the one that was written: sizes always, hashes where this machine has not seen the files
+    pass in their `state_of` before (a stamp in the folder says so). Raises `UserError`."""
     state = [file.check(folder, content=False) for file in files]
     stamp = {"machine": platform.node(), "files": [[file.name, file.sha256] for file in files], "state": state}
     with contextlib.suppress(OSError, ValueError):  # absent or damaged: the files are checked again

@@ -5,18 +5,20 @@ A corpus is a class in a file of a package, found by being there. Nothing here i
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
 import pkgutil
 import re
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 from pydantic import model_validator
 from pydantic_core import core_schema
 
+from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.recipe.problems import closest
 from comt_cli.recipe.settings import Section
 
@@ -37,6 +39,10 @@ class Named(ABC):
 
     def __init__(self, data: Any) -> None:
         self.data = data
+
+    @abstractmethod
+    def identity(self, progress: ProgressCallback = no_progress) -> Any:
+        """All that decides the data, as JSON, known before any is prepared. Raises `UserError`."""
 
     @classmethod
     def of(cls, data: Any) -> Any:
@@ -120,11 +126,9 @@ class DataSection(Section):
         """A value that is implied is stored in one way, so that saying it does not make another run."""
         if not isinstance(given, dict):
             return given
-        try:
+        with contextlib.suppress(ValueError):  # there is no such corpus, which is told of its own key
             corpus = cls.kind.named(str(given.get(cls.named_by, cls.model_fields[cls.named_by].default)))
             given = given | {key: value for key, value in corpus.implied(given).items() if given.get(key) is None}
-        except ValueError:  # there is no such corpus, which is told of its own key
-            pass
         return cls.said_once(given)
 
     @classmethod

@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 from comt_cli.data.tokenizer import SpecialTokens
 
+Unsigned: TypeAlias = np.unsignedinteger[Any]
+Ints: TypeAlias = NDArray[np.int64]
+
 IGNORE = -100
 """The target where there is nothing to predict."""
 
@@ -47,20 +50,20 @@ class Split(ABC, Generic[B]):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    def target_counts(self, indices: Ints) -> Ints:
         """Numbers of targets of the samples with these numbers, int64 [B] each. Reads no samples."""
 
     @abstractmethod
-    def batch(self, indices: NDArray[np.int64]) -> B:
+    def batch(self, indices: Ints) -> B:
         """The samples with these numbers, int64 [B], in this order, as they are; a number may occur more than once.
         Raises `IndexError` where a number is outside [0, len(self))."""
 
-    def train_batch(self, indices: NDArray[np.int64], seed: int, first: int) -> B:
+    def train_batch(self, indices: Ints, seed: int, first: int) -> B:
         """`batch` for training: the samples at positions `first`, `first` + 1 ... of the order of `seed`, which have
         these numbers. What chance does to a sample depends on seed and position alone; here it does nothing."""
         return self.batch(indices)
 
-    def _check(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _check(self, indices: Ints) -> Ints:
         indices = np.asarray(indices, dtype=np.int64)
         if indices.size and not (indices.min() >= 0 and indices.max() < len(self)):
             raise IndexError(f"sample numbers go from 0 to {len(self) - 1}, got {indices.min()} to {indices.max()}")
@@ -68,21 +71,18 @@ class Split(ABC, Generic[B]):
 
 
 class PositionedSplit(Split[B]):
-    """A split whose samples have positions, which dropout follows: in training a unique number for each, the same for
-    every division of a step among devices and micro-batches; in evaluation the sample's own number."""
+    """A split whose samples have positions, which dropout follows: in training a unique number for each, however a step
+    is divided; in evaluation the sample's own number."""
 
     @abstractmethod
-    def _batch(self, indices: NDArray[np.int64], positions: NDArray[np.int64]) -> B:
+    def _batch(self, indices: Ints, positions: Ints) -> B:
         """The samples with these numbers, at these positions."""
 
-    def batch(self, indices: NDArray[np.int64]) -> B:
+    def batch(self, indices: Ints) -> B:
         return self._batch(self._check(indices), np.asarray(indices, dtype=np.int64))
 
-    def train_batch(self, indices: NDArray[np.int64], seed: int, first: int) -> B:
+    def train_batch(self, indices: Ints, seed: int, first: int) -> B:
         return self._batch(self._check(indices), np.arange(first, first + len(indices), dtype=np.int64))
-
-
-Unsigned: TypeAlias = np.unsignedinteger[Any]
 
 
 def token_dtype(vocabulary_size: int) -> np.dtype[Unsigned]:
@@ -95,7 +95,7 @@ class TokenLists:
     """Token sequences behind each other: list i is `tokens[offsets[i] : offsets[i + 1]]`. Both may be memory maps."""
 
     tokens: NDArray[Unsigned]
-    offsets: NDArray[np.int64]
+    offsets: Ints
 
     @classmethod
     def of(cls, lists: Sequence[Sequence[int]]) -> Self:
@@ -106,10 +106,10 @@ class TokenLists:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def lengths(self) -> NDArray[np.int64]:
+    def lengths(self) -> Ints:
         return np.diff(self.offsets).astype(np.int64)
 
-    def padded(self, indices_B: NDArray[np.int64], width: int, fill: int) -> NDArray[np.int64]:
+    def padded(self, indices_B: Ints, width: int, fill: int) -> Ints:
         """The lists with these numbers, int64 [B, width], filled up on the right; none may be longer than `width`."""
         columns = np.arange(width)
         is_token_BW = columns < self.lengths_of(indices_B)[:, None]
@@ -117,9 +117,7 @@ class TokenLists:
         found_BW[is_token_BW] = self.tokens[(self.offsets[indices_B, None] + columns)[is_token_BW]]
         return found_BW
 
-    def shifted(
-        self, indices_B: NDArray[np.int64], special: SpecialTokens
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def shifted(self, indices_B: Ints, special: SpecialTokens) -> tuple[Ints, Ints]:
         """Input and targets of a decoder, int64 [B, T], from the lists with these numbers: the begin token before each
         list, padded; the end token behind each, `IGNORE` after that."""
         length_B = self.lengths_of(indices_B)
@@ -129,6 +127,6 @@ class TokenLists:
         out_BT[np.arange(len(indices_B)), length_B] = special.end
         return in_BT, out_BT
 
-    def lengths_of(self, indices_B: NDArray[np.int64]) -> NDArray[np.int64]:
+    def lengths_of(self, indices_B: Ints) -> Ints:
         """The lengths of the lists with these numbers, int64 [B]."""
         return (self.offsets[indices_B + 1] - self.offsets[indices_B]).astype(np.int64)

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,6 @@ from comt_cli.files import cache_folder, open_file, open_own, read_json, sha256,
 ProgressCallback = Callable[[str, int, int | None], None]
 """Called as `progress(stage, done, total)`. The stage names its unit ("tokenising documents"); `total` may be None."""
 
-_ANOTHER_CACHE = "or choose another cache folder: export COMT_CACHE=/some/folder"
 _SETTLED_NS = 2_000_000_000
 
 
@@ -31,20 +29,8 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StorageError(
-            f"cannot create the folder {path}: {error.strerror or error}",
-            f"Make room or correct the permissions, {_ANOTHER_CACHE}",
-        ) from error
-
-
-def check_room(folder: Path, needed: int, what: str, instead: str) -> None:
-    """Raise `StorageError` before hours of work where the disk cannot hold `needed` bytes."""
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise StorageError(
-            f"{what} need {needed / 1e9:.1f} GB; {folder} has {free / 1e9:.1f} GB left",
-            f"Make room, {instead}, {_ANOTHER_CACHE}",
-        )
+        hint = "Make room or correct the permissions, or choose another cache folder: export COMT_CACHE=/some/folder"
+        raise StorageError(f"cannot create the folder {path}: {error.strerror or error}", hint) from error
 
 
 def first_line(error: BaseException) -> str:
@@ -52,15 +38,10 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def changed(what: object) -> UserError:
-    """The error for files that are not what they were when their content was looked at."""
-    return UserError(f"corpus: {what} was changed while it was read", "Run the same command again.")
-
-
 @contextlib.contextmanager
 def file_lock(path: Path, progress: ProgressCallback = no_progress) -> Iterator[None]:
-    """Hold an exclusive lock on `path` (created, never deleted); wait for whoever holds it, process or thread. The
-    kernel drops it when its holder dies, however it dies. Raises `StorageError`."""
+    """Hold an exclusive lock on `path` (created, never deleted), waiting for whoever holds it. Raises
+    `StorageError`."""
     make_folder(path.parent)
     try:
         descriptor = open_own(path, os.O_RDWR)
@@ -87,8 +68,7 @@ def hash_file(path: Path) -> str:
 
 
 def state_of(status: os.stat_result) -> list[int]:
-    """State of a file that changes with its content. Size and time of change alone may be those of other content:
-    archives set the time, and a letter for a letter keeps the size; `ctime` is set by the system alone."""
+    """State of a file that changes with its content: `ctime`, unlike the time of change, is set by the system alone."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
@@ -97,7 +77,9 @@ def hash_files(
 ) -> list[str]:
     """SHA-256 of files of the user's, stored in the cache and valid while `state_of` the file is the same. Raises
     `UserError` of a recipe's `key` where one cannot be read."""
-    note, old, digests = _note(paths), dict[str, list[Any]](), list[str]()
+    old, digests = dict[str, list[Any]](), list[str]()
+    folder = os.path.commonpath([path.absolute().parent for path in paths])
+    note = cache_folder() / "file-hashes" / f"{sha256(folder)[:16]}.json"
     with contextlib.suppress(OSError, ValueError, TypeError):  # absent or damaged: files are hashed again
         old = dict(read_json(note))
     new = dict(old)
@@ -118,14 +100,3 @@ def hash_files(
             make_folder(note.parent)
             write_json(note, new)
     return digests
-
-
-def forget_hashes(paths: Sequence[Path]) -> None:
-    """Have the files hashed again: a stored hash was not that of its file."""
-    with contextlib.suppress(OSError):  # of a cache that may only be read
-        _note(paths).unlink(missing_ok=True)
-
-
-def _note(paths: Sequence[Path]) -> Path:
-    folder = os.path.commonpath([path.absolute().parent for path in paths])
-    return cache_folder() / "file-hashes" / f"{sha256(folder)[:16]}.json"

@@ -5,17 +5,16 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from comt_cli.data.storage import ProgressCallback, first_line, make_folder, no_progress
+from comt_cli.data.storage import ProgressCallback, first_line, no_progress
 from comt_cli.errors import UserError
-from comt_cli.files import atomic_file, cache_folder, if_damaged, read_bytes, read_json, sha256, write_json
+from comt_cli.files import if_damaged, read_json, sha256, write_json
 
 TOKENIZER_FORMAT = 1
 
@@ -23,17 +22,15 @@ PAD = 0
 """The id of padding in every tokenizer that data is prepared with, and so in every model; no text holds it."""
 
 Extra = Literal["begin", "mask", "separator"]
-"""A special token that a tokenizer has only where it was made with it."""
-
 EXTRA_PIECES: dict[Extra, str] = {"begin": "<s>", "mask": "<mask>", "separator": "<sep>"}
-"""What each is called in a vocabulary, in the order of their ids."""
+"""The special tokens that not every tokenizer has, in the order of their ids, with their names in a vocabulary."""
 
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Ids of a tokenizer's special tokens; None where it has none. No text is encoded to one but `unknown`. `pad` fills
-    up a batch, `end` closes a text, a decoder reads `begin` first (and BERT's classifier its vector), `mask` stands for
-    a hidden token, `separator` lies between two texts."""
+    """Ids of a tokenizer's special tokens, None where it has none; no text is encoded to one but `unknown`. `pad` fills
+    up a batch, `end` closes a text, a decoder and BERT's classifier read `begin` first, `mask` hides a token,
+    `separator` lies between two texts."""
 
     pad: int
     end: int
@@ -44,7 +41,6 @@ class SpecialTokens:
 
     @property
     def ids(self) -> frozenset[int]:
-        """All of them, which are no words and never masked."""
         return frozenset(i for i in astuple(self) if i is not None)
 
     def need(self, extra: Extra) -> int:
@@ -56,8 +52,7 @@ class SpecialTokens:
 
 
 def in_order(extras: Collection[str]) -> tuple[Extra, ...]:
-    """The extras in the order of their ids, so that equal sets make equal vocabularies. Raises `ValueError` where one
-    is unknown."""
+    """The extras in the order of their ids. Raises `ValueError` where one is unknown."""
     if unknown := sorted(set(extras) - EXTRA_PIECES.keys()):
         raise ValueError(f"there is no special token {unknown[0]!r}, but {', '.join(EXTRA_PIECES)}")
     return tuple(extra for extra in EXTRA_PIECES if extra in extras)
@@ -69,18 +64,14 @@ class Tokenizer(ABC):
     vocabulary_size: int
     pad_id: int = 0
     eos_id: int = 1
-
-    @property
-    @abstractmethod
-    def special(self) -> SpecialTokens:
-        """The ids of all its special tokens."""
+    special: SpecialTokens
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
         """The ids of `text`, without an end-of-text token."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of every text, on all cores; the order is kept."""
+        """`encode` of every text, on all cores."""
         return [self.encode(text) for text in texts]
 
     @abstractmethod
@@ -96,7 +87,7 @@ class Tokenizer(ABC):
         """All that `tokenizer_from_json` needs to build the same tokenizer elsewhere."""
 
     def save(self, path: Path) -> None:
-        """Write the tokenizer to one JSON file, whole or not at all. Raises `StorageError`."""
+        """Write the tokenizer to one JSON file. Raises `StorageError`."""
         write_json(path, self.to_json())
 
 
@@ -104,15 +95,11 @@ class ByteTokenizer(Tokenizer):
     """UTF-8 bytes: 0 is padding, 1 the end of a text, 2 + b the byte b, 258 and above the extra special tokens."""
 
     def __init__(self, extras: Collection[str] = ()) -> None:
-        """With the special tokens named in `extras` (`Extra`). Raises `ValueError` at unknown ones."""
         self._extras = {extra: 258 + number for number, extra in enumerate(in_order(extras))}
         self.vocabulary_size = 258 + len(self._extras)
         self._names = ["<pad>", "</s>", *(chr(b) if 0x20 < b < 0x7F else f"<0x{b:02X}>" for b in range(256))]
         self._names += [EXTRA_PIECES[extra] for extra in self._extras]
-
-    @property
-    def special(self) -> SpecialTokens:
-        return SpecialTokens(self.pad_id, self.eos_id, **self._extras)
+        self.special = SpecialTokens(self.pad_id, self.eos_id, **self._extras)
 
     def encode(self, text: str) -> list[int]:
         return [2 + byte for byte in text.encode()]
@@ -134,8 +121,8 @@ SPECIAL_WORDS = len(_SPECIAL)
 
 
 class WordTokenizer(Tokenizer):
-    """Whole words between spaces, for captions: 0 is padding, 1 the end of a text, 2 its begin, 3 a word outside the
-    vocabulary, and 4 + i word i of the list."""
+    """Whole words between spaces: 0 is padding, 1 the end of a text, 2 its begin, 3 an unknown word, 4 + i word i of
+    the list."""
 
     special = SpecialTokens(pad=0, end=1, begin=2, unknown=3)
 
@@ -179,29 +166,24 @@ class SentencePieceTokenizer(Tokenizer):
         except RuntimeError as error:
             raise ValueError(f"it holds no SentencePiece model ({error})") from error
         self.vocabulary_size = int(self._processor.vocab_size())
-        self.pad_id = int(self._processor.pad_id())
-        self.eos_id = int(self._processor.eos_id())
+        self.pad_id, self.eos_id = int(self._processor.pad_id()), int(self._processor.eos_id())
         if self.pad_id < 0 or self.eos_id < 0:
             raise ValueError("its SentencePiece model has no padding or no end-of-text token")
-
-    @property
-    def special(self) -> SpecialTokens:
         found = {"begin": int(self._processor.bos_id()), "unknown": int(self._processor.unk_id())}
         for extra in ("mask", "separator"):
             number = int(self._processor.piece_to_id(EXTRA_PIECES[extra]))
             found[extra] = number if self._processor.is_control(number) else -1
-        return SpecialTokens(self.pad_id, self.eos_id, **{name: i if i >= 0 else None for name, i in found.items()})
+        ids = {name: i if i >= 0 else None for name, i in found.items()}
+        self.special = SpecialTokens(self.pad_id, self.eos_id, **ids)
 
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        ids: list[list[int]] = self._processor.encode(list(texts), out_type=int)
-        return ids
+        return cast(list[list[int]], self._processor.encode(list(texts), out_type=int))
 
     def decode(self, ids: Sequence[int]) -> str:
-        text: str = self._processor.decode([int(i) for i in ids])
-        return text
+        return str(self._processor.decode([int(i) for i in ids]))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         return [str(self._processor.id_to_piece(int(i))).replace("\n", "\\n") for i in ids]
@@ -235,8 +217,7 @@ def tokenizer_from_json(value: Any) -> Tokenizer:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Read a tokenizer that `Tokenizer.save` wrote. Raises `UserError` that names the file where it is absent or
-    damaged."""
+    """Read what `Tokenizer.save` wrote. Raises `UserError` that names the file where it is absent or damaged."""
     try:
         return tokenizer_from_json(read_json(path))
     except (OSError, ValueError) as error:  # ValueError: also damaged JSON and damaged UTF-8
@@ -248,35 +229,23 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 TRAINING_CHARACTERS = 20_000_000
 """Training reads this much of the train split, from its start. More text hardly moves a vocabulary of this kind."""
-
 VOCABULARY_VERSION = 2
-"""Part of the name of every trained vocabulary in the cache: raise it when the same text may give another one
-(tests/contract/test_cache_versions.py asks for it)."""
+"""Version of trained vocabularies, as tests/contract/test_cache_versions.py says."""
 
 TRAINER: dict[str, Any] = {
     "model_type": "unigram",
     # T5's special ids, so that one convention holds everywhere; T5 has no beginning-of-text token.
-    "pad_id": 0,
-    "eos_id": 1,
-    "unk_id": 2,
-    "bos_id": -1,
-    # Characters outside the vocabulary are spelled as bytes: nothing is unknown.
-    "byte_fallback": True,
+    **{"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
+    "byte_fallback": True,  # characters outside the vocabulary are spelled as bytes: nothing is unknown
     # Decoding gives the text back exactly: no Unicode folding, no squeezing of spaces (docstrings hold code).
-    "normalization_rule_name": "identity",
-    "remove_extra_whitespaces": False,
-    "allow_whitespace_only_pieces": True,
-    # A line break is a token of its own; otherwise pieces such as '"))\n' are learned, unreadable on a figure's axis.
-    "user_defined_symbols": ["\n"],
-    # The default skips texts over 4192 bytes in silence.
-    "max_sentence_length": 1 << 22,
-    # Not the number of cores: partial sums are added in the order of the threads, so this number is part of the result.
-    "num_threads": 4,
+    **{"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "allow_whitespace_only_pieces": True},
+    "user_defined_symbols": ["\n"],  # a token of its own; otherwise pieces such as '"))\n' are learned
+    "max_sentence_length": 1 << 22,  # the default skips texts over 4192 bytes in silence
+    "num_threads": 4,  # not the number of cores: partial sums are added in the order of the threads
 }
-_SLICE = 1 << 18
-_LONGEST_LINE = 4096
+_SLICE, _LONGEST_LINE = 1 << 18, 4096
 _PART_OF_LINE = re.compile(rf".{{1,{_LONGEST_LINE}}}\Z|.{{0,{_LONGEST_LINE - 1}}}\s|.{{1,{_LONGEST_LINE}}}", re.DOTALL)
-"""Training takes hours where lines of 100,000 characters repeat themselves. Long lines of text of one's own are cut, at
+"""Training takes hours where lines of 100,000 characters repeat themselves: those of the user's own text are cut, at
 white space if there is any, and a mark in the fingerprint says so; those of other corpora at `max_sentence_length`."""
 LONG_LINES_CUT = "long lines cut"
 
@@ -284,10 +253,9 @@ LONG_LINES_CUT = "long lines cut"
 def train_sentencepiece(
     texts: Iterable[str], vocabulary: int, extras: Collection[Extra] = (), key: str = "vocabulary", *, own: bool = True
 ) -> SentencePieceTokenizer:
-    """Train a unigram vocabulary of exactly `vocabulary` pieces (bytes and special tokens included) on `texts`, of
-    which at most `TRAINING_CHARACTERS` are read. `extras` have the ids from 3 on, in the order of `EXTRA_PIECES`. The
-    same texts give the same model, byte for byte, whatever the number of cores. `own` text has its long lines cut (see
-    `_PART_OF_LINE`). Raises `UserError` of a recipe's `key` where the texts cannot carry a vocabulary of this size."""
+    """Train a unigram vocabulary of exactly `vocabulary` pieces (bytes and special tokens included) on the first
+    `TRAINING_CHARACTERS` of `texts`: the same texts give the same model, byte for byte. `extras` have the ids from 3
+    on; `own` text has its long lines cut. Raises `UserError` of a recipe's `key` where no such vocabulary fits."""
     import sentencepiece
 
     model, options = io.BytesIO(), dict(TRAINER)
@@ -298,13 +266,8 @@ def train_sentencepiece(
     if controls := [EXTRA_PIECES[extra] for extra in wanted if extra != "begin"]:
         options["control_symbols"] = controls
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
-            model_writer=model,
-            vocab_size=vocabulary,
-            minloglevel=2,  # the C++ side logs to stderr past Python; its errors still come as exceptions
-            **options,
-        )
+        options |= {"vocab_size": vocabulary, "minloglevel": 2}  # C++ logs to stderr; its errors come as exceptions
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=model, **options)
     except RuntimeError as error:
         hint = f"SentencePiece says: {error}"
         if found := re.search(r"value <= (\d+)", str(error)):
@@ -332,55 +295,23 @@ def _lines(texts: Iterable[str], own: bool) -> Iterator[str]:
 T5_REPOSITORY, T5_FILE = "google-t5/t5-base", "spiece.model"
 T5_REVISION = "a9723ea7f1b39c1eae772870f3b547bf6ef7e6c1"
 T5_SHA256 = "d60acb128cf7b7f2536e8f38a5b18a05535c9e14c7a355904270e15b0945ea86"
-T5_VARIABLE = "COMT_T5_SPM"
-
-
-def t5_path() -> Path:
-    """The model file in the cache, once it was fetched and checked."""
-    return cache_folder() / "tokenizers" / "t5-base.spiece.model"
 
 
 def t5_tokenizer(progress: ProgressCallback = no_progress) -> SentencePieceTokenizer:
     """T5's tokenizer: 32000 pieces, 0 padding, 1 end of text, 2 unknown; without the sentinels that transformers adds.
-    Taken from the file `$COMT_T5_SPM` if that is set, else from the cache, else fetched once from the hub; its SHA-256
-    is checked. Raises `UserError` where it cannot be had."""
-    if local := os.environ.get(T5_VARIABLE):
-        return SentencePieceTokenizer(_checked(Path(local).expanduser(), f"${T5_VARIABLE}"))
-    path = t5_path()
-    if not path.exists():
-        progress("fetching the T5 vocabulary", 0, None)
-        model = _checked(_fetch(), f"the download of {T5_REPOSITORY}")
-        make_folder(path.parent)
-        with atomic_file(path) as handle:
-            handle.write(model)
-    return SentencePieceTokenizer(_checked(path, "the cache"))
-
-
-def _checked(path: Path, origin: str) -> bytes:
-    try:
-        model = read_bytes(path)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"cannot read the T5 vocabulary {path} (from {origin}): {getattr(error, 'strerror', None) or error}",
-            f"Set {T5_VARIABLE} to a copy of {T5_FILE} from huggingface.co/{T5_REPOSITORY}, or unset it to download.",
-        ) from error
-    if (found := sha256(model)) != T5_SHA256:
-        raise UserError(
-            f"{path} (from {origin}) is not the T5 vocabulary: its SHA-256 is {found}",
-            f"It must be {T5_SHA256}. Delete the file, or point {T5_VARIABLE} at the right one, and run again.",
-        )
-    return model
-
-
-def _fetch() -> Path:
+    Fetched once from the hub, which has a cache of its own. Raises `UserError` where it cannot be had."""
+    progress("fetching the T5 vocabulary", 0, None)
+    name = f"{T5_REPOSITORY}/{T5_FILE}"
     try:
         from huggingface_hub import hf_hub_download
 
-        return Path(hf_hub_download(T5_REPOSITORY, T5_FILE, revision=T5_REVISION))
+        path = Path(hf_hub_download(T5_REPOSITORY, T5_FILE, revision=T5_REVISION))
+        model = path.read_bytes()
     # The hub's client raises its own, the HTTP library's and the system's errors; all mean the same to the user.
     except Exception as error:
-        url = f"https://huggingface.co/{T5_REPOSITORY}/resolve/{T5_REVISION}/{T5_FILE}"
-        raise UserError(
-            f"cannot fetch the T5 vocabulary ({T5_REPOSITORY}/{T5_FILE}): {first_line(error)}",
-            f"Where there is network, run: curl -LO {url} - then here: export {T5_VARIABLE}=/path/to/{T5_FILE}",
-        ) from error
+        hint = "It needs the network once; HF_HOME says where the hub's client keeps what it fetched."
+        raise UserError(f"cannot fetch the T5 vocabulary ({name}): {first_line(error)}", hint) from error
+    if (found := sha256(model)) != T5_SHA256:
+        hint = f"It must be {T5_SHA256}. Delete the file, and run the same command again."
+        raise UserError(f"{path} (of {name}) is not the T5 vocabulary: its SHA-256 is {found}", hint)
+    return SentencePieceTokenizer(model)

@@ -17,19 +17,15 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.verbs.plan import plan_recipe
 
 ROOT = Path(__file__).parents[2]
-PYTHON = "3.11.7"
-"""Whose documentation the committed language models read (concepts.md says so)."""
-MAKERS = ("sentencepiece", "numpy", "pillow", "matplotlib")
-"""The packages that decide what comes out."""
+PYTHON = "3.11.7"  # whose documentation the committed language models read (concepts.md says so)
+MAKERS = ("sentencepiece", "numpy", "pillow", "matplotlib")  # the packages that decide what comes out
 
 LARGE = 16
-"""Pictures with more pixels a side are of the same renderer, and rendering them takes as long as all
-the rest: of these the content is taken from the results, and only the ids of their runs are held to it."""
+"""Rendering pictures with more pixels a side takes as long as all the rest: their content is taken from the results."""
 
 
 def committed() -> list[tuple[str, str, set[str], set[str], str]]:
-    """Recipe, scale, content hashes, ids and seeds of the runs that were trained, of every committed file that says its
-    recipe."""
+    """Recipe, scale, content hashes, ids and seeds of the trained runs of every committed file that says its recipe."""
     found = []
     for path in sorted((ROOT / "results").glob("*/*/*-runs.csv")):
         with path.open(encoding="utf-8", newline="") as file:
@@ -51,19 +47,14 @@ def planned(recipe: str, scale: str, seeds: str) -> list[RunSpec]:
     return [spec for each in said for spec in plan_recipe(recipe, scale, each, seeds=seeds).specs]
 
 
-def pinned(package: str) -> set[str]:
-    """The versions that constraints.txt allows."""
-    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    return set(re.findall(rf"^{package}==([^\s;]+)", text, re.MULTILINE))
-
-
 @pytest.mark.slow
 def test_committed_results_are_of_todays_data(monkeypatch):
     """The session's cache was empty when it began, and filled by today's code since."""
     if platform.python_version() != PYTHON:
         pytest.skip(f"the committed results read the documentation of Python {PYTHON}")
+    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     for package in MAKERS:
-        if (here := metadata.version(package)) not in pinned(package):
+        if (here := metadata.version(package)) not in re.findall(rf"^{package}==([^\s;]+)", pinned, re.MULTILINE):
             pytest.skip(f"{package} {here} is not the version of constraints.txt")
     monkeypatch.chdir(ROOT)
     files = committed()

@@ -9,28 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from comt_cli.data.captions.settings import (
-    CAPTION_FORMAT,
-    CAPTION_SPLITS,
-    CaptionedImages,
-    CaptionManifest,
-    CaptionSplitName,
-    Kind,
-)
+from comt_cli.data.captions.settings import CAPTION_FORMAT, CAPTION_SPLITS, CaptionedImages, CaptionManifest, Kind
 from comt_cli.data.captions.words import SCENE_PATCH, Scene
 from comt_cli.data.prepare import TOKENIZER, Manifest, PreparedTokens
-from comt_cli.data.split import AnyBatch, PositionedSplit, TokenLists
+from comt_cli.data.split import AnyBatch, Ints, PositionedSplit, TokenLists
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.data.tokenizer import SpecialTokens
 from comt_cli.errors import UserError
 from comt_cli.files import open_file, read_json, write_json
-
-MIDDLE = 127.5
-"""Pixels become numbers from -1 to 1."""
 
 _FORM = "It should be .npy, or .npz with an array `feat`."
 
@@ -45,10 +36,10 @@ class CaptionBatch(AnyBatch):
 
     regions: NDArray[np.float32]
     region_mask: NDArray[np.bool_]
-    target_in: NDArray[np.int64]
-    target_out: NDArray[np.int64]
-    positions: NDArray[np.int64]
-    images: NDArray[np.int64]
+    target_in: Ints
+    target_out: Ints
+    positions: Ints
+    images: Ints
 
 
 class PatchRegions:
@@ -57,28 +48,27 @@ class PatchRegions:
     def __init__(self, pixels: NDArray[np.uint8]) -> None:
         self.pixels = pixels
 
-    def regions(self, images_B: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    def regions(self, images_B: Ints) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         regions_BRF = patches(self.pixels[images_B])
         return regions_BRF, np.ones(regions_BRF.shape[:2], dtype=np.bool_)
 
 
 def patches(pixels_BSS3: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Square patches row by row, float32 [B, R, F] in [-1, 1]; the numbers of a patch are its pixels row by row, each
-    red, green, blue. Raises `ValueError` where S is no multiple of a patch's side."""
+    red, green, blue."""
     count, side = len(pixels_BSS3), pixels_BSS3.shape[1] // SCENE_PATCH
     cut = pixels_BSS3.reshape(count, side, SCENE_PATCH, side, SCENE_PATCH, 3).transpose(0, 1, 3, 2, 4, 5)
-    regions_BRF: NDArray[np.float32] = cut.reshape(count, side * side, -1).astype(np.float32) / np.float32(MIDDLE) - 1
-    return regions_BRF
+    return np.asarray(cut.reshape(count, side * side, -1).astype(np.float32) / np.float32(127.5) - 1)
 
 
 class FeatureFiles:
     """Images as files of features, read when needed. A batch has as many regions as its image with the most."""
 
-    def __init__(self, files: Sequence[Path], counts_N: NDArray[np.int64], features: int) -> None:
+    def __init__(self, files: Sequence[Path], counts_N: Ints, features: int) -> None:
         """File i holds `counts_N[i]` regions of `features` numbers."""
         self._files, self._counts_N, self._features = files, counts_N, features
 
-    def regions(self, images_B: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    def regions(self, images_B: Ints) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """float32 [B, R, F], 0 where there is no region, and bool [B, R]. Raises `UserError` where a file changed."""
         counts_B = self._counts_N[images_B]
         mask_BR = np.arange(counts_B.max()) < counts_B[:, None]
@@ -86,17 +76,16 @@ class FeatureFiles:
         for row, (image, count) in enumerate(zip(images_B.tolist(), counts_B.tolist(), strict=True)):
             found = read_features(self._files[image], count, self._features)
             if len(found) != count:
-                raise UserError(
-                    f"{self._files[image]}: it has {len(found)} regions; it had {count} when it was prepared"
-                )
+                said = f"it has {len(found)} regions; it had {count} when it was prepared"
+                raise UserError(f"{self._files[image]}: {said}")
             regions_BRF[row, :count] = found
         return regions_BRF, mask_BR
 
 
 def read_features(file: Path, most: int, features: int) -> NDArray[np.float32]:
-    """The regions in a file: .npy, or .npz with one array or one that is called `feat`; float32 [at most `most`,
-    `features`]. Raises `UserError` that names the file where it cannot be read, has another shape, or numbers that are
-    not finite."""
+    """The regions in a file, .npy or .npz with one array or one called `feat`; float32 [at most `most`, `features`].
+    Raises `UserError` that names the file where it cannot be read, has another shape, or numbers that are not
+    finite."""
     try:
         with open_file(file) as handle:
             found = np.load(handle, allow_pickle=False)
@@ -110,10 +99,9 @@ def read_features(file: Path, most: int, features: int) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):  # what is too large for fp32 is not finite, and refused below
         regions = np.asarray(found, dtype=np.float32)
     if regions.ndim != 2 or regions.shape[1] != features or not 1 <= len(regions) <= most:
-        raise UserError(
-            f"{file}: its features have the shape {list(regions.shape)}, not [1 to {most}, {features}]",
-            "data.regions and data.features say how many regions an image has at most, and how many numbers a region.",
-        )
+        hint = "data.regions and data.features say how many regions an image has at most, of how many numbers each."
+        said = f"its features have the shape {list(regions.shape)}, not [1 to {most}, {features}]"
+        raise UserError(f"{file}: {said}", hint)
     if not np.isfinite(regions).all():
         raise UserError(f"{file}: a number in it is not finite")
     return regions
@@ -123,12 +111,9 @@ Regions = PatchRegions | FeatureFiles
 
 
 class CaptionSplit(PositionedSplit[CaptionBatch]):
-    """Images with one of their captions each: in training every caption of every image, for evaluation the first,
-    whose loss is reported."""
+    """Images with a caption each: in training every caption of every image, for evaluation the first."""
 
-    def __init__(
-        self, source: Regions, captions: TokenLists, images_C: NDArray[np.int64], special: SpecialTokens
-    ) -> None:
+    def __init__(self, source: Regions, captions: TokenLists, images_C: Ints, special: SpecialTokens) -> None:
         """Caption c, a list of words without special ones, is one of image `images_C[c]`."""
         self.source, self._captions, self._images_C = source, captions, images_C
         self._special, self._counts_C = special, captions.lengths() + 1
@@ -136,10 +121,10 @@ class CaptionSplit(PositionedSplit[CaptionBatch]):
     def __len__(self) -> int:
         return len(self._captions)
 
-    def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    def target_counts(self, indices: Ints) -> Ints:
         return self._counts_C[np.asarray(indices, dtype=np.int64)]
 
-    def _batch(self, indices: NDArray[np.int64], positions: NDArray[np.int64]) -> CaptionBatch:
+    def _batch(self, indices: Ints, positions: Ints) -> CaptionBatch:
         images_B = self._images_C[indices]
         regions_BRF, mask_BR = self.source.regions(images_B)
         target_in_BT, target_out_BT = self._captions.shifted(indices, self._special)
@@ -161,23 +146,18 @@ class CaptionDataset(PreparedTokens[CaptionSplit]):
     @property
     def scenes(self) -> Mapping[str, Sequence[Scene]] | None:
         """The scene of each image of these splits; None where nobody knows it (mscoco)."""
-        found = [(split, images.scenes) for split, images in self.texts.items() if images.scenes is not None]
-        return dict(found) or None
+        return {split: images.scenes for split, images in self.texts.items() if images.scenes is not None} or None
 
     def image(self, split: str, number: int) -> NDArray[np.uint8] | None:
         """The pixels, uint8 [H, W, 3], of an image; None where there are features alone (mscoco)."""
         source: Regions = getattr(self, split).source
         return np.array(source.pixels[number]) if isinstance(source, PatchRegions) else None
 
-    def split(self, name: CaptionSplitName) -> CaptionSplit:
-        captions = [
-            (image, text)
-            for image, texts in enumerate(self.texts[name].words)
-            for text in (texts if name == "train" else texts[:1])
-        ]
-        encoded = self.tokenizer.encode_batch([text for _, text in captions])
+    def split(self, name: Any) -> CaptionSplit:
+        captions = [texts if name == "train" else texts[:1] for texts in self.texts[name].words]
+        encoded = self.tokenizer.encode_batch([text for texts in captions for text in texts])
         kept = TokenLists.of([ids[: self._max_length] for ids in encoded] if name == "train" else encoded)
-        numbers = np.array([image for image, _ in captions], dtype=np.int64)
+        numbers = np.repeat(np.arange(len(captions), dtype=np.int64), [len(texts) for texts in captions])
         source = self._corpus.regions(name, self.texts[name], self.folder)
         return CaptionSplit(source, kept, numbers, self.tokenizer.special)
 
@@ -188,18 +168,12 @@ opened = CaptionDataset
 def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Manifest:
     """Write captions, words and pixels."""
     corpus = kind.corpus
-    images = corpus.write(folder, progress)
-    stamp = corpus.stamp()
+    images, stamp = corpus.write(folder, progress), corpus.stamp()
     corpus.tokenizer(images).save(folder / TOKENIZER)
     for split, each in images.items():
         write_json(folder / f"{split}.json", each.to_json())
-    own = [TOKENIZER, *(f"{split}.json" for split in images), *(f"{split}.pixels" for split in images)]
-    return kind.record(
-        name,
-        folder,
-        [each for each in own if (folder / each).exists()],  # features of a user's folder have no pixels
-        format=CAPTION_FORMAT,
-        corpus=corpus.identity(),
-        stamp=stamp,
-        images={split: len(each.references) for split, each in images.items()},
-    )
+    names = [TOKENIZER, *(f"{split}.json" for split in images), *(f"{split}.pixels" for split in images)]
+    names = [each for each in names if (folder / each).exists()]  # features of a user's folder have no pixels
+    counts = {split: len(each.references) for split, each in images.items()}
+    own = {"format": CAPTION_FORMAT, "corpus": corpus.identity(), "stamp": stamp, "images": counts}
+    return kind.record(name, folder, names, **own)

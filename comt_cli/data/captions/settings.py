@@ -1,8 +1,8 @@
-"""Captioned images: what a corpus of them offers, the settings of one, and what identifies it. Importing it imports no
-NumPy."""
+"""Captioned images: corpora, settings and identity. Importing it imports no NumPy."""
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -14,14 +14,13 @@ from pydantic import Field, NonNegativeInt
 from comt_cli.data.captions.words import Scene, SceneObject
 from comt_cli.data.prepare import FilesManifest, Prepared
 from comt_cli.data.settings import DataSection, Named, NameOf
-from comt_cli.data.storage import ProgressCallback, no_progress
+from comt_cli.data.storage import ProgressCallback
 from comt_cli.data.tokenizer import WordTokenizer
 from comt_cli.files import sha256
 from comt_cli.recipe.settings import MAX_WIDTH, Vocabulary, WholeNumber
 
 CAPTION_FORMAT = 1
-"""Raise it when the same settings may give other images, captions, words or files than before
-(tests/contract/test_cache_versions.py asks for it)."""
+"""Version, as tests/contract/test_cache_versions.py says."""
 
 CaptionSplitName = Literal["train", "validation", "test"]
 CAPTION_SPLITS: tuple[CaptionSplitName, ...] = ("train", "validation", "test")
@@ -30,8 +29,8 @@ CAPTION_SPLITS: tuple[CaptionSplitName, ...] = ("train", "validation", "test")
 @dataclass(frozen=True)
 class CaptionedImages:
     """The images of a split, in order: `references`, the captions of each as scores get them; `learned`, the same as
-    words with spaces between (None: they are that already); `scenes` of each (None: unknown); `features`, the file of
-    each, its number of regions and its SHA-256 (None: pixels are regions)."""
+    words (None: equal); `scenes` of each (None: unknown); `features`, the file of each, its number of regions and its
+    SHA-256 (None: pixels are regions)."""
 
     references: Sequence[Sequence[str]]
     learned: Sequence[Sequence[str]] | None = None
@@ -57,15 +56,10 @@ class CaptionedImages:
 
 
 class CaptionCorpus(Named):
-    """A source of captioned images with an identity that is known before any of them is read."""
+    """A source of captioned images."""
 
     package = "comt_cli.data.captions.corpora"
-
     data: CaptionData
-
-    @abstractmethod
-    def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """All that decides images and captions, as JSON. Raises `UserError`."""
 
     def stamp(self) -> str | None:
         """State of the files of a user's folder. None: nothing is read from one. Raises `OSError`."""
@@ -85,22 +79,16 @@ class CaptionCorpus(Named):
 
 
 VocabularyRule = Literal["all", "karpathy-gt5", "nltk-ge5"]
-"""Which words are in the vocabulary: all; those that occur more than 5 times in the captions of all splits, as
-Karpathy's tokens (what most published captioners do); those that occur at least 5 times in training's, in NLTK-like
-tokens of the raw captions."""
+"""Words of the vocabulary: all; those that occur more than 5 times in the captions of all splits, as Karpathy's tokens
+(as most published captioners have it); those that occur at least 5 times in training's, in NLTK-like tokens."""
 
-LARGEST_SCENES = 10**6
-"""Images of `scenes`, whose captions are held in memory."""
-
-Images = Annotated[WholeNumber, Field(ge=1, le=LARGEST_SCENES)]
+Images = Annotated[WholeNumber, Field(ge=1, le=10**6)]  # their captions are held in memory
 
 
 class CaptionData(DataSection):
-    """Data of captioning: images, their captions, and the regions that each image is given as.
-
-    `images`, `validation_images` and `test_images` are how many `scenes` has, `difficulty` of which kind. Of a training
-    caption the first `max_length` words are kept. An image is at most `regions` vectors of `features` numbers.
-    """
+    """Data of captioning. `images`, `validation_images` and `test_images` are how many `scenes` has, `difficulty` of
+    which kind. Of a training caption the first `max_length` words are kept. An image is at most `regions` vectors of
+    `features` numbers."""
 
     kind = CaptionCorpus
 
@@ -140,14 +128,11 @@ class Kind(Prepared[CaptionData, CaptionCorpus]):
     def folder(self, name: str) -> Path:
         """One folder of each fingerprint and user's folder."""
         own = self.data.folder
-        known = f"{name}-{sha256(str(Path(own).expanduser().absolute()))[:8]}" if own else name
-        return super().folder(known)
+        return super().folder(f"{name}-{sha256(str(Path(own).expanduser().absolute()))[:8]}" if own else name)
 
     def is_current(self, folder: Path, name: str) -> bool:
         """Whether the folder is complete, and was read from files as they are now."""
-        try:
-            return super().is_current(folder, name) and (
-                CaptionManifest.read(folder, name).stamp == self.corpus.stamp()
-            )
-        except OSError:  # the files are gone: writing says which
-            return False
+        with contextlib.suppress(OSError):  # the files are gone: writing says which
+            if super().is_current(folder, name):
+                return CaptionManifest.read(folder, name).stamp == self.corpus.stamp()
+        return False

@@ -64,30 +64,16 @@ COUNTS: Mapping[int, tuple[str, ...]] = {
 }
 _LINKS = "a an and it with there is of"
 
-WORDS: tuple[str, ...] = tuple(
-    sorted(
-        {
-            word
-            for text in (
-                *SYMBOLS,
-                *KINDS.values(),
-                *INKS,
-                *PAPERS,
-                *(face for face in FACES if face != "plain"),
-                *(word for words in (*SIZES.values(), *RELATIONS.values(), *COUNTS.values()) for word in words),
-                *(*PAPER_NOUNS, *PICTURE_NOUNS, _LINKS),
-            )
-            for word in text.split()
-        }
-    )
-)
+_NAMES = (*SYMBOLS, *KINDS.values(), *INKS, *PAPERS, *FACES, *PAPER_NOUNS, *PICTURE_NOUNS, _LINKS)
+_SYNONYMS = (text for texts in (*SIZES.values(), *RELATIONS.values(), *COUNTS.values()) for text in texts)
+WORDS = tuple(sorted({word for text in (*_NAMES, *_SYNONYMS) for word in text.split()} - {"plain"}))
 """Every word that a caption may have, in the order of their ids."""
 
 
 @dataclass(frozen=True)
 class SceneObject:
-    """A symbol in a cell of the 3 x 3 grid (rows and columns from the top left, from 0); `shift` is how many pixels
-    right and down of the cell's middle it stands."""
+    """A symbol in a cell of the 3 x 3 grid, from the top left, from 0; `shift` is in pixels right and down of its
+    middle."""
 
     symbol: str
     colour: str
@@ -98,8 +84,7 @@ class SceneObject:
     shift: tuple[int, int]
 
     def relation_to(self, other: SceneObject) -> str:
-        """Relation to `other` in the direction in which they are farther apart: cells are chosen so that there is
-        one."""
+        """Relation to `other` in the direction in which they are farther apart."""
         right, down = self.column - other.column, self.row - other.row
         if abs(right) > abs(down):
             return "right" if right > 0 else "left"

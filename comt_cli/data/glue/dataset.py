@@ -42,8 +42,8 @@ class GlueBatch(AnyBatch):
 
 
 class GlueSplit(PositionedSplit[GlueBatch]):
-    """The examples of a split. Of those that are longer than `length` tokens, the special ones included, the longer
-    text loses its last token until they fit; of equally long ones the second does."""
+    """The examples of a split. Of those that are longer than `length` tokens, special ones included, the longer text
+    loses its last token until they fit; of equally long ones the second does."""
 
     def __init__(self, examples: Sequence[Example], tokenizer: Tokenizer, classes: int, length: int) -> None:
         """Labels are numbers where there is one class. Raises `ValueError` without a begin or separator token."""
@@ -83,8 +83,8 @@ class GlueSplit(PositionedSplit[GlueBatch]):
 
 
 def cut(first: int, second: int | None, length: int) -> tuple[int, int]:
-    """Tokens kept of a first and a second text of so many (None: there is none), so that with the begin token and a
-    separator behind each they are no more than `length`."""
+    """Tokens kept of a first and a second text of so many (None: there is none), in `length` with three special
+    tokens."""
     if second is None:
         return min(first, length - 2), 0
     room = length - 3
@@ -95,9 +95,8 @@ def cut(first: int, second: int | None, length: int) -> tuple[int, int]:
 
 
 class GlueDataset(PreparedTokens[GlueSplit]):
-    """The examples of a task, `examples` their texts and labels: the validation split is the part of the training
-    examples that is held out, the test split of GLUE's own tasks their development set, since the labels of their test
-    sets are secret."""
+    """The examples of a task, `examples` their texts and labels. The validation split is held out of training; the test
+    split of GLUE's own tasks is their development set, since the labels of their test sets are secret."""
 
     def __init__(self, kind: Kind, folder: Path, manifest: GlueManifest) -> None:
         super().__init__(folder, manifest)
@@ -130,26 +129,21 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
 
 
 def divided(read: Mapping[GlueSplitName, Sequence[Example]], data: GlueData) -> dict[GlueSplitName, Sequence[Example]]:
-    """The same with those of training divided into training and validation, by the hash of the first text, so that all
-    examples of a premise are on one side; which of training are used depends on their own text alone. Raises
-    `UserError` where a split is without examples, or there are not as many as were asked for."""
-    held: list[Example] = []
-    kept: list[Example] = []
+    """Training divided into training and validation by the hash of the first text, so that all examples of a premise
+    are on one side; which are used depends on their own text alone. Raises `UserError` where a split has too few."""
+    parts: dict[str, list[Example]] = {"train": [], "validation": []}
     for example in read["train"]:
-        (held if split_of(example.first, data.held_out) == "validation" else kept).append(example)
+        parts[split_of(example.first, data.held_out)].append(example)
+    kept, held = parts.values()
     wanted = data.train_examples
     if wanted is not None and wanted > len(kept):
-        raise UserError(
-            f"train_examples: {data.task} has {len(kept):,} to train on beside those held out, not {wanted:,}",
-            f"Use at most {len(kept):,}, or leave the key out for all of them.",
-        )
+        said = f"{data.task} has {len(kept):,} to train on beside those held out, not {wanted:,}"
+        raise UserError(f"train_examples: {said}", f"Use at most {len(kept):,}, or leave the key out for all of them.")
     if wanted is not None:
         by_hash = sorted(range(len(kept)), key=lambda number: sha256(kept[number].texts))
         kept = [kept[number] for number in sorted(by_hash[:wanted])]
     splits: dict[GlueSplitName, Sequence[Example]] = {**read, "train": kept, "validation": held}
     if empty := [split for split, examples in splits.items() if not examples]:
-        raise UserError(
-            f"task: {data.task} has no example in the {empty[0]} split",
-            "Use more text, or another held_out or validation_fraction.",
-        )
+        hint = "Use more text, or another held_out or validation_fraction."
+        raise UserError(f"task: {data.task} has no example in the {empty[0]} split", hint)
     return splits

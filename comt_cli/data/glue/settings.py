@@ -1,29 +1,26 @@
-"""Tasks of fine-tuning: what a source of examples offers, the settings of one task, and what identifies it. Importing
-it imports no NumPy."""
+"""Tasks of fine-tuning: sources of examples, settings and identity. Importing it imports no NumPy."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
 from pydantic import Field, NonNegativeInt
 
 from comt_cli.data.prepare import FilesManifest, Prepared
 from comt_cli.data.settings import Named, NameOf
-from comt_cli.data.storage import ProgressCallback, no_progress
+from comt_cli.data.storage import ProgressCallback
 from comt_cli.data.text.settings import Corpus, MaskedData, TextSettings, vocabulary_identity
 from comt_cli.data.tokenizer import Extra
 from comt_cli.recipe.settings import MAX_LENGTH, Count, WholeNumber
 
 GLUE_FORMAT = 2
-"""Raise it when the same settings may give other examples, sequences or files than before
-(tests/contract/test_cache_versions.py asks for it)."""
+"""Version, as tests/contract/test_cache_versions.py says."""
 
 GlueSplitName = Literal["train", "validation", "test", "unseen"]
 
-Measure = Literal["accuracy", "f1", "mcc", "pearson", "spearman"]
-"""Accuracy, F1 of class 1, Matthews' correlation, and the correlations of numbers; `scoring.classification`."""
+Measure = Literal["accuracy", "f1", "mcc", "pearson", "spearman"]  # of `scoring.classification`
 
 
 class Asked(NamedTuple):
@@ -47,7 +44,7 @@ class Example(NamedTuple):
 
 
 class GlueSource(Named):
-    """The examples of tasks, with an identity that is known before any of them is made. `names` are the tasks."""
+    """The examples of tasks, which are its `names`."""
 
     package = "comt_cli.data.glue.sources"
     tasks: ClassVar[Mapping[str, Asked]]
@@ -55,18 +52,14 @@ class GlueSource(Named):
     data: GlueData
 
     @abstractmethod
-    def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """All that decides the examples, as JSON. Raises `UserError`."""
-
-    @abstractmethod
     def read(self, progress: ProgressCallback) -> dict[GlueSplitName, list[Example]]:
         """The examples of training, "train", of "test" and perhaps of "unseen". Raises `UserError`."""
 
 
 class GlueData(TextSettings):
-    """Data of fine-tuning: the task, and the text of the pre-training whose vocabulary it has. `held_out` is the share
-    of the training examples, by the hash of their first text, that is the validation split; of the others there are
-    `train_examples`. An example has at most `sequence_length` tokens with the special ones."""
+    """Data of fine-tuning: the task, and the text of the pre-training whose vocabulary it has. The share `held_out` of
+    the training examples is the validation split; of the others there are `train_examples`. An example has at most
+    `sequence_length` tokens with the special ones."""
 
     extras: ClassVar[tuple[Extra, ...]] = MaskedData.extras
 
@@ -82,10 +75,8 @@ class GlueData(TextSettings):
         # Of an endless corpus pre-training reads a part, so that nobody can say which texts it has not seen.
         is_endless = Corpus.named(self.corpus).endless
         if self.of_text and is_endless:
-            yield (
-                f"task: {self.task} is made of documents that pre-training holds out, and {self.corpus} is not read to "
-                "its end; use corpus: python-docs, files:GLOB or wikitext-103, or another task"
-            )
+            said = f"is made of documents that pre-training holds out, and {self.corpus} is not read to its end"
+            yield f"task: {self.task} {said}; use corpus: python-docs, files:GLOB or wikitext-103, or another task"
         if self.max_train_tokens is not None and not is_endless:
             yield f"max_train_tokens: the vocabulary of {self.corpus} does not depend on it here; leave the key out"
         if self.glue_folder is not None and "glue_folder" not in self.source.keys:
@@ -114,7 +105,7 @@ class GlueData(TextSettings):
 
 
 class GlueManifest(FilesManifest):
-    """Everything about a folder of prepared examples; `source` is where they are from."""
+    """Record of prepared examples."""
 
     format: int
     source: list[Any]
@@ -130,8 +121,7 @@ class Kind(Prepared[GlueData, GlueSource]):
     keys = ("sequence_length", "held_out", "train_examples")
 
     def named_corpus(self) -> GlueSource:
-        found: GlueSource = self.data.source.of(self.data)
-        return found
+        return cast(GlueSource, self.data.source.of(self.data))
 
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
         made_of = {"task": self.data.task, "source": self.corpus.identity(progress)}

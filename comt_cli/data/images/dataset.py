@@ -19,15 +19,13 @@ from comt_cli.data.images.settings import IMAGE_SPLITS, ImageManifest, ImageSpli
 from comt_cli.data.order import uniform_draws
 from comt_cli.data.prepare import Manifest
 from comt_cli.data.split import AnyBatch, Split
-from comt_cli.data.storage import ProgressCallback, check_room
+from comt_cli.data.storage import ProgressCallback
 from comt_cli.files import atomic_file
 
 _PIXELS_AT_ONCE = 1 << 13  # of one thread: small arrays are reused, large ones go back to the system every time
-_MOST_THREADS = 16
 
 CROP_DRAWS = 3
 """Of cropping and mirroring: `draws[:, 0]` decides the mirror, 1 the rows and 2 the columns of the crop."""
-
 
 Colours = tuple[float, float, float]
 
@@ -46,8 +44,8 @@ class ImageBatch(AnyBatch):
 
 
 class ImageSplit(Split[ImageBatch]):
-    """Images that lie in memory, or in a file mapped into it: `labels` int64 [N]; `pixels` uint8 [N, H, W, 3], None
-    where images are read one by one (`sets.imagenet.FolderSplit`)."""
+    """Images in memory or mapped into it: `labels` int64 [N]; `pixels` uint8 [N, H, W, 3], None where files are read
+    one by one."""
 
     def __init__(self, labels: NDArray[np.int64], pixels: NDArray[np.uint8] | None) -> None:
         self.labels, self.pixels = labels, pixels
@@ -69,8 +67,8 @@ class ImageSplit(Split[ImageBatch]):
 @dataclass(frozen=True)
 class ImageDataset:
     """Images of one fingerprint. `content_hash` is over pixels and labels (imagenet: file names and labels);
-    `class_names` are in the order of the labels; `mean` and `std` are of each colour over the training split, where 1
-    is the brightest; `size` is height and width."""
+    `class_names` are in the order of the labels; `mean` and `std` of each colour of the training split, where 1 is the
+    brightest; `size` is height and width."""
 
     fingerprint: str
     content_hash: str
@@ -84,21 +82,20 @@ class ImageDataset:
 
 def histograms(pixels: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Counts of every brightness of each colour of images [..., 3]: int64 [3, 256]."""
-    counts = [np.bincount(pixels[..., colour].reshape(-1), minlength=256) for colour in range(3)]
-    return np.array(counts, dtype=np.int64)
+    return np.array([np.bincount(pixels[..., colour].reshape(-1), minlength=256) for colour in range(3)], np.int64)
 
 
 def mean_and_std(histograms_3V: NDArray[np.int64]) -> tuple[Colours, Colours]:
     """Mean and standard deviation of each colour, where 1 is the brightest, from whole numbers, so that no order of
-    pixels matters; the latter is at least half a step of brightness: images of one colour can be divided by it."""
-    means, deviations = [], []
+    pixels matters; the latter is at least half a step of brightness, so that it divides."""
+    found = []
     for histogram in histograms_3V.tolist():
-        count = sum(histogram)
-        first = sum(value * times for value, times in enumerate(histogram))
-        second = sum(value**2 * times for value, times in enumerate(histogram))
-        means.append(first / count / 255)
-        deviations.append(max(0.5, ((count * second - first**2) / count**2) ** 0.5) / 255)
-    return (means[0], means[1], means[2]), (deviations[0], deviations[1], deviations[2])
+        count, first, second = (
+            sum(value**power * times for value, times in enumerate(histogram)) for power in range(3)
+        )
+        found.append((first / count / 255, max(0.5, ((count * second - first**2) / count**2) ** 0.5) / 255))
+    (red, red_std), (green, green_std), (blue, blue_std) = found
+    return (red, green, blue), (red_std, green_std, blue_std)
 
 
 # ---- rendered images
@@ -110,8 +107,6 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
     assert isinstance(glyphs, Glyphs)
     counts, stage = glyphs.counts(), f"rendering images of {data.images}"
     total = sum(counts.values())
-    what = f"{total:,} images of {data.size} pixels"
-    check_room(folder, total * 3 * data.size**2, what, "use fewer or smaller images")
     sums, done = np.zeros((3, 256), dtype=np.int64), 0
     for split, count in counts.items():
         renderer = glyphs.renderer(split)
@@ -126,39 +121,30 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
             handle.write(renderer.labels(0, count).astype("<i8").tobytes())
     progress(stage, total, total)
     mean, std = mean_and_std(sums)
-    return kind.record(
-        name,
-        folder,
-        [f"{split}.{part}" for split in counts for part in ("pixels", "labels")],
-        identity=glyphs.identity(),
-        class_names=glyphs.class_names,
-        size=data.size,
-        images=counts,
-        mean=mean,
-        std=std,
-    )
+    names = [f"{split}.{part}" for split in counts for part in ("pixels", "labels")]
+    own = {"identity": glyphs.identity(), "class_names": glyphs.class_names, "size": data.size, "images": counts}
+    return kind.record(name, folder, names, **own, mean=mean, std=std)
 
 
 def opened(kind: Kind, folder: Path, manifest: ImageManifest) -> ImageDataset:  # noqa: ARG001 - as of every kind
     """Open the images."""
-    own = manifest
-    train, validation = (_open_split(folder, own, split) for split in IMAGE_SPLITS)
-    content = own.content_hash()
-    return ImageDataset(own.fingerprint, content, own.class_names, own.mean, own.std, own.size, train, validation)
 
+    def split(name: ImageSplitName) -> ImageSplit:
+        labels = np.fromfile(folder / f"{name}.labels", dtype="<i8").astype(np.int64)
+        shape = (manifest.images[name], manifest.size, manifest.size, 3)
+        # Copy on write: torch wants memory that may be written, and nothing here does.
+        return ImageSplit(labels, np.memmap(folder / f"{name}.pixels", dtype=np.uint8, mode="c", shape=shape))
 
-def _open_split(folder: Path, manifest: ImageManifest, split: ImageSplitName) -> ImageSplit:
-    labels = np.fromfile(folder / f"{split}.labels", dtype="<i8").astype(np.int64)
-    shape = (manifest.images[split], manifest.size, manifest.size, 3)
-    # Copy on write: torch wants memory that may be written, and nothing here does.
-    return ImageSplit(labels, np.memmap(folder / f"{split}.pixels", dtype=np.uint8, mode="c", shape=shape))
+    content, names, size = manifest.content_hash(), manifest.class_names, manifest.size
+    train, validation = map(split, IMAGE_SPLITS)
+    return ImageDataset(manifest.fingerprint, content, names, manifest.mean, manifest.std, size, train, validation)
 
 
 def _rendered(renderer: GlyphRenderer, count: int) -> Iterator[NDArray[np.uint8]]:
     """All images in order, in blocks; several blocks are rendered at once, since NumPy lets threads run."""
     block = max(1, _PIXELS_AT_ONCE // renderer.size**2)
     starts = range(0, count, block)
-    threads = min(os.cpu_count() or 1, _MOST_THREADS)
+    threads = min(os.cpu_count() or 1, 16)
     with ThreadPoolExecutor(threads, thread_name_prefix="comt-render") as pool:
         for begin in range(0, len(starts), 2 * threads):  # no more blocks than that are held at once
             some = starts[begin : begin + 2 * threads]

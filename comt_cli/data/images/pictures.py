@@ -1,5 +1,4 @@
-"""Files of pictures that anybody may have made, opened so that no program but this one reads them; and torchvision
-beside any build of torch.
+"""Files of pictures that anybody may have made; and torchvision beside any build of torch.
 
 The registry's torchvision is compiled for CUDA: beside a CPU build of torch its extension cannot be loaded, and its
 import fails at two operators that nobody declared ("operator torchvision::nms does not exist"). Data sets need neither.
@@ -25,8 +24,7 @@ from comt_cli.files import open_file
 from comt_cli.installing import install_package
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "TGA", "ICO", "AVIF")
-"""Pillow tells formats by content, whatever a file is called, and gives PostScript to Ghostscript: a stranger's picture
-would be a program that runs. These it reads by itself."""
+"""What Pillow reads by itself: it gives PostScript, whatever the file is called, to Ghostscript, which runs it."""
 
 CAPTIONED = "PNG and JPEG files can be captioned, or .npy and .npz files of features."
 
@@ -47,8 +45,8 @@ def check_image(path: Path) -> UserError | None:
 
 @contextlib.contextmanager
 def open_picture(path: Path, hint: str) -> Iterator[Image.Image]:
-    """The picture in a file. Raises `UserError` where it is no ordinary file, none of `FORMATS`, larger than Pillow's
-    limit, or damaged, which is seen when its pixels are used."""
+    """The picture in a file. Raises `UserError` where it is none of `FORMATS`, larger than Pillow's limit, or
+    damaged."""
     Image.init()
     built = [each for each in FORMATS if each in Image.OPEN]
     try:
@@ -70,26 +68,27 @@ _OPERATORS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
+_kept: list[object] = []  # an operator is declared for as long as its library is referred to
 
 
 @cache
 def make_torchvision_importable() -> None:
-    """Declare the operators that torchvision describes when it is imported, where its extension cannot be loaded; to be
-    called before anything imports it, as transformers does. A declared operator has no code: calling it is an error."""
+    """Declare the operators that torchvision describes, where its extension cannot be loaded; to be called before
+    anything imports it, as transformers does. A declared operator has no code: calling it is an error."""
     import torch
 
     spec = importlib.util.find_spec("torchvision")
-    if spec is None or not spec.submodule_search_locations or _extension_loads(spec.submodule_search_locations[0]):
+    if spec is None or not spec.submodule_search_locations:
         return
+    for extension in Path(spec.submodule_search_locations[0]).glob("_C*.so"):
+        with contextlib.suppress(ImportError, OSError):
+            torch.ops.load_library(str(extension))  # type: ignore[no-untyped-call]
+            return
     library: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for schema in _OPERATORS:
         if not hasattr(torch.ops.torchvision, schema.partition("(")[0]):
             library.define(schema)
     _kept.append(library)
-
-
-_kept: list[object] = []
-"""An operator is declared for as long as its library is referred to."""
 
 
 def torchvision_datasets() -> types.ModuleType:
@@ -98,21 +97,8 @@ def torchvision_datasets() -> types.ModuleType:
     try:
         from torchvision import datasets
     except (ImportError, OSError, RuntimeError) as error:
-        raise UserError(
-            f"torchvision cannot be imported: {error}",
-            "Install the torchvision that belongs to the installed torch: "
-            + install_package("--upgrade", "torch", "torchvision"),
-        ) from error
+        hint = "Install the torchvision that belongs to the installed torch: "
+        hint += install_package("--upgrade", "torch", "torchvision")
+        raise UserError(f"torchvision cannot be imported: {error}", hint) from error
     module: types.ModuleType = datasets
     return module
-
-
-def _extension_loads(folder: str) -> bool:
-    """Whether torchvision will load its operators: loaded here as it does itself."""
-    import torch
-
-    for extension in Path(folder).glob("_C*.so"):
-        with contextlib.suppress(ImportError, OSError):
-            torch.ops.load_library(str(extension))  # type: ignore[no-untyped-call]
-            return True
-    return False

@@ -18,8 +18,7 @@ from comt_cli.files import cache_folder, canonical_json, read_json, sha256, writ
 from comt_cli.recipe.settings import Count, WholeNumber
 
 FORMAT = 4
-"""Raise it when the same settings may give other images, or the same in another order, than before
-(tests/contract/test_cache_versions.py asks for it)."""
+"""Version of images and their order, as tests/contract/test_cache_versions.py says."""
 
 Augmentation = Literal["none", "crop", "crop-flip", "resized-crop-flip"]
 """`crop`: the image padded by an eighth of its side and cut at a random place; `crop-flip`: mirrored half of the time
@@ -34,11 +33,9 @@ class ImageSet(Named):
 
     package = "comt_cli.data.images.sets"
     classes: ClassVar[Mapping[str, int]]
-
     data: ImageDataSettings
 
-    def identity(self) -> list[Any]:
-        """All that decides the pixels, besides size and counts."""
+    def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
         return [self.data.images]
 
     def count(self, split: ImageSplitName, there_are: int) -> int:
@@ -46,10 +43,8 @@ class ImageSet(Named):
         key = f"{split}_images"
         wanted: int | None = getattr(self.data, key)
         if wanted is not None and wanted > there_are:
-            raise UserError(
-                f"{key}: {wanted:,} images are asked for; this split of {self.data.images} has {there_are:,}",
-                f"Use {key}: {there_are} or fewer; leave it out to use all.",
-            )
+            said = f"{wanted:,} images are asked for; this split of {self.data.images} has {there_are:,}"
+            raise UserError(f"{key}: {said}", f"Use {key}: {there_are} or fewer; leave it out to use all.")
         return wanted or there_are
 
 
@@ -57,11 +52,10 @@ class FolderSet(ImageSet):
     """Images that lie in a folder."""
 
     cache: ClassVar[str]
-    """The folder of the cache where they are looked for."""
 
     @property
     def folder(self) -> Path:
-        """Folder of the images: `data.folder`, else one in the cache."""
+        """`data.folder`, else `cache` in that of cached images."""
         return Path(self.data.folder).expanduser() if self.data.folder else cache_folder() / "images" / self.cache
 
     @abstractmethod
@@ -70,8 +64,8 @@ class FolderSet(ImageSet):
 
 
 class ImageDataSettings(DataSection):
-    """Data of image classification: the first `train_images` and `validation_images` of either split, all where that is
-    None. `folder` is where the images lie (None: the cache); it is no part of a run's identity."""
+    """Data of image classification: the first `train_images` and `validation_images` of either split, or all. `folder`
+    is where the images lie (None: the cache); it is no part of a run's identity."""
 
     kind = ImageSet
     named_by = "images"
@@ -89,7 +83,7 @@ class ImageDataSettings(DataSection):
 
 
 class ImageManifest(FilesManifest):
-    """Everything about a folder of rendered images."""
+    """Record of rendered images."""
 
     identity: list[Any]
     class_names: tuple[str, ...]
@@ -109,20 +103,17 @@ class Kind(Prepared[ImageDataSettings, ImageSet]):
     keys = ("size", "train_images", "validation_images")
 
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
-        """The folder they lie in, and what augmentation makes of them, are no part of it; but those of imagenet are
-        cropped as they are read."""
+        """Without augmentation, except of imagenet, whose images are cropped as they are read."""
         return {"format": FORMAT, "source": self.corpus.identity()}
 
     def known_content(self, name: str) -> str | None:
         """Content hash of a folder as it was last prepared here; None if files came, went or changed since."""
         if not isinstance(self.corpus, FolderSet):
             return super().known_content(name)
-        try:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             note = read_json(self._note(name))
-            content = note["content"] if note["folder"] == _stamp(self.corpus.folder) else None
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return content if isinstance(content, str) else None
+            return str(note["content"]) if note["folder"] == _stamp(self.corpus.folder) else None
+        return None
 
     def prepare(self, progress: ProgressCallback = no_progress) -> Any:
         if not isinstance(self.corpus, FolderSet):
@@ -130,8 +121,7 @@ class Kind(Prepared[ImageDataSettings, ImageSet]):
         name = self.fingerprint()
         dataset = self.corpus.read(name, progress)
         if self.known_content(name) != dataset.content_hash:
-            # In a cache that may only be read the content is found out anew every time.
-            with contextlib.suppress(StorageError, OSError):
+            with contextlib.suppress(StorageError, OSError):  # of a cache that may only be read
                 make_folder(self._note(name).parent)
                 write_json(self._note(name), {"content": dataset.content_hash, "folder": _stamp(self.corpus.folder)})
         return dataset
@@ -143,10 +133,8 @@ class Kind(Prepared[ImageDataSettings, ImageSet]):
 
 
 def _stamp(folder: Path) -> str:
-    """Hash over the names in a folder and in its folders, and the `state_of` each. A folder has a new time when
-    a file in it comes or goes: of a million images none is looked at by itself. Raises `OSError`."""
-    inner = [folder, *sorted(entry for entry in folder.iterdir() if entry.is_dir())]
-    seen = []
+    """Hash over the names in a folder and in its folders, and the `state_of` each. Raises `OSError`."""
+    inner, seen = [folder, *(entry for entry in folder.iterdir() if entry.is_dir())], []
     for entry in sorted(entry for each in inner for entry in each.iterdir()):
         size, *state = state_of(entry.stat())
         seen.append([entry.relative_to(folder).as_posix(), 0 if entry.is_dir() else size, *state])

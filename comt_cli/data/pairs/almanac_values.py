@@ -1,14 +1,9 @@
 """The values in the almanac's sentences: drawn once for all languages, formatted by Babel from CLDR for each.
 
-What is printed and what is not, since Babel 2.18 with CLDR 47 has traps:
-
-- Of units that have no long form in a language (Vietnamese hours, miles) Babel prints the id, "3 duration-hour"
-  (python-babel/babel issue 1217): the short form is taken there, and an id is never printed. Of compound units only
-  km/h and m/s are used.
-- No-break and thin spaces (French numbers, German per cent, English times) become plain ones.
-- Counts are 2 or more, so that nouns of the carriers are plurals; no date behind an article is the first of a month,
-  which would be "le 1er" in French and is "1" in CLDR. Both ends of an interval are in order.
-- Only Babel's public formatters and names are used.
+Babel 2.18 with CLDR 47 has traps. Of units that have no long form in a language (Vietnamese hours, miles) it prints the
+id, "3 duration-hour" (python-babel/babel issue 1217): the short form is taken there. No-break and thin spaces (French
+numbers, German per cent, English times) become plain ones. Counts are 2 or more, so that nouns of the carriers are
+plurals; no date is the first of a month, which would be "le 1er" in French and is "1" in CLDR.
 """
 
 from __future__ import annotations
@@ -16,10 +11,9 @@ from __future__ import annotations
 import datetime
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from comt_cli.data.draws import Draws
 from comt_cli.errors import UserError
@@ -52,8 +46,7 @@ UNITS: dict[str, tuple[str, ...]] = {
 """The units of every type of measure."""
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """Limits of values: `easy`, numbers below 100 and no decimals; `years`, the first and the last."""
 
     easy: bool
@@ -100,8 +93,7 @@ def format_unit(unit: str, number: Decimal | int, language: AlmanacLanguage) -> 
     raise ValueError(f"CLDR has no words for {unit} in {language}")
 
 
-_Type = tuple[Callable[[Draws, Limits], Any], Callable[[Any, AlmanacLanguage], str]]
-"""What draws a value, and what shows it."""
+_Type = tuple[Callable[[Draws, Limits], Any], Callable[[Any, AlmanacLanguage], str]]  # what draws and shows a value
 
 
 @cache
@@ -110,10 +102,8 @@ def babel(module: str) -> Any:
     try:
         return importlib.import_module(f"babel.{module}")
     except ImportError as error:
-        raise UserError(
-            f"corpus: Babel, which formats values and reads catalogues, cannot be imported: {error}",
-            install_package("babel>=2.18"),
-        ) from error
+        said = f"corpus: Babel, which formats values and reads catalogues, cannot be imported: {error}"
+        raise UserError(said, install_package("babel>=2.18")) from error
 
 
 @cache
@@ -216,11 +206,8 @@ def _codes(what: Literal["territories", "languages", "currencies"], easy: bool) 
     left_out = _NO_COUNTRIES if what == "territories" else _NO_LANGUAGES
     sizes = (2,) if easy or what == "territories" else (2, 3)
     shared = set.intersection(*(set(each) for each in names)) - left_out
-    return tuple(
-        code
-        for code in sorted(shared)
-        if len(code) in sizes and code.isalpha() and not any("(" in each[code] for each in names)
-    )
+    plain = (code for code in sorted(shared) if len(code) in sizes and code.isalpha())
+    return tuple(code for code in plain if not any("(" in each[code] for each in names))
 
 
 def _named(what: Literal["territories", "languages", "currencies"], most: int) -> _Type:
@@ -235,10 +222,6 @@ def _named(what: Literal["territories", "languages", "currencies"], most: int) -
     return chosen, shown
 
 
-def _weekday(value: int, language: AlmanacLanguage) -> str:
-    return str(_locale(language).days["format"]["wide"][value])
-
-
 _CLOCK = _formatted("dates", "format_time", format="short")
 
 _TYPES: dict[str, _Type] = {
@@ -249,7 +232,7 @@ _TYPES: dict[str, _Type] = {
     "quarter": (_date, _skeleton("yQQQQ")),
     "year": (lambda draws, limits: draws.between(*limits.years), lambda value, _: str(value)),
     "period": (_period, _formatted("dates", "format_interval", skeleton="yMMMd")),
-    "weekday": (lambda draws, _: draws.below(7), _weekday),
+    "weekday": (lambda draws, _: draws.below(7), lambda value, lang: str(_locale(lang).days["format"]["wide"][value])),
     "time": (_time(0, 23), _CLOCK),
     "morning": (_time(5, 11), _CLOCK),
     "evening": (_time(13, 23), _CLOCK),

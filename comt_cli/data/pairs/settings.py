@@ -1,5 +1,4 @@
-"""Parallel text: what a corpus of pairs offers, the settings of one, and what identifies what is prepared of it.
-Importing it imports no NumPy."""
+"""Parallel text: corpora of pairs, settings and identity. Importing it imports no NumPy."""
 
 from __future__ import annotations
 
@@ -7,7 +6,6 @@ import unicodedata
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeInt
@@ -19,14 +17,10 @@ from comt_cli.data.text.settings import sentencepiece_identity, split_of
 from comt_cli.files import sha256
 from comt_cli.recipe.settings import MAX_LENGTH, Count, Vocabulary, WholeNumber, matching
 
-PAIR_FORMAT = 1
-"""Raise it when the same settings may give other pairs, tokens or files than before
-(tests/contract/test_cache_versions.py asks for it)."""
-PACKING = 1
-"""Raise it when the same pairs may be packed into other buckets, or in another order: runs get other ids then."""
+PAIR_FORMAT = PACKING = 1
+"""Versions of prepared pairs and of their buckets, as tests/contract/test_cache_versions.py says."""
 
 BYTE_VOCABULARY = 259  # padding, end, 256 bytes, begin
-LARGEST_ALMANAC = 10**7  # training pairs, which are held in memory while they are prepared
 
 Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")
@@ -62,12 +56,11 @@ class PairTexts:
 
 
 class PairCorpus(Named):
-    """A source of pairs with an identity that is known before any of them is tokenised."""
+    """A source of pairs."""
 
     package = "comt_cli.data.pairs.corpora"
     is_own_text: ClassVar[bool] = False  # whose long lines are cut before a vocabulary is trained on it
     total: int | None = None  # training pairs, if that is known without reading them
-
     data: PairData
 
     @classmethod
@@ -77,20 +70,21 @@ class PairCorpus(Named):
         return {key: value for key, value in cls.keys.items() if key not in files}
 
     @abstractmethod
-    def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """All that decides the texts, as JSON. Raises `UserError`."""
-
-    @abstractmethod
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
         """The texts of every split but training's, "validation" and "test" among them. Raises `UserError`."""
 
     @abstractmethod
-    def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
-        """The training pairs in order from the place `start` on (included). Raises `UserError`."""
+    def train(self) -> Iterator[TextPair]:
+        """The training pairs in order. Raises `UserError`."""
 
     def vocabulary_texts(self) -> Iterator[str]:
         """Texts of the training split, sources and targets, to train a vocabulary on; all, or an even selection."""
         return (text for pair in self.train() for text in pair[:2])
+
+    def trained_on(self, pairs: Iterable[tuple[str, str]]) -> Iterator[TextPair]:
+        """The training pairs of all that `split_of_source` divides, numbered from 0 over all."""
+        every = enumerate(pairs)
+        return (TextPair(*pair, (0, n)) for n, pair in every if split_of_source(pair[0], self.data) == "train")
 
 
 SHARES: Mapping[str, float] = {"validation_fraction": 0.02, "test_fraction": 0.02}
@@ -105,17 +99,9 @@ def split_of_source(source: str, data: PairData) -> Literal["train", "validation
     return "test" if split_of(source, validation + test) == "validation" else "train"
 
 
-def trained_on(pairs: Iterable[tuple[str, str]], data: PairData, start: tuple[int, int]) -> Iterator[TextPair]:
-    """The training pairs of all that are divided, from number `start[1]` on, counted from 0 over all."""
-    for number, (source, target) in enumerate(islice(pairs, start[1], None), start[1]):
-        if split_of_source(source, data) == "train":
-            yield TextPair(source, target, (0, number))
-
-
 Share = Annotated[float, Field(gt=0, lt=1)]
-Language = Annotated[
-    str, matching(r"[a-z]{2,3}([_-][A-Za-z]{2,4})*", "is no code of a language, such as en, vi or zh_CN")
-]
+_CODE = matching(r"[a-z]{2,3}([_-][A-Za-z]{2,4})*", "is no code of a language, such as en, vi or zh_CN")
+Language = Annotated[str, _CODE]
 TwoFiles = Annotated[str, matching(r"[^,]+,[^,]+", "is not two files with a comma between, SOURCES,TARGETS")]
 
 
@@ -129,7 +115,7 @@ class PairData(DataSection):
     source: Language = "en"
     target: Language = "de"
     difficulty: Literal["easy", "full"] | None = None
-    pairs: Annotated[WholeNumber, Field(ge=1, le=LARGEST_ALMANAC)] | None = None
+    pairs: Annotated[WholeNumber, Field(ge=1, le=10**7)] | None = None  # which are held in memory
     validation_pairs: Count | None = None
     test_pairs: Count | None = None
     validation_fraction: Share | None = None
@@ -144,7 +130,6 @@ class PairData(DataSection):
 
     @classmethod
     def said_once(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """The settings with the size of a vocabulary that has but one."""
         is_implied = given.get("tokenizer") == "bytes" and given.get("vocabulary_size") is None
         return given | {"vocabulary_size": BYTE_VOCABULARY} if is_implied else given
 
@@ -162,25 +147,18 @@ class PairData(DataSection):
         if self.tokenizer == "bytes" and self.vocabulary_size != BYTE_VOCABULARY:
             yield f"vocabulary_size: the tokenizer bytes has {BYTE_VOCABULARY} tokens; leave the key out"
         if self.batch_tokens < self.max_length:
-            yield (
-                f"batch_tokens: a bucket of {self.batch_tokens} tokens has no room for a sentence of max_length "
-                f"{self.max_length}; use at least {self.max_length}, or a smaller max_length"
-            )
-
-
-# ---- what is prepared
+            said = f"has no room for a sentence of max_length {self.max_length}; use at least {self.max_length}"
+            yield f"batch_tokens: a bucket of {self.batch_tokens} tokens {said}, or a smaller max_length"
 
 
 class LeftOut(Record):
-    """Training pairs that are not trained on: those longer than `max_length`, and those with an empty side; `named`
-    are the first few, by number and reason."""
+    """Training pairs longer than `max_length` or with an empty side; `named` are the first few, with the reason."""
 
     too_long: NonNegativeInt = 0
     empty: NonNegativeInt = 0
     named: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """A sentence for people; empty where nothing was left out."""
         counts = ((self.too_long, "too long (max_length)"), (self.empty, "without a text on one side"))
         parts = [f"{count:,} {reason}" for count, reason in counts if count]
         return f"training pairs left out: {', '.join(parts)}; first {', '.join(self.named)}" if parts else ""
@@ -207,17 +185,15 @@ class PairManifest(FilesManifest):
 
 
 class Kind(Prepared[PairData, PairCorpus]):
-    """Pairs as tokens of one vocabulary. A killed preparation resumes after its last whole block."""
+    """Pairs as tokens of one vocabulary."""
 
     cache = "pairs"
     manifest = PairManifest
     keys = ("max_length", "batch_tokens")
 
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
-        data, trained = self.data, self.data.tokenizer == "sentencepiece"
-        return {
-            "format": PAIR_FORMAT,
-            "corpus": self.corpus.identity(progress),
-            "languages": [data.source, data.target],
-            "tokenizer": sentencepiece_identity(data.vocabulary_size, "begin") if trained else ["bytes"],
-        }
+        data, corpus = self.data, self.corpus.identity(progress)
+        is_trained = data.tokenizer == "sentencepiece"
+        tokenizer = sentencepiece_identity(data.vocabulary_size, "begin") if is_trained else ["bytes"]
+        languages = [data.source, data.target]
+        return {"format": PAIR_FORMAT, "corpus": corpus, "languages": languages, "tokenizer": tokenizer}

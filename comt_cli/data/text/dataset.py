@@ -7,20 +7,16 @@ where each document begins within the shard, and the end) and the same for valid
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest, PreparedTokens
 from comt_cli.data.split import Unsigned, token_dtype
-from comt_cli.data.storage import ProgressCallback, check_room, file_lock
+from comt_cli.data.storage import ProgressCallback, file_lock
 from comt_cli.data.text.rows import MaskedRows, PackedRows, PaddedRows, Rows
 from comt_cli.data.text.settings import (
     FORMAT,
@@ -59,16 +55,15 @@ class Dataset(PreparedTokens[Rows]):
 
     def split(self, name: SplitName) -> Rows:
         held = [part.of(name) for part in self._manifest.parts]
-
-        def shards(kind: Literal["tokens", "offsets"], dtype: np.dtype[Unsigned]) -> list[NDArray[Unsigned]]:
-            names = [file.name for part in held for file in part.files if file.name.endswith(f".{kind}")]
-            return [np.memmap(self.folder / name, dtype=dtype, mode="r") for name in names]
-
-        tokens, length = shards("tokens", np.dtype(self._manifest.dtype)), self._data.sequence_length
-        text_bytes = sum(part.bytes for part in held)
+        files, text_bytes = [file.name for part in held for file in part.files], sum(part.bytes for part in held)
+        tokens, offsets = (
+            [np.memmap(self.folder / file, dtype=dtype, mode="r") for file in files if file.endswith(ending)]
+            for ending, dtype in ((".tokens", np.dtype(self._manifest.dtype)), (".offsets", OFFSET_DTYPE))
+        )
         if self._data.rows == "pack":
-            return PackedRows(tokens, length, sum(part.documents for part in held), text_bytes)
-        return PaddedRows(tokens, shards("offsets", OFFSET_DTYPE), length, text_bytes)
+            documents = sum(part.documents for part in held)
+            return PackedRows(tokens, self._data.sequence_length, documents, text_bytes)
+        return PaddedRows(tokens, offsets, self._data.sequence_length, text_bytes)
 
 
 class MaskedDataset:
@@ -91,23 +86,11 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
     tokenizer = load_tokenizer(folder / TOKENIZER)
     dtype = token_dtype(tokenizer.vocabulary_size)
     writer = PartWriter(folder, dtype, kind.part_bytes)
-    most = data.max_train_tokens
-    if corpus.endless and most is not None:  # before hours of streaming
-        needed = (most - writer.tokens["train"]) * dtype.itemsize
-        check_room(folder, needed, f"{most:,} tokens", "lower max_train_tokens")
-    _Tokenising(data, corpus, tokenizer, writer, progress).run()
+    _tokenise(data, corpus, tokenizer, writer, progress)
     _check_rows(data, writer.parts)
-    return kind.record(
-        name,
-        folder,
-        None,
-        format=FORMAT,
-        corpus=corpus.identity(),
-        dtype=dtype.str,
-        vocabulary_size=tokenizer.vocabulary_size,
-        tokenizer=FileRecord.of(folder / TOKENIZER),
-        parts=tuple(writer.parts),
-    )
+    own = {"format": FORMAT, "corpus": corpus.identity(), "dtype": dtype.str}
+    own |= {"vocabulary_size": tokenizer.vocabulary_size, "tokenizer": FileRecord.of(folder / TOKENIZER)}
+    return kind.record(name, folder, None, **own, parts=tuple(writer.parts))
 
 
 def opened(kind: Kind, folder: Path, manifest: TextManifest) -> Dataset | MaskedDataset:
@@ -117,8 +100,8 @@ def opened(kind: Kind, folder: Path, manifest: TextManifest) -> Dataset | Masked
 
 
 def tokenizer_for(data: TextSettings, corpus: Corpus, progress: ProgressCallback) -> Tokenizer:
-    """The tokenizer of `data`; a trained one is kept in the cache, since layouts and limits of the same text share it.
-    Raises `UserError` where its corpus cannot be read, `StorageError` where the disk refuses."""
+    """The tokenizer of `data`; a trained one is kept in the cache. Raises `UserError` where its corpus cannot be
+    read."""
     if data.tokenizer == "bytes":
         return ByteTokenizer(data.extras)
     if data.tokenizer == "t5":
@@ -138,15 +121,6 @@ def tokenizer_for(data: TextSettings, corpus: Corpus, progress: ProgressCallback
 # ---- shards
 
 
-@dataclass
-class _Pending:
-    """The documents of one split that are not yet on disk."""
-
-    documents: list[NDArray[Unsigned]] = field(default_factory=list)
-    tokens: int = 0
-    bytes: int = 0
-
-
 class PartWriter:
     """Collects documents and writes them to `folder` part by part, resuming after the parts that are there. `tokens`
     are those of each split so far. A shard stays within `part_bytes`, unless a single document is larger."""
@@ -154,55 +128,43 @@ class PartWriter:
     def __init__(self, folder: Path, dtype: np.dtype[Unsigned], part_bytes: int) -> None:
         self._folder, self._dtype, self._limit = folder, dtype, part_bytes // dtype.itemsize
         self.parts = _whole_parts(folder)
-        self.tokens: dict[SplitName, int] = {
-            split: sum(part.of(split).tokens for part in self.parts) for split in SPLITS
-        }
-        self._pending: dict[SplitName, _Pending] = {split: _Pending() for split in SPLITS}
+        self.after = self.parts[-1].after if self.parts else (0, 0, 0)
+        self.tokens = {split: sum(part.of(split).tokens for part in self.parts) for split in SPLITS}
+        self._empty()
 
-    @property
-    def after(self) -> tuple[int, int, int]:
-        return self.parts[-1].after if self.parts else (0, 0, 0)
+    def _empty(self) -> None:
+        self._documents: dict[SplitName, list[NDArray[Unsigned]]] = {split: [] for split in SPLITS}
+        self._held, self._bytes = dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0)
 
     def add(self, split: SplitName, ids: Sequence[int], text_bytes: int, place: tuple[int, int, int]) -> None:
         """Take one document, at `place` in the corpus; write a part first when it would not fit."""
-        if self._pending[split].tokens and self._pending[split].tokens + len(ids) > self._limit:
+        if self._held[split] and self._held[split] + len(ids) > self._limit:
             self.flush(place)
-        pending = self._pending[split]
-        pending.documents.append(np.asarray(ids, dtype=self._dtype))
-        pending.tokens += len(ids)
-        pending.bytes += text_bytes
+        self._documents[split].append(np.asarray(ids, dtype=self._dtype))
+        self._held[split] += len(ids)
+        self._bytes[split] += text_bytes
         self.tokens[split] += len(ids)
 
     def flush(self, after: tuple[int, int, int]) -> None:
         """Write what is in memory as one part; `after` is the place of the first document that is not in it."""
-        if not any(pending.documents for pending in self._pending.values()):
-            return
-        number = len(self.parts)
-        train, validation = (self._write_split(split, number) for split in SPLITS)
-        part = Part(number=number, after=after, train=train, validation=validation)
-        write_json(self._folder / _record_name(number), part.model_dump(mode="json"))
-        self.parts.append(part)
-        self._pending = {split: _Pending() for split in SPLITS}
+        if any(self._documents.values()):
+            number = len(self.parts)
+            train, validation = (self._write_split(split, number) for split in SPLITS)
+            self.parts.append(Part(number=number, after=after, train=train, validation=validation))
+            write_json(self._folder / f"part-{number:05d}.json", self.parts[-1].model_dump(mode="json"))
+            self._empty()
 
     def _write_split(self, split: SplitName, number: int) -> SplitPart:
-        pending = self._pending[split]
-        files: tuple[FileRecord, ...] = ()
-        if pending.documents:
-            offsets = np.zeros(len(pending.documents) + 1, dtype=OFFSET_DTYPE)
-            np.cumsum([len(document) for document in pending.documents], out=offsets[1:])
-            path = self._folder / f"{split}-{number:05d}"
-            files = (
-                _write_array(path.with_suffix(".tokens"), np.concatenate(pending.documents)),
-                _write_array(path.with_suffix(".offsets"), offsets),
-            )
-        return SplitPart(tokens=pending.tokens, documents=len(pending.documents), bytes=pending.bytes, files=files)
-
-
-def _write_array(path: Path, values: NDArray[Unsigned]) -> FileRecord:
-    content = values.view(np.uint8).data
-    with atomic_file(path) as handle:
-        handle.write(content)
-    return FileRecord(name=path.name, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+        documents, files = self._documents[split], list[FileRecord]()
+        offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64).astype(OFFSET_DTYPE)
+        for kind, values in (("tokens", np.concatenate(documents)), ("offsets", offsets)) if documents else ():
+            path, content = self._folder / f"{split}-{number:05d}.{kind}", values.tobytes()
+            with atomic_file(path) as handle:
+                handle.write(content)
+            files.append(FileRecord(name=path.name, bytes=len(content), sha256=sha256(content)))
+        return SplitPart(
+            tokens=self._held[split], documents=len(documents), bytes=self._bytes[split], files=tuple(files)
+        )
 
 
 def _whole_parts(folder: Path) -> list[Part]:
@@ -210,74 +172,60 @@ def _whole_parts(folder: Path) -> list[Part]:
     parts: list[Part] = []
     while True:
         try:
-            part = Part.model_validate(read_json(folder / _record_name(len(parts))))
+            part = Part.model_validate(read_json(folder / f"part-{len(parts):05d}.json"))
             for file in part.files():
                 file.check(folder)
-        except (OSError, ValueError, ValidationError, UserError):
+        except (OSError, ValueError, UserError):  # pydantic's errors are ValueErrors
             return parts
         parts.append(part)
 
 
-def _record_name(number: int) -> str:
-    return f"part-{number:05d}.json"
-
-
-# ---- one pass over a corpus
-
-
-@dataclass
-class _Tokenising:
+def _tokenise(
+    data: DataSettings, corpus: Corpus, tokenizer: Tokenizer, writer: PartWriter, progress: ProgressCallback
+) -> None:
     """Each document to its split, to ids, to the writer, from where its parts end."""
 
-    data: DataSettings
-    corpus: Corpus
-    tokenizer: Tokenizer
-    writer: PartWriter
-    progress: ProgressCallback
+    def limit(split: SplitName) -> int | None:
+        return data.max_train_tokens if split == "train" else corpus.validation_tokens
 
-    def run(self) -> None:
-        streams = self.corpus.streams()
-        first, *place = self.writer.after
-        for number, stream in enumerate(streams[first:], first):
-            start: Place = (place[0], place[1]) if number == first else (0, 0)
-            done = sum(start) if stream.total is not None else 0
-            chunks, split = _chunks(stream.documents(start)), stream.split or "train"
-            while not self._is_finished(stream) and (chunk := next(chunks, None)):
-                self._take(stream, number, chunk)
-                done += len(chunk)
-                if stream.total is None and (limit := self._limit(split)) is not None:
-                    self.progress("tokenising (tokens)", self.writer.tokens[split], limit)
-                else:
-                    self.progress("tokenising documents", done, stream.total)
-        self.writer.flush((len(streams), 0, 0))
+    def room(split: SplitName) -> int | None:
+        """Tokens that the split still takes; None: any number."""
+        most = limit(split)
+        return None if most is None else max(0, most - writer.tokens[split])
 
-    def _take(self, stream: Stream, number: int, chunk: Sequence[Document]) -> None:
-        splits = [split_in(stream, document, self.data.validation_fraction) for document in chunk]
-        wanted = [(split, doc) for split, doc in zip(splits, chunk, strict=True) if self._room(split) != 0]
-        encoded = self.tokenizer.encode_batch([document.text for _, document in wanted])
+    def is_finished(stream: Stream) -> bool:
+        """Whether reading on would add nothing, or (of an endless corpus) nothing that was asked for."""
+        if stream.split is not None:
+            return room(stream.split) == 0
+        return room("train") == 0 and (corpus.endless or room("validation") == 0)
+
+    def take(stream: Stream, number: int, chunk: Sequence[Document]) -> None:
+        splits = [split_in(stream, document, data.validation_fraction) for document in chunk]
+        wanted = [(split, document) for split, document in zip(splits, chunk, strict=True) if room(split) != 0]
+        encoded = tokenizer.encode_batch([document.text for _, document in wanted])
         for (split, document), ids in zip(wanted, encoded, strict=True):
             # In the layout `pad` a row keeps the first tokens and the end-of-text token, as the papers' tokenizer does
             # when it truncates: a row always ends with it. The last document before a token limit is cut to fit it.
-            kept = ids[: self.data.sequence_length - 1] if self.data.rows == "pad" else ids
-            kept = [*kept, self.tokenizer.eos_id][: self._room(split)]
-            if not kept:
-                continue  # the split was filled by the documents before, in this chunk
-            text = document.text if len(kept) > len(ids) else self.tokenizer.decode(kept)
-            self.writer.add(split, kept, len(text.encode()), (number, *document.place))
+            kept = ids[: data.sequence_length - 1] if data.rows == "pad" else ids
+            kept = [*kept, tokenizer.eos_id][: room(split)]
+            if kept:  # else the split was filled by the documents before, in this chunk
+                text = document.text if len(kept) > len(ids) else tokenizer.decode(kept)
+                writer.add(split, kept, len(text.encode()), (number, *document.place))
 
-    def _limit(self, split: SplitName) -> int | None:
-        return self.data.max_train_tokens if split == "train" else self.corpus.validation_tokens
-
-    def _room(self, split: SplitName) -> int | None:
-        """Tokens that the split still takes; None: any number."""
-        limit = self._limit(split)
-        return None if limit is None else max(0, limit - self.writer.tokens[split])
-
-    def _is_finished(self, stream: Stream) -> bool:
-        """Whether reading on would add nothing, or (of an endless corpus) nothing that was asked for."""
-        if stream.split is not None:
-            return self._room(stream.split) == 0
-        return self._room("train") == 0 and (self.corpus.endless or self._room("validation") == 0)
+    streams = corpus.streams()
+    first, *place = writer.after
+    for number, stream in enumerate(streams[first:], first):
+        start: Place = (place[0], place[1]) if number == first else (0, 0)
+        done = sum(start) if stream.total is not None else 0
+        chunks, split = _chunks(stream.documents(start)), stream.split or "train"
+        while not is_finished(stream) and (chunk := next(chunks, None)):
+            take(stream, number, chunk)
+            done += len(chunk)
+            if stream.total is None and (most := limit(split)) is not None:
+                progress("tokenising (tokens)", writer.tokens[split], most)
+            else:
+                progress("tokenising documents", done, stream.total)
+    writer.flush((len(streams), 0, 0))
 
 
 def _chunks(documents: Iterator[Document]) -> Iterator[list[Document]]:
@@ -296,15 +244,11 @@ def _check_rows(data: DataSettings, parts: Sequence[Part]) -> None:
     """Refuse a data set that has no row in a split. Raises `UserError`."""
     instead = "Use more (or more, smaller) documents, or another validation_fraction."
     for split in SPLITS:
-        tokens = sum(part.of(split).tokens for part in parts)
-        if not any(part.of(split).documents for part in parts):
-            raise UserError(
-                f"corpus: no document of {data.corpus} is in the {split} split",
-                f"A document is never divided between splits. {instead}",
-            )
+        tokens, said = sum(part.of(split).tokens for part in parts), f"the {split} split of {data.corpus}"
+        if not tokens:
+            hint = f"A document is never divided between splits. {instead}"
+            raise UserError(f"corpus: no document of {data.corpus} is in the {split} split", hint)
         if data.rows == "pack" and tokens < data.sequence_length:
-            raise UserError(
-                f"sequence_length: the {split} split of {data.corpus} has {tokens} tokens, "
-                f"less than one row of {data.sequence_length}",
-                f"{instead} A shorter sequence_length or rows: pad is enough, too.",
-            )
+            hint = f"{instead} A shorter sequence_length or rows: pad is enough, too."
+            least = f"less than one row of {data.sequence_length}"
+            raise UserError(f"sequence_length: {said} has {tokens} tokens, {least}", hint)

@@ -14,33 +14,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comt_cli.data.order import uniform_draws
-from comt_cli.data.split import IGNORE, AnyBatch, Split, Unsigned
+from comt_cli.data.split import IGNORE, AnyBatch, Ints, Split, Unsigned
 from comt_cli.data.text.settings import predicted
 from comt_cli.data.tokenizer import PAD, SpecialTokens
 from comt_cli.errors import UserError
 
 MASKED, RANDOM = 0.8, 0.1
 """Of the chosen tokens, the share that is hidden, and the share that becomes another one; the others stay."""
-
 EVALUATION_SEED = 0
-"""The masks of evaluations: the same in every run."""
+
+Shards = Sequence[NDArray[Unsigned]]
 
 
 @dataclass(frozen=True)
 class Batch(AnyBatch):
     """Rows for one forward pass: `tokens` int64 [B, T]; `targets` int64 [B, T], the next token or `IGNORE`."""
 
-    tokens: NDArray[np.int64]
-    targets: NDArray[np.int64]
+    tokens: Ints
+    targets: Ints
 
 
 class Rows(Split[Batch]):
     """One split of a data set as numbered rows. Its shards hold `tokens` of `documents`, which stand for `bytes` of
     UTF-8: nats a token become bits a byte by nats / ln 2 * tokens / bytes."""
 
-    def __init__(self, sequence_length: int, tokens: int, documents: int, text_bytes: int) -> None:
-        self.sequence_length, self.tokens = sequence_length, tokens
-        self.documents, self.bytes = documents, text_bytes
+    def __init__(self, shards: Shards, sequence_length: int, documents: int, text_bytes: int) -> None:
+        self.sequence_length, self.documents, self.bytes = sequence_length, documents, text_bytes
+        self._shards, self.tokens = shards, sum(map(len, shards))
 
     @property
     def tokens_per_byte(self) -> float:
@@ -48,18 +48,27 @@ class Rows(Split[Batch]):
         return self.tokens / self.bytes
 
     @abstractmethod
-    def _fill(self, indices: NDArray[np.int64], tokens_BT: NDArray[np.int64]) -> None:
-        """Copy the rows into `tokens_BT`, which is full of padding."""
+    def _locate(self, indices: Ints) -> tuple[Ints, Ints, Ints]:
+        """Of each row the shard's number, the begin within it, and the tokens, which may go on in the next shard."""
 
-    def batch(self, indices: NDArray[np.int64]) -> Batch:
-        indices = self._check(indices)
+    def target_counts(self, indices: Ints) -> Ints:
+        return self._locate(np.asarray(indices, dtype=np.int64))[2] - 1
+
+    def batch(self, indices: Ints) -> Batch:
+        located = self._locate(self._check(indices))
         tokens_BT = np.full((len(indices), self.sequence_length), PAD, dtype=np.int64)
-        self._fill(indices, tokens_BT)
+        places = zip(*(part.tolist() for part in located), strict=True)
+        for row_T, (shard, begin, length) in zip(tokens_BT, places, strict=True):
+            filled = 0
+            while filled < length:
+                piece = self._shards[shard][begin : begin + length - filled]
+                row_T[filled : filled + len(piece)] = piece
+                filled += len(piece)
+                shard, begin = shard + 1, 0  # noqa: PLW2901 - the row continues in the next shard
         targets_BT = np.full_like(tokens_BT, IGNORE)
         targets_BT[:, :-1] = tokens_BT[:, 1:]
         # By the rows' lengths, not by comparing with the padding id: lengths are right whatever the text holds.
-        counts_B = self.target_counts(indices)
-        targets_BT[np.arange(self.sequence_length) >= counts_B[:, None]] = IGNORE
+        targets_BT[np.arange(1, self.sequence_length + 1) >= located[2][:, None]] = IGNORE
         return Batch(tokens_BT, targets_BT)
 
 
@@ -67,84 +76,51 @@ class RowRange(Rows):
     """The rows of another split from `first` to before `last`; `tokens_per_byte` is that of the whole split."""
 
     def __init__(self, whole: Rows, first: int, last: int) -> None:
-        super().__init__(whole.sequence_length, whole.tokens, whole.documents, whole.bytes)
+        super().__init__(whole._shards, whole.sequence_length, whole.documents, whole.bytes)
         self._whole, self._first, self._last = whole, first, last
 
     def __len__(self) -> int:
         return self._last - self._first
 
-    def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self._whole.target_counts(self._first + np.asarray(indices, dtype=np.int64))
-
-    def _fill(self, indices: NDArray[np.int64], tokens_BT: NDArray[np.int64]) -> None:
-        self._whole._fill(self._first + indices, tokens_BT)
+    def _locate(self, indices: Ints) -> tuple[Ints, Ints, Ints]:
+        return self._whole._locate(self._first + indices)
 
 
 def without_last(rows: Rows, share: float) -> tuple[RowRange, RowRange]:
-    """`rows` in two: all but the last `share` of them, and these; at least one row each. Raises `UserError` where there
-    are not two rows."""
+    """`rows` in two: all but the last `share` of them, and these. Raises `UserError` where there are not two rows."""
     if len(rows) < 2:
-        raise UserError(
-            f"{len(rows)} validation sequence cannot be divided into validation and test",
-            "Use more text, a shorter sequence_length, or leave test_share out.",
-        )
+        hint = "Use more text, a shorter sequence_length, or leave test_share out."
+        raise UserError(f"{len(rows)} validation sequence cannot be divided into validation and test", hint)
     first = min(max(len(rows) - round(share * len(rows)), 1), len(rows) - 1)
     return RowRange(rows, 0, first), RowRange(rows, first, len(rows))
 
 
 class PackedRows(Rows):
-    """The stream of all documents, each closed by its end-of-text token, cut in windows of T tokens, which may run from
-    one shard into the next. The incomplete last window is left out."""
-
-    def __init__(
-        self, shards: Sequence[NDArray[Unsigned]], sequence_length: int, documents: int, text_bytes: int
-    ) -> None:
-        self._shards = shards
-        self._starts = np.concatenate([[0], np.cumsum([len(shard) for shard in shards], dtype=np.int64)])
-        super().__init__(sequence_length, int(self._starts[-1]), documents, text_bytes)
+    """The stream of all documents in windows of T tokens, which may run from one shard into the next, without the last
+    part."""
 
     def __len__(self) -> int:
         return self.tokens // self.sequence_length
 
-    def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.full(len(indices), self.sequence_length - 1, dtype=np.int64)
-
-    def _fill(self, indices: NDArray[np.int64], tokens_BT: NDArray[np.int64]) -> None:
+    def _locate(self, indices: Ints) -> tuple[Ints, Ints, Ints]:
+        starts = np.cumsum([0, *map(len, self._shards)], dtype=np.int64)
         first_B = indices * self.sequence_length
-        shard_B = np.searchsorted(self._starts, first_B, side="right") - 1
-        begin_B = first_B - self._starts[shard_B]
-        for row, (number, begin) in enumerate(zip(shard_B.tolist(), begin_B.tolist(), strict=True)):
-            filled = 0
-            while filled < self.sequence_length:
-                piece = self._shards[number][begin : begin + self.sequence_length - filled]
-                tokens_BT[row, filled : filled + len(piece)] = piece
-                filled += len(piece)
-                number, begin = number + 1, 0  # noqa: PLW2901 - the window continues in the next shard
+        shard_B = (np.searchsorted(starts, first_B, side="right") - 1).astype(np.int64)
+        return shard_B, first_B - starts[shard_B], np.full_like(first_B, self.sequence_length)
 
 
 class PaddedRows(Rows):
     """One document a row, at most T tokens (preparation truncated it), padded on the right."""
 
-    def __init__(
-        self,
-        shards: Sequence[NDArray[Unsigned]],
-        offsets: Sequence[NDArray[Unsigned]],
-        sequence_length: int,
-        text_bytes: int,
-    ) -> None:
-        self._shards, self._offsets = shards, offsets
-        self._starts = np.concatenate([[0], np.cumsum([len(offset) - 1 for offset in offsets], dtype=np.int64)])
-        super().__init__(sequence_length, sum(len(shard) for shard in shards), int(self._starts[-1]), text_bytes)
+    def __init__(self, shards: Shards, offsets: Shards, sequence_length: int, text_bytes: int) -> None:
+        self._offsets = offsets
+        self._starts = np.cumsum([0, *(len(offset) - 1 for offset in offsets)], dtype=np.int64)
+        super().__init__(shards, sequence_length, int(self._starts[-1]), text_bytes)
 
     def __len__(self) -> int:
         return self.documents
 
-    def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        _, begin, end = self._locate(np.asarray(indices, dtype=np.int64))
-        return end - begin - 1
-
-    def _locate(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Shard number, begin and end within the shard of each document."""
+    def _locate(self, indices: Ints) -> tuple[Ints, Ints, Ints]:
         shard_B = (np.searchsorted(self._starts, indices, side="right") - 1).astype(np.int64)
         within_B = indices - self._starts[shard_B]
         begin_B, end_B = np.empty_like(indices), np.empty_like(indices)
@@ -152,12 +128,7 @@ class PaddedRows(Rows):
             here = shard_B == number
             begin_B[here] = self._offsets[number][within_B[here]]
             end_B[here] = self._offsets[number][within_B[here] + 1]
-        return shard_B, begin_B, end_B
-
-    def _fill(self, indices: NDArray[np.int64], tokens_BT: NDArray[np.int64]) -> None:
-        places = zip(*(part.tolist() for part in self._locate(indices)), strict=True)
-        for row, (number, begin, end) in enumerate(places):
-            tokens_BT[row, : end - begin] = self._shards[number][begin:end]
+        return shard_B, begin_B, end_B - begin_B
 
 
 @dataclass(frozen=True)
@@ -165,20 +136,20 @@ class MaskedBatch(AnyBatch):
     """Sequences for one forward pass, all int64: `tokens` [B, T] as the model sees them; `places` [B, K] of the chosen
     ones; `targets` [B, K], the chosen ones, or `IGNORE`; `positions` [B], which dropout follows."""
 
-    tokens: NDArray[np.int64]
-    places: NDArray[np.int64]
-    targets: NDArray[np.int64]
-    positions: NDArray[np.int64]
+    tokens: Ints
+    places: Ints
+    targets: Ints
+    positions: Ints
 
 
 class MaskedRows(Split[MaskedBatch]):
     """A split of text as masked sequences (Devlin et al. 2019, section 3.1), a token longer than its rows: the begin
-    token, whose vector stands for the sequence in classifiers, comes first.
+    token comes first.
 
     Of the tokens that are no special ones a share is chosen, in every sequence the nearest whole number to it: 80 % of
     these are replaced by the mask token, 10 % by a token of the vocabulary, any but the special ones, and 10 % stay.
-    Which and how is a pure function of (seed, position in the order of training); in evaluation of the sample's number.
-    """
+    Which and how is a pure function of (seed, position in the order of training); in evaluation of the sample's
+    number."""
 
     def __init__(self, rows: Rows, special: SpecialTokens, vocabulary: int, share: float) -> None:
         """Raises `ValueError` where the tokenizer has no begin or no mask token."""
@@ -195,29 +166,26 @@ class MaskedRows(Split[MaskedBatch]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    def target_counts(self, indices: Ints) -> Ints:
         """Numbers of chosen tokens. Reads the rows, since special tokens are not counted."""
         return self._chosen(~self._is_special_V[self.rows.batch(indices).tokens])
 
-    def batch(self, indices: NDArray[np.int64]) -> MaskedBatch:
+    def batch(self, indices: Ints) -> MaskedBatch:
         """The sequences with these numbers, with the masks of evaluations."""
         numbers = np.asarray(indices, dtype=np.int64)
         draws = [uniform_draws(EVALUATION_SEED, number, 1, self._draws) for number in numbers.tolist()]
         return self._masked(numbers, np.concatenate(draws), numbers)
 
-    def train_batch(self, indices: NDArray[np.int64], seed: int, first: int) -> MaskedBatch:
+    def train_batch(self, indices: Ints, seed: int, first: int) -> MaskedBatch:
         positions = first + np.arange(len(indices), dtype=np.int64)
         return self._masked(indices, uniform_draws(seed, first, len(indices), self._draws), positions)
 
-    def _chosen(self, is_word_BT: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def _chosen(self, is_word_BT: NDArray[np.bool_]) -> Ints:
         """Numbers of chosen words of each sequence, [B]."""
-        words_B: NDArray[np.int64] = is_word_BT.sum(1)
-        counts_B = np.array([predicted(int(words), self.share) for words in words_B], dtype=np.int64)
-        return np.minimum(counts_B, words_B.astype(np.int64))
+        words = is_word_BT.sum(1).tolist()
+        return np.array([min(count, predicted(count, self.share)) for count in words], dtype=np.int64)
 
-    def _masked(
-        self, indices: NDArray[np.int64], draws: NDArray[np.float64], positions: NDArray[np.int64]
-    ) -> MaskedBatch:
+    def _masked(self, indices: Ints, draws: NDArray[np.float64], positions: Ints) -> MaskedBatch:
         T, K = self._length, self._most
         text_BT = self.rows.batch(indices).tokens
         tokens_BT = np.concatenate([np.full((len(text_BT), 1), self._begin, dtype=np.int64), text_BT], axis=1)

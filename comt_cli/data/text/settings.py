@@ -7,7 +7,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast
 
 from pydantic import Field, NonNegativeInt
 
@@ -18,11 +18,10 @@ from comt_cli.data.tokenizer import LONG_LINES_CUT, T5_SHA256, TRAINER, TRAINING
 from comt_cli.recipe.settings import MAX_LENGTH, Tokens, Vocabulary, WholeNumber
 
 FORMAT = 4
-"""Raise it when the same settings may give other tokens, rows or files than before
-(tests/contract/test_cache_versions.py asks for it)."""
+"""Version, as tests/contract/test_cache_versions.py says."""
 
 FIXED_VOCABULARY = {"t5": 32000, "bytes": 258}
-"""Sizes of the vocabularies that are not trained. T5's sentinels (32000 to 32099) are left out: no text has them."""
+"""Sizes of the vocabularies that are not trained; no text has T5's sentinels (32000 to 32099)."""
 
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, SplitName] = ("train", "validation")
@@ -31,11 +30,10 @@ PART_BYTES = 128 * 1024 * 1024
 """Bounds what a kill loses, and how many files stay open: the papers' largest corpus makes 160 parts."""
 
 Place = tuple[int, int]
-"""Of a document in its stream: (file, number within the file), both counted from 0."""
 
 
 class Document(NamedTuple):
-    """One text and its place in its stream."""
+    """One text and its place in its stream: (file, number within the file), both counted from 0."""
 
     text: str
     place: Place
@@ -51,10 +49,9 @@ class Stream(NamedTuple):
 
 
 class Corpus(Named):
-    """A source of text with an identity that is known before any of it is tokenised.
-
-    `is_own_text`: its long lines are cut before a vocabulary is trained on it. `endless`: reading stops when the train
-    split has its tokens. The validation split gets no more than `validation_tokens` (None: no limit)."""
+    """A source of text. `is_own_text`: its long lines are cut before a vocabulary is trained on it. `endless`: reading
+    stops when the train split has its tokens. The validation split gets no more than `validation_tokens` (None: no
+    limit). Equal identities give equal documents in equal order."""
 
     package = "comt_cli.data.text.corpora"
     keys: ClassVar[Mapping[str, Any]] = {"validation_fraction": 0.05}
@@ -69,10 +66,6 @@ class Corpus(Named):
             yield "max_train_tokens: say how many tokens of this corpus to prepare"
 
     @abstractmethod
-    def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
-        """All that decides the text, as JSON: equal identities give equal documents in equal order."""
-
-    @abstractmethod
     def streams(self) -> Sequence[Stream]:
         """The streams to read, in order."""
 
@@ -84,7 +77,7 @@ def split_of(text: str, validation_fraction: float) -> SplitName:
 
 
 def split_in(stream: Stream, document: Document, validation_fraction: float | None) -> SplitName:
-    """The split of a stream's document: the stream's own, else `split_of`."""
+    """The split of a stream's document."""
     return stream.split or split_of(document.text, validation_fraction or 0)
 
 
@@ -112,7 +105,6 @@ class TextSettings(DataSection):
 
     @classmethod
     def said_once(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """The settings without the size of a vocabulary that has but one."""
         is_implied = given.get("vocabulary") == cls._fixed(str(given.get("tokenizer")))
         return given | {"vocabulary": None} if is_implied else given
 
@@ -126,7 +118,6 @@ class TextSettings(DataSection):
 
     @classmethod
     def _fixed(cls, tokenizer: str) -> int | None:
-        """The size of a vocabulary that is not trained; None of one that is."""
         size = FIXED_VOCABULARY.get(tokenizer)
         return size if size is None else size + len(cls.extras)
 
@@ -144,13 +135,12 @@ class DataSettings(TextSettings):
 
     @property
     def text(self) -> Self:
-        """The part of it that is prepared: all."""
+        """The part of it that is prepared."""
         return self
 
 
 class MaskedData(DataSettings):
-    """The same for a model that predicts hidden tokens: each sequence begins with the begin token, and `mask_share` of
-    its other tokens are predicted."""
+    """The same for a model that predicts `mask_share` of the tokens behind a begin token."""
 
     extras: ClassVar[tuple[Extra, ...]] = ("begin", "mask", "separator")
 
@@ -160,7 +150,6 @@ class MaskedData(DataSettings):
 
     @property
     def text(self) -> Self:
-        """The text behind the begin tokens."""
         return self.model_copy(update={"sequence_length": self.sequence_length - 1})
 
     @property
@@ -173,9 +162,6 @@ def predicted(words: int, share: float) -> int:
     return max(1, math.floor(words * share + 0.5))
 
 
-# ---- what is prepared
-
-
 class SplitPart(Record):
     """Content of one part in one split: `tokens` ids, of `documents` texts, standing for `bytes` of UTF-8."""
 
@@ -186,8 +172,7 @@ class SplitPart(Record):
 
 
 class Part(Record):
-    """Documents in at most one shard of each split; `after` is the place (stream, file, number in the file) where
-    reading resumes."""
+    """Documents in at most one shard of each split; reading resumes at `after`: (stream, file, number in the file)."""
 
     number: NonNegativeInt
     after: tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt]
@@ -195,8 +180,7 @@ class Part(Record):
     validation: SplitPart
 
     def of(self, split: SplitName) -> SplitPart:
-        found: SplitPart = getattr(self, split)
-        return found
+        return cast(SplitPart, getattr(self, split))
 
     def files(self) -> tuple[FileRecord, ...]:
         return self.train.files + self.validation.files

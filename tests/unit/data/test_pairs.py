@@ -1,20 +1,22 @@
-"""Pairs: where they are from, how they are divided and prepared, and what is refused."""
+"""Pairs: where they are from, how they are divided, prepared and packed into buckets, and what is refused."""
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
-import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import parquet
 
 from comt_cli.data import hub
-from comt_cli.data.pairs import dataset as preparation
+from comt_cli.data.order import sample_indices
+from comt_cli.data.pairs.dataset import ROWS, PairBuckets, pack_buckets
 from comt_cli.data.pairs.settings import (
     BYTE_VOCABULARY,
     Kind,
@@ -25,8 +27,8 @@ from comt_cli.data.pairs.settings import (
     split_of_source,
 )
 from comt_cli.data.prepare import fingerprint, prepare
-from comt_cli.data.split import IGNORE
-from comt_cli.data.tokenizer import LONG_LINES_CUT
+from comt_cli.data.split import IGNORE, TokenLists
+from comt_cli.data.tokenizer import LONG_LINES_CUT, SpecialTokens
 from comt_cli.errors import UserError
 from comt_cli.recipe.problems import Document, validate
 
@@ -37,15 +39,10 @@ FAKE = PairData(corpus="pairs:a,b", tokenizer="bytes", max_length=64, batch_toke
 
 
 class FakePairs(PairCorpus):
-    """Pairs in files of 70; may fail in the middle, and notes what is read."""
+    """Pairs that are given."""
 
-    def __init__(self, fail_at=None, pairs=None):
-        self.pairs = pairs or [(f"source text {n}", f"{n} target text" * (1 + n % 3)) for n in range(200)]
-        self.fail_at, self.read = fail_at, []
-
-    @classmethod
-    def of(cls, data):
-        return cls()
+    def __init__(self, pairs):
+        self.pairs = pairs
 
     def identity(self, progress=None):
         return ["fake", self.pairs]
@@ -53,23 +50,12 @@ class FakePairs(PairCorpus):
     def decoded(self, progress=None):
         return {"validation": PairTexts(["v" * 100, "v"], ["w", "w" * 200]), "test": PairTexts(["t"], ["u"])}
 
-    def train(self, start=(0, 0)):
-        for number, pair in enumerate(self.pairs):
-            if divmod(number, 70) >= start:
-                if number == self.fail_at:
-                    raise RuntimeError("the power went out")
-                self.read.append(number)
-                yield TextPair(*pair, divmod(number, 70))
+    def train(self):
+        return (TextPair(*pair, (0, number)) for number, pair in enumerate(self.pairs))
 
 
-def prepared(data, corpus):
-    return Kind(data, corpus).prepare()
-
-
-def files(dataset):
-    """The prepared files, without what differs from machine to machine."""
-    records = {"manifest.json", "verified.json"}
-    return {path.name: path.read_bytes() for path in dataset.folder.iterdir() if path.name not in records}
+def prepared(pairs):
+    return Kind(FAKE, FakePairs(pairs)).prepare()
 
 
 def training_texts(dataset):
@@ -78,9 +64,6 @@ def training_texts(dataset):
     targets = np.where(batch.target_out == IGNORE, 0, batch.target_out)
     decode = dataset.tokenizer.decode
     return sorted((decode(source), decode(target)) for source, target in zip(batch.source, targets, strict=True))
-
-
-# ---- what is prepared
 
 
 def test_every_pair_is_in_one_bucket_and_texts_belong_to_theirs(cache):
@@ -95,23 +78,11 @@ def test_every_pair_is_in_one_bucket_and_texts_belong_to_theirs(cache):
         for number, source in zip(numbers, buckets.batch(every).source, strict=True):
             assert dataset.tokenizer.decode(source) == texts.sources[number]
         assert all(slot in text for text, slots in zip(texts.references, texts.slots, strict=True) for slot in slots)
-    changes = [
-        {"difficulty": "full"},
-        {"pairs": 2001},
-        {"test_pairs": 81},
-        {"target": "fr"},
-        {"vocabulary_size": 901},
-        {"max_length": 127},
-        {"batch_tokens": 1025},
-        {"source": "vi", "target": "en"},
-    ]
-    known = {fingerprint(PairData(**ALMANAC.model_dump() | change)) for change in changes}
-    assert len(known | {dataset.fingerprint}) == len(changes) + 1
 
 
 def test_pairs_over_the_limit_are_counted_and_named_but_none_that_is_decoded_is_left_out(cache):
     pairs = [("short", "kurz")] * 5 + [("x" * 64, "y"), ("", "leer"), ("a", "z" * 99), ("fits", "w" * 63)]
-    dataset = prepared(FAKE, FakePairs(pairs=pairs))
+    dataset = prepared(pairs)
     assert len(training_texts(dataset)) == 6
     assert str(dataset.left_out) == (
         "training pairs left out: 2 too long (max_length), 1 without a text on one side; "
@@ -121,35 +92,8 @@ def test_pairs_over_the_limit_are_counted_and_named_but_none_that_is_decoded_is_
     assert dataset.validation.pairs(every).size == 2
     assert dataset.validation.batch(every).target_out.shape[1] == 201
     with pytest.raises(UserError, match="no pair to train on") as caught:
-        prepared(FAKE, FakePairs(pairs=[("x" * 300, "y")]))
+        prepared([("x" * 300, "y")])
     assert "1 too long" in str(caught.value.hint)
-
-
-@pytest.mark.parametrize("fail_at", [69, 199])
-def test_a_killed_preparation_resumes_and_ends_with_the_same_bytes(tmp_path, monkeypatch, fail_at):
-    monkeypatch.setattr(preparation, "_CHUNK_PAIRS", 10)
-    monkeypatch.setattr(preparation, "_BLOCK_PAIRS", 20)
-    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "whole"))
-    whole = prepared(FAKE, FakePairs())
-    assert training_texts(whole) == sorted(FakePairs().pairs)
-    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "killed"))
-    with pytest.raises(RuntimeError, match="the power went out"):
-        prepared(FAKE, FakePairs(fail_at))
-    folder = tmp_path / "killed/pairs" / whole.fingerprint
-    with (folder / "train.target.tokens").open("ab") as handle:  # killed in the middle of a block
-        handle.write(b"half a block")
-    corpus = FakePairs()
-    if fail_at == 69:
-        resumed = prepared(FAKE, corpus)
-        assert corpus.read[0] == 60  # it did not start again
-    else:  # what was cut after the kill is made anew
-        os.truncate(folder / "train.source.offsets", 24)
-        resumed = prepared(FAKE, corpus)
-    assert files(resumed) == files(whole)
-    assert resumed.content_hash == whole.content_hash
-
-
-# ---- settings
 
 
 @pytest.mark.parametrize(
@@ -186,9 +130,6 @@ def test_what_is_implied_is_stored_in_one_way():
     assert PairData(**own.model_dump()) == own
 
 
-# ---- text files
-
-
 def write(path, lines):
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return path
@@ -214,7 +155,6 @@ def test_lines_are_divided_by_the_hash_of_the_source(cache, two):
     sides = [{pair.source for pair in train}, *({*each.sources} for each in decoded.values())]
     assert sum(len(side) for side in sides) == len(set.union(*sides)) == 270
     assert all(split_of_source(source, data) == "test" for source in decoded["test"].sources)
-    assert list(corpus.train(train[50].place)) == train[50:]
     assert len(list(corpus.vocabulary_texts())) == 2 * len(train)
     assert prepare(data).texts == decoded
 
@@ -240,28 +180,6 @@ def test_a_side_of_which_nothing_can_be_seen_is_empty(cache, tmp_path):
     assert corpus.identity()[-1] == LONG_LINES_CUT
 
 
-def test_files_that_changed_are_never_prepared_as_what_they_were(cache, two, monkeypatch):
-    data, later = of_files(*two), time.time_ns() + 10**12
-    monkeypatch.setattr("time.time_ns", lambda: later)  # when hashes are remembered
-
-    def corrected(number):
-        """A letter for a letter, and the time is that of the archive."""
-        two[1].write_text(two[1].read_text().replace("Satz Nummer 7", f"Satz Nummer {number}"))
-        os.utime(two[1], (1577836800, 1577836800))
-
-    corrected(7)
-    before = fingerprint(data)
-    corrected(8)
-    assert prepare(data).fingerprint == fingerprint(data) != before
-    monkeypatch.setattr("comt_cli.data.storage.state_of", lambda status: [0])  # of a system that tells no change
-    fingerprint(data)
-    write(two[1], [f"Satz Nr. {number}" for number in range(300)])
-    shutil.rmtree(cache / "pairs")
-    with pytest.raises(UserError, match=r"b\.de was changed while it was read"):
-        prepare(data)
-    assert prepare(data).fingerprint == fingerprint(data)
-
-
 def test_files_that_do_not_fit_are_named(cache, two, tmp_path):
     wide = tmp_path / "wide.de"
     wide.write_text("Satz\n" * 300, encoding="utf-16")
@@ -276,8 +194,6 @@ def test_files_that_do_not_fit_are_named(cache, two, tmp_path):
         with pytest.raises(UserError, match=wrong):
             prepare(of_files(two[0], other))
 
-
-# ---- catalogues
 
 PO = """
 msgid ""
@@ -332,14 +248,11 @@ def test_catalogues_are_read_once_each_without_the_fuzzy_and_empty(cache, tmp_pa
     assert fingerprint(data) != before
 
 
-# ---- the hub
-
-
 class Parquet:
-    """Local parquet files in the form of the hub's; the network may break at a row of training."""
+    """Local parquet files in the form of the hub's."""
 
-    def __init__(self, folder, breaks_at=None):
-        self.folder, self.breaks_at, self.opened = folder, breaks_at, []
+    def __init__(self, folder):
+        self.folder = folder
         for split, count in (("train", 3), ("validation", 1), ("test", 1)):
             for file in range(count):
                 rows = [{"translation": {"en": f"{split} {file} {n}", "de": f"D {file} {n} "}} for n in range(40)]
@@ -348,17 +261,7 @@ class Parquet:
 
     def __call__(self, repository, revision, pattern):
         assert (repository, revision) == ("wmt/wmt14", "main")
-        name = Path(pattern).name
-        found = hub.stream_files(str(self.folder / name))
-        return [functools.partial(self.rows, name, file, rows) for file, rows in enumerate(found)]
-
-    def rows(self, name, file, rows):
-        for number, row in enumerate(rows()):
-            if self.breaks_at == 40 * file + number and name.startswith("train"):
-                raise TimeoutError("the hub does not answer\nand more lines")
-            if number == 0:
-                self.opened.append(f"{name}:{file}")
-            yield row
+        return hub.stream_files(str(self.folder / Path(pattern).name))
 
 
 @pytest.mark.parametrize(("source", "target"), [("en", "de"), ("de", "en")])
@@ -376,18 +279,11 @@ def test_the_hub_is_read_in_either_direction(cache, tmp_path, monkeypatch, sourc
     assert english == [f"test 0 {n}" for n in range(40) if n != 7]
 
 
-def test_a_broken_connection_keeps_what_was_prepared(cache, tmp_path, monkeypatch):
-    monkeypatch.setattr(preparation, "_CHUNK_PAIRS", 10)
-    monkeypatch.setattr(preparation, "_BLOCK_PAIRS", 20)
-    data = PairData(corpus="wmt14-en-de", **BYTES)
-    monkeypatch.setattr(hub, "open_files", Parquet(tmp_path, breaks_at=110))
+def test_a_broken_connection_is_told_with_what_helps(cache, monkeypatch):
+    monkeypatch.setattr(hub, "open_files", Mock(side_effect=TimeoutError("the hub does not answer\nand more lines")))
     with pytest.raises(UserError, match=r"cannot read wmt14-en-de from .*wmt/wmt14: the hub does not answer") as caught:
-        prepare(data)
+        prepare(PairData(corpus="wmt14-en-de", **BYTES))
     assert "train.en, train.de, newstest2013.en" in str(caught.value.hint)
-    parquets = Parquet(tmp_path)
-    monkeypatch.setattr(hub, "open_files", parquets)
-    assert prepare(data).train.plan.members.size == 117
-    assert parquets.opened == ["train-*.parquet:2"]
 
 
 def test_a_folder_stands_in_for_the_hub(cache, tmp_path):
@@ -404,3 +300,76 @@ def test_a_folder_stands_in_for_the_hub(cache, tmp_path):
     assert dataset.train.plan.members.size == 10  # as it was published
     assert len(data.make_corpus().identity()) == 4  # what earlier versions have prepared is still known
     assert dataset.fingerprint != fingerprint(data.model_copy(update={"folder": None}))
+
+
+PLAN = [[6], [9, 4], [0, 1, 7, 2], [11, 5], [10, 3, 8]]
+SPECIAL = SpecialTokens(pad=0, end=1, begin=2)
+LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=120)
+
+
+def arrays(pairs):
+    source, target = np.array(pairs, dtype=np.int64).T
+    return source, target
+
+
+@given(LENGTHS, st.integers(1, 200), st.integers(-3, 10**6))
+def test_every_pair_is_in_one_bucket_within_the_bound(pairs, batch_tokens, seed):
+    source, target = arrays(pairs)
+    longest = np.maximum(source, target).max()
+    if longest > batch_tokens:
+        with pytest.raises(ValueError, match=f"a pair of {longest} tokens does not fit in {batch_tokens}"):
+            pack_buckets(source, target, batch_tokens, seed)
+        return
+    plan = pack_buckets(source, target, batch_tokens, seed)
+    assert sorted(plan.members.tolist()) == list(range(len(pairs)))
+    for bucket in range(len(plan.offsets) - 1):
+        inside = plan.pairs(bucket)
+        assert len(inside)
+        assert len(inside) * source[inside].max() <= batch_tokens
+        assert len(inside) * target[inside].max() <= batch_tokens
+
+
+@given(LENGTHS, st.integers(1, 200), st.integers(0, 9))
+def test_packing_is_greedy_along_the_sorted_pairs(pairs, batch_tokens, seed):
+    """Pair by pair, as the rule is said: the plan itself is faster."""
+    source, target = arrays([each for each in pairs if max(each) <= batch_tokens] or [(1, 1)])
+    drawn = sample_indices(seed, 0, len(source), len(source))
+    longer, difference = np.maximum(source, target), source - target
+    turning = np.where(longer % 2, difference, -difference)
+    packed: list[list[int]] = [[]]
+    for pair in np.lexsort((drawn, turning, longer)).tolist():
+        if (len(packed[-1]) + 1) * longer[pair] > batch_tokens:
+            packed.append([])
+        packed[-1].append(pair)
+    plan = pack_buckets(source, target, batch_tokens, seed)
+    numbered = [packed[number] for number in sample_indices(seed, 0, len(packed), len(packed))]
+    assert [plan.pairs(bucket).tolist() for bucket in range(len(numbered))] == numbered
+
+
+def test_the_plan_never_changes():
+    """A run resumed with a later version must see the buckets it would have seen."""
+    plan = pack_buckets(*arrays([(n % 7 + 1, n % 5 + 1) for n in range(12)]), 14, 3)
+    assert [plan.pairs(bucket).tolist() for bucket in range(len(plan.offsets) - 1)] == PLAN
+
+
+def test_a_batch_by_hand():
+    sources, targets = TokenLists.of([[5, 6], [7]]), TokenLists.of([[8], [9, 10, 11]])
+    split = PairBuckets(sources, targets, SPECIAL, 8, 0)
+    assert len(split) == 1
+    assert split.pairs(np.array([0])).tolist() == [0, 1]
+    batch = split.train_batch(np.array([0]), 0, 5)
+    assert batch.source.tolist() == [[5, 6, 1], [7, 1, 0]]
+    assert batch.target_in.tolist() == [[2, 8, 0, 0], [2, 9, 10, 11]]
+    assert batch.target_out.tolist() == [[8, 1, IGNORE, IGNORE], [9, 10, 11, 1]]
+    assert batch.positions.tolist() == [5 * ROWS, 5 * ROWS + 1]
+    assert batch.target_count == split.target_counts(np.array([0])).sum() == 6
+
+
+def test_misuse_is_named():
+    lists = TokenLists.of([[3]])
+    with pytest.raises(ValueError, match="no begin token"):
+        PairBuckets(lists, lists, SpecialTokens(pad=0, end=1), 9, 0)
+    with pytest.raises(ValueError, match="lengths are of pairs"):
+        PairBuckets(lists, TokenLists.of([[3], [4]]), SPECIAL, 9, 0)
+    with pytest.raises(ValueError, match="may have more than"):
+        PairBuckets(lists, lists, SPECIAL, ROWS + 1, 0)

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -94,11 +93,7 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-2])
 
 
-def empty(path):
-    path.write_bytes(b"")
-
-
-DAMAGES: tuple[Callable[[Path], None], ...] = (flip, cut, empty, Path.unlink)
+DAMAGES = (flip, cut, lambda path: path.write_bytes(b""), Path.unlink)
 
 
 def test_damage_is_named_and_the_advice_works(data):
@@ -152,6 +147,50 @@ def test_data_whose_source_changes_while_it_is_made_is_not_kept(data, monkeypatc
     with pytest.raises(UserError, match="was changed while it was read"):
         prepare(data)
     assert not folder.exists()
+
+
+CHANGES = {
+    "text": [
+        {"tokenizer": "t5"}, {"tokenizer": "sentencepiece", "vocabulary": 300}, {"rows": "pad"},
+        {"sequence_length": 33}, {"validation_fraction": 0.06}, {"max_train_tokens": 1000},
+    ],
+    "pairs": [
+        {"difficulty": "full"}, {"pairs": 2001}, {"test_pairs": 81}, {"target": "fr"}, {"max_length": 127},
+        {"tokenizer": "sentencepiece", "vocabulary_size": 900}, {"tokenizer": "sentencepiece", "vocabulary_size": 901},
+        {"batch_tokens": 1025}, {"source": "vi", "target": "en"},
+    ],
+    "captions": [
+        {"images": 31}, {"difficulty": "easy"}, {"validation_images": 7}, {"test_images": 8}, {"max_length": 9},
+    ],
+    "glue": [
+        {"task": "scene-similarity"}, {"sequence_length": 100}, {"validation_fraction": 0.2}, {"held_out": 0.2},
+        {"train_examples": None}, {"tokenizer": "sentencepiece", "vocabulary": 300},
+    ],
+    "images": [{"size": 17}, {"images": "glyphs100"}, {"train_images": 51}, {"validation_images": None}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_everything_that_changes_the_data_changes_the_fingerprint(kind, cache, tmp_path):
+    data = settings_of(kind, tmp_path / "texts")
+    given = data.model_dump() | ({"vocabulary_size": None} if kind == "pairs" else {})
+    made = [type(data)(**given | change) for change in CHANGES[kind]]
+    assert len({fingerprint(each) for each in (data, *made)}) == 1 + len(made)
+
+
+MADE_BY = {
+    "images": "comt_cli.data.images.sets.glyphs.font_hash",
+    "captions": "comt_cli.data.captions.corpora.scenes.font_hash",
+    "pairs": "babel.core.get_cldr_version",
+}
+
+
+@pytest.mark.parametrize("kind", MADE_BY)
+def test_what_draws_the_data_is_part_of_the_fingerprint(kind, cache, tmp_path, monkeypatch):
+    data = settings_of(kind, tmp_path)
+    before = fingerprint(data)
+    monkeypatch.setattr(MADE_BY[kind], lambda *_: "another edition")
+    assert fingerprint(data) != before
 
 
 def test_a_plan_needs_neither_numpy_nor_torch(tmp_path):

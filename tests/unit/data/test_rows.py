@@ -1,4 +1,4 @@
-"""Rows of tokens in both layouts against naive re-implementations; parts of them; and masked sequences."""
+"""Text: rows in both layouts against naive ones, masked sequences, and shards, which are resumed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kinds import FakeCorpus, prepared, sentences
 from same_bits import same_integers
 
 from comt_cli.data.split import IGNORE
 from comt_cli.data.text.rows import MaskedRows, PackedRows, PaddedRows, without_last
+from comt_cli.data.text.settings import DataSettings, split_of
 from comt_cli.data.tokenizer import PAD, ByteTokenizer
 from comt_cli.errors import UserError
 
@@ -82,8 +84,6 @@ def test_two_parts_are_the_whole(rows, share):
         without_last(PackedRows([np.arange(4, dtype=np.uint16)], 4, 1, 9), 0.5)
 
 
-# ---- masks
-
 TOKENIZER = ByteTokenizer(["begin", "mask", "separator"])
 SPECIAL = TOKENIZER.special
 T = 128
@@ -145,3 +145,79 @@ def test_short_documents_and_rows_without_a_word():
     assert counts.tolist() == [1, 0, 5] == split.target_counts(np.arange(3)).tolist()  # 4.5 is rounded up
     assert (batch.tokens[0, 5:] == SPECIAL.pad).all()
     assert batch.tokens[1, :2].tolist() == [SPECIAL.begin, SPECIAL.end]
+
+
+BYTES = DataSettings(tokenizer="bytes", sequence_length=32, validation_fraction=0.2)
+PART = 2000
+"""Bytes of a shard here: the corpora below fill a dozen."""
+
+
+def shards(folder):
+    """The prepared files, without what differs from run to run."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".tokens", ".offsets")}
+
+
+def test_every_document_is_on_its_side_and_on_one_only(cache):
+    texts = [*sentences(200), "x" * 350, *sentences(50)]  # the last 50 come twice; one is larger than the rest
+    data = BYTES.model_copy(update={"rows": "pad", "sequence_length": 400})
+    dataset = prepared(data, FakeCorpus([texts]), part_bytes=600)
+    for side, rows in (("train", dataset.train), ("validation", dataset.validation)):
+        expected = [text for text in texts if split_of(text, 0.2) == side]
+        assert [dataset.tokenizer.decode(row) for row in rows.batch(np.arange(len(rows))).tokens] == expected
+        assert (rows.documents, rows.bytes) == (len(expected), sum(len(text.encode()) for text in expected))
+        assert rows.tokens == rows.bytes + len(expected)  # an end-of-text token each
+    assert len(list(dataset.folder.glob("train-*.tokens"))) > 3
+
+
+@pytest.mark.parametrize("rows", ["pack", "pad"])
+def test_the_limit_of_train_tokens_is_met_and_leaves_validation_alone(cache, rows):
+    data = BYTES.model_copy(update={"rows": rows})
+    corpus = FakeCorpus([sentences(300)])
+    full = prepared(data, corpus)
+    limited = prepared(data.model_copy(update={"max_train_tokens": 1501}), corpus, part_bytes=PART)
+    assert limited.train.tokens == 1501
+    assert limited.validation.tokens == full.validation.tokens
+    count = 1501 // 32 - 1
+    some = np.arange(count if rows == "pack" else 10)
+    assert limited.train.batch(some).tokens.tolist() == full.train.batch(some).tokens.tolist()
+
+
+@pytest.mark.parametrize("fail_at", [(0, 120), (1, 99)])
+@pytest.mark.parametrize("rows", ["pack", "pad"])
+def test_going_on_after_a_failure_gives_the_same_files(tmp_path, monkeypatch, fail_at, rows):
+    data = BYTES.model_copy(update={"rows": rows})
+    files = [sentences(150), sentences(100, seed=5)]
+    monkeypatch.setattr("comt_cli.data.text.dataset._CHUNK_DOCUMENTS", 7)
+    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "undisturbed"))
+    undisturbed = prepared(data, FakeCorpus(files), part_bytes=PART)
+    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "failing"))
+    with pytest.raises(RuntimeError, match="the power went out"):
+        prepared(data, FakeCorpus(files, fail_at=fail_at), part_bytes=PART)
+    corpus = FakeCorpus(files)
+    resumed = prepared(data, corpus, part_bytes=PART)
+    assert shards(resumed.folder) == shards(undisturbed.folder)
+    assert resumed.content_hash == undisturbed.content_hash
+    if fail_at == (1, 99):
+        assert corpus.read[0] > (0, 100)  # it did not start again
+    assert {path.suffix for path in resumed.folder.iterdir()} == {".json", ".tokens", ".offsets"}
+    assert not list(resumed.folder.glob("part-*"))
+
+
+def test_a_part_damaged_while_preparation_rested_is_made_anew(cache):
+    files = [sentences(150)]
+    with pytest.raises(RuntimeError):
+        prepared(BYTES, FakeCorpus(files, fail_at=(0, 140)), part_bytes=PART)
+    folder = next(path for path in (cache / "corpora").iterdir() if path.is_dir())
+    (folder / "train-00001.tokens").write_bytes(b"zzzz")
+    dataset = prepared(BYTES, FakeCorpus(files), part_bytes=PART)
+    expected = [i for text in files[0] if split_of(text, 0.2) == "train" for i in (*(2 + b for b in text.encode()), 1)]
+    tokens = dataset.train.batch(np.arange(len(dataset.train))).tokens.ravel().tolist()
+    assert tokens == expected[: len(expected) // 32 * 32]
+
+
+def test_one_sided_and_tiny_corpora_are_refused(cache):
+    with pytest.raises(UserError, match="no document of python-docs is in the validation split"):
+        prepared(BYTES, FakeCorpus([[text for text in sentences(50) if split_of(text, 0.2) == "train"]]))
+    few = r"the validation split of python-docs has \d+ tokens, less than one row of 4000"
+    with pytest.raises(UserError, match=few):
+        prepared(BYTES.model_copy(update={"sequence_length": 4000}), FakeCorpus([sentences(100)]))

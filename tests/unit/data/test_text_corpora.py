@@ -6,9 +6,10 @@ import functools
 import os
 import random
 import time
+from unittest.mock import Mock
 
 import pytest
-from fake_corpus import prepared, sentences
+from kinds import prepared, sentences
 
 from comt_cli.data import hub
 from comt_cli.data.prepare import fingerprint, prepare
@@ -18,40 +19,25 @@ from comt_cli.data.text.corpora.local_files import LocalFiles
 from comt_cli.data.text.corpora.python_library import PythonDocs, decoded
 from comt_cli.data.text.settings import DataSettings, MaskedData, split_of, tokenizer_identity, train_texts
 from comt_cli.data.tokenizer import LONG_LINES_CUT
-from comt_cli.errors import StorageError, UserError
+from comt_cli.errors import UserError
+
 
 # From `sha256sum`: the first digit is below 8 for validation.
-SIDES = {"a": "train", "b": "validation", "c": "validation", "d": "validation", "e": "validation", "f": "validation"}
-
-
 def test_the_side_of_a_text_never_changes():
-    assert {text: split_of(text, 0.5) for text in "abcdef"} == SIDES
+    assert {text: split_of(text, 0.5) for text in "abcdef"} == dict.fromkeys("bcdef", "validation") | {"a": "train"}
 
-
-@pytest.mark.slow
-def test_a_tokenizer_sees_the_train_side_only(with_shared_cache):
-    corpus = DataSettings(vocabulary=2048).make_corpus()
-    everything = {document.text for stream in corpus.streams() for document in stream.documents((0, 0))}
-    assert set(train_texts(corpus, 0.3)) == {text for text in everything if split_of(text, 0.3) == "train"}
-
-
-# ---- Python's
 
 DOCS = PythonDocs(DataSettings(tokenizer="bytes"))
 
 
 def test_python_docs_are_about_two_megabytes_of_prose(with_shared_cache, python_docs_pack):
-    documents = [*DOCS.documents()]
-    texts = [document.text for document in documents]
-    assert 1_800_000 < sum(len(text.encode()) for text in texts) < 4_000_000
-    assert len(set(texts)) == len(texts) > 5000
-    assert min(map(len, texts)) >= 40
-    some = "\n".join(texts)
-    assert 'The "assert" statement' in some  # a topic
+    texts = [document.text for document in DOCS.documents()]
+    assert len({*texts}) == len(texts) > 5000
     assert "Return the absolute value of the argument." in texts  # a function in C
-    assert "PurePath subclass" in some  # a class
+    assert any('The "assert" statement' in text for text in texts)  # a topic
+    assert any("PurePath subclass" in text for text in texts)  # a class
     assert python_docs_pack.train.documents + python_docs_pack.validation.documents == len(texts)
-    assert [*DOCS.documents((0, 7000))] == documents[7000:]
+    assert [document.text for document in DOCS.documents((0, 7000))] == texts[7000:]
 
 
 def test_only_docstrings_are_taken_and_in_order():
@@ -92,21 +78,11 @@ def test_python_docs_are_extracted_once_and_a_damaged_extract_is_made_anew(cache
     assert not path.exists()
 
 
-@pytest.mark.parametrize(
-    ("source", "text"),
-    [
-        (b"\nx = 1\r\ny = 2\n\n", "x = 1\ny = 2"),
-        ("# coding: latin-1\nname = 'é'\n".encode("latin-1"), "# coding: latin-1\nname = 'é'"),
-        ("\ufeffname = 'é'\n".encode(), "name = 'é'"),
-        (b"name = '\xe9'\n", ""),
-        (b"# coding: no-such-encoding\n", ""),
-    ],
-)
-def test_a_source_is_read_in_the_encoding_that_it_declares(source, text):
-    assert decoded(source) == text
-
-
-# ---- local files
+def test_a_source_is_read_in_the_encoding_that_it_declares():
+    assert decoded(b"\nx = 1\r\ny = 2\n\n") == "x = 1\ny = 2"
+    assert decoded("# coding: latin-1\nname = 'é'\n".encode("latin-1")) == "# coding: latin-1\nname = 'é'"
+    assert decoded("\ufeffname = 'é'\n".encode()) == "name = 'é'"
+    assert decoded(b"name = '\xe9'\n") == decoded(b"# coding: no-such-encoding\n") == ""
 
 
 @pytest.fixture
@@ -178,12 +154,6 @@ def test_a_change_that_keeps_size_and_time_is_seen(texts, cache, monkeypatch):
     before = prepare(data).fingerprint
     written("one too")
     assert prepare(data).fingerprint == fingerprint(data) != before
-    monkeypatch.setattr("comt_cli.data.storage.state_of", lambda status: [0])  # a system that tells no change
-    local(f"{texts}/a.txt").identity()
-    written("one six")
-    with pytest.raises(UserError, match=r"a\.txt was changed while it was read"):
-        read(f"{texts}/a.txt")
-    assert read(f"{texts}/a.txt") == ["one six"]
 
 
 def test_how_long_lines_are_cut_is_told_by_the_fingerprint_of_own_text_alone(texts):
@@ -193,9 +163,6 @@ def test_how_long_lines_are_cut_is_told_by_the_fingerprint_of_own_text_alone(tex
     assert mark(corpus=f"files:{texts}/*.txt", vocabulary=300)
     assert not mark(corpus=f"files:{texts}/*.txt", tokenizer="bytes")
     assert not any(mark(corpus=name, vocabulary=300) for name in ("python-docs", "python-source", "wikitext-103"))
-
-
-# ---- the hub
 
 
 class FakeFiles(list):
@@ -256,22 +223,13 @@ def test_a_broken_connection_keeps_what_was_prepared_and_goes_on(cache, monkeypa
     assert dataset.train.batch([*rows]).tokens.tolist() == undisturbed.train.batch([*rows]).tokens.tolist()
 
 
-def test_without_network_or_room_the_error_says_what_works(cache, monkeypatch, open_c4):
-    def load_dataset(*_, **__):
-        raise ConnectionError("Name or service not known")
-
-    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+def test_without_network_the_error_says_what_works(cache, monkeypatch):
+    monkeypatch.setattr("datasets.load_dataset", Mock(side_effect=ConnectionError("Name or service not known")))
     data = DataSettings(corpus="openwebtext", tokenizer="bytes", max_train_tokens=1000)
     with pytest.raises(UserError, match=r"cannot read openwebtext from .*: Name or service not known") as caught:
         prepare(data)
     assert "files:GLOB" in str(caught.value.hint)
-    train = FakeFiles("t", 5, 5)
-    with pytest.raises(StorageError, match=r"need 20000000\.0 GB"):
-        prepared(C4.model_copy(update={"max_train_tokens": 10**16}), open_c4(train, FakeFiles("v", 1, 5)))
-    assert not train.opened
 
-
-# ---- WikiText
 
 LINES = ["", " = A = ", "", " of a ", "", " = = Part = = ", "", " more ", " = 2 = ", "", " = Bee Hive = ", "", " of b "]
 
@@ -306,11 +264,10 @@ def test_the_hub_and_a_folder_have_one_content(cache, tmp_path, monkeypatch):
         fingerprint(folder)
 
 
-@pytest.mark.parametrize("kind", [DataSettings, MaskedData])
-def test_what_cannot_be_meant_is_refused(kind):
+def test_what_cannot_be_meant_is_refused():
     with pytest.raises(ValueError, match="folder: this is a key of wikitext-103"):
-        kind(tokenizer="bytes", folder="here")
+        DataSettings(tokenizer="bytes", folder="here")
     with pytest.raises(ValueError, match="validation_fraction: this is a key of python-docs"):
-        kind(corpus="wikitext-103", tokenizer="bytes", validation_fraction=0.1)
+        DataSettings(corpus="wikitext-103", tokenizer="bytes", validation_fraction=0.1)
     with pytest.raises(ValueError, match="tokenizer"):
         MaskedData(tokenizer="t5")

@@ -1,11 +1,6 @@
-"""`mscoco`: Karpathy's `dataset_coco.json` in a folder, and beside it, in `features`, a file of regions for each image.
-
-The file of an image is `features/<cocoid>.npy`, [regions, numbers], or `.npz` with an array `feat`: what extractors of
-bottom-up features write. The splits are Karpathy's, `restval` being part of training.
-
-Words to learn are Karpathy's `tokens` or, by the vocabulary's rule `nltk-ge5`, the tokens of `words.py` of the raw
-captions. References are the raw captions: scores have a tokeniser of their own.
-"""
+"""`mscoco`: Karpathy's `dataset_coco.json` in a folder, with his splits (`restval` is of training), and beside it
+`features/<cocoid>.npy`, [regions, numbers], or `.npz` with an array `feat`, as extractors of bottom-up features write.
+References are the raw captions; words to learn Karpathy's `tokens` or, by the rule `nltk-ge5`, those of `words.py`."""
 
 from __future__ import annotations
 
@@ -19,13 +14,7 @@ import numpy as np
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from comt_cli.data.captions.dataset import FeatureFiles, read_features
-from comt_cli.data.captions.settings import (
-    CAPTION_SPLITS,
-    CaptionCorpus,
-    CaptionData,
-    CaptionedImages,
-    CaptionSplitName,
-)
+from comt_cli.data.captions.settings import CaptionCorpus, CaptionData, CaptionedImages, CaptionSplitName
 from comt_cli.data.captions.words import treebank_tokens
 from comt_cli.data.storage import ProgressCallback, first_line, hash_file, no_progress, state_of
 from comt_cli.data.tokenizer import SPECIAL_WORDS, WordTokenizer
@@ -34,9 +23,10 @@ from comt_cli.files import cache_folder, canonical_json, read_json, sha256
 
 CAPTIONS, FEATURES = "dataset_coco.json", "features"
 SPLITS: Mapping[str, CaptionSplitName] = {"train": "train", "restval": "train", "val": "validation", "test": "test"}
+_PARTS = tuple(dict.fromkeys(SPLITS.values()))
 VOCABULARY = {"karpathy-gt5": 9_490, "nltk-ge5": 9_567}
-"""The words that MSCOCO is expected to have, special ones included: Karpathy's 9,487 count the unknown word alone. SAS
-has 9,567, of another split and by a rule that is not said: where a folder has others, preparing it says how many."""
+"""The words that MSCOCO is expected to have, special ones included: Karpathy's 9,487 count the unknown word alone, and
+SAS has 9,567 of another split."""
 
 
 class _Sentence(BaseModel):
@@ -48,9 +38,6 @@ class _Image(BaseModel):
     split: Literal["train", "restval", "val", "test"]
     cocoid: int
     sentences: Annotated[list[_Sentence], Field(min_length=1)]
-
-
-_IMAGES = TypeAdapter(list[_Image])
 
 
 class MSCOCO(CaptionCorpus):
@@ -88,15 +75,16 @@ class MSCOCO(CaptionCorpus):
         """The captions of every split and its files, all of which are read and hashed; nothing is put into `folder`."""
         images = self._images()
         files = self._files([image for image, _ in images])
-        found = {split: self._captions([image for image, of in images if of == split]) for split in CAPTION_SPLITS}
+        found = {split: self._captions([image for image, of in images if of == split]) for split in _PARTS}
         for split, each in found.items():
             if not each.references:
                 raise UserError(f"{self._folder / CAPTIONS}: no image is in the {split} split")
         self.tokenizer(found)  # a wrong number of words is told before hours of reading
-        features: dict[CaptionSplitName, list[Any]] = {split: [] for split in CAPTION_SPLITS}
+        features: dict[CaptionSplitName, list[Any]] = {split: [] for split in _PARTS}
         for number, ((_, split), file) in enumerate(zip(images, files, strict=True)):
             progress("reading features of images", number, len(images))
-            features[split].append(self._checked(file))
+            regions = read_features(file, self.data.regions or 0, self.data.features or 0)
+            features[split].append((file.name, len(regions), hash_file(file)))
         return {split: replace(each, features=features[split]) for split, each in found.items()}
 
     def tokenizer(self, images: Mapping[CaptionSplitName, CaptionedImages]) -> WordTokenizer:
@@ -122,21 +110,18 @@ class MSCOCO(CaptionCorpus):
         return FeatureFiles([self._folder / FEATURES / name for name, _, _ in files], counts, self.data.features or 0)
 
     def _captions(self, images: Iterable[_Image]) -> CaptionedImages:
-        def tokens(sentence: _Sentence) -> Iterable[str]:
-            return treebank_tokens(sentence.raw) if self.data.vocabulary_rule == "nltk-ge5" else sentence.tokens
-
+        of_raw = self.data.vocabulary_rule == "nltk-ge5"
         sentences = [image.sentences for image in images]
-        return CaptionedImages(
-            references=[[sentence.raw for sentence in each] for each in sentences],
-            learned=[[" ".join(tokens(sentence)) for sentence in each] for each in sentences],
-        )
+        references = [[each.raw for each in several] for several in sentences]
+        tokens = [[treebank_tokens(each.raw) if of_raw else each.tokens for each in several] for several in sentences]
+        return CaptionedImages(references, learned=[[" ".join(each) for each in several] for several in tokens])
 
     def _images(self) -> list[tuple[_Image, CaptionSplitName]]:
         """Every image of the JSON with its split; what is used of it is there, and of the right type."""
         path = self._folder / CAPTIONS
         hint = f"Put Karpathy's {CAPTIONS} there, and say where it is with data.folder."
         try:
-            known = _IMAGES.validate_python(read_json(path)["images"], strict=True)
+            known = TypeAdapter(list[_Image]).validate_python(read_json(path)["images"], strict=True)
         except ValidationError as error:
             wrong = error.errors()[0]
             number, *keys = wrong["loc"] or (None,)
@@ -151,19 +136,11 @@ class MSCOCO(CaptionCorpus):
         try:
             there = {file.name for file in folder.iterdir()}
         except OSError as error:
-            raise UserError(
-                f"{folder}: {error.strerror or error}", "A folder with a file of features for each image belongs there."
-            ) from error
+            hint = "A folder with a file of features for each image belongs there."
+            raise UserError(f"{folder}: {error.strerror or error}", hint) from error
         names = [f"{image.cocoid}.npy" for image in images]
         names = [name if name in there else name.replace(".npy", ".npz") for name in names]
         if missing := [name.removesuffix(".npz") for name in names if name not in there]:
-            raise UserError(
-                f"{folder}: {len(missing):,} of {len(names):,} images have no features; the first are "
-                f"{', '.join(missing[:3])}",
-                "The features of an image are a file <cocoid>.npy or <cocoid>.npz.",
-            )
+            said = f"{len(missing):,} of {len(names):,} images have no features; the first are {', '.join(missing[:3])}"
+            raise UserError(f"{folder}: {said}", "The features of an image are a file <cocoid>.npy or <cocoid>.npz.")
         return [folder / name for name in names]
-
-    def _checked(self, file: Path) -> tuple[str, int, str]:
-        regions = read_features(file, self.data.regions or 0, self.data.features or 0)
-        return file.name, len(regions), hash_file(file)

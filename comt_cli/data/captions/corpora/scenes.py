@@ -3,12 +3,8 @@
 Scene i of a split, its pixels and its captions are pure functions of (`SCENES_VERSION`, split, i). No symbol occurs
 twice in a scene, and no two objects are as far apart across as down, so that a caption says which objects it means and
 each pair has one relation. Scenes of validation and test are in no earlier split, whatever the shifts of their objects.
-
-Captions leave out what they like (sizes, faces, kinds, paper, with three objects also relations or an object) and use
-synonyms; what they say is true. They are lower-case words without punctuation.
-
-`easy` scenes have one or two digits or shapes, all large, plain and in the middle of their cells: small networks learn
-to see these within hundreds of steps.
+Captions leave out what they like and use synonyms; what they say is true. They are lower-case words without
+punctuation. `easy` scenes have one or two digits or shapes, all large, plain and in the middle of their cells.
 
 Against five references a sixth caption of a full scene has CIDEr-D 310 and `scene_f1` 80; with its relations turned
 round 301 and 74, another scene's caption 22 and 4: CIDEr-D sees next to nothing of relations, `scene_f1` all three.
@@ -34,17 +30,15 @@ from comt_cli.data.captions import words
 from comt_cli.data.captions.dataset import PatchRegions
 from comt_cli.data.captions.settings import CaptionCorpus, CaptionData, CaptionedImages, CaptionSplitName
 from comt_cli.data.captions.words import Scene, SceneObject, article, paper_words
-from comt_cli.data.draws import Draws, drawn, seed_of
+from comt_cli.data.draws import Draws, drawn, seed_of, unseen
 from comt_cli.data.images.sets.glyphs import face_masks, font_hash, rasteriser
 from comt_cli.data.order import uniform_draws
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.tokenizer import SPECIAL_WORDS, WordTokenizer
-from comt_cli.errors import UserError
 from comt_cli.files import atomic_file
 
 SCENES_VERSION = 1
-"""Raise it when a scene of the same number, its captions or its image may be another than before
-(tests/contract/test_cache_versions.py asks for it)."""
+"""Version, as tests/contract/test_cache_versions.py says."""
 
 CAPTIONS = 5
 SHIFT = {"small": 3, "large": 1}
@@ -67,8 +61,7 @@ class DrawnScene(NamedTuple):
 def drawn_scenes(
     split: CaptionSplitName, start: int, count: int, captions: int = CAPTIONS, *, easy: bool = False
 ) -> Iterator[DrawnScene]:
-    """The scenes [start, start + count) of a split, of which there is no end, with `captions` captions each (7 at
-    most)."""
+    """The scenes [start, start + count) of a split without end, with `captions` captions each (7 at most)."""
     draws = drawn(f"scenes {SCENES_VERSION} {split}", _NUMBERS, start * _STRIDE)
     for number in range(start, start + count):
         own = list(islice(draws, _STRIDE))
@@ -86,19 +79,8 @@ def chosen_scenes(data: CaptionData) -> dict[CaptionSplitName, list[DrawnScene]]
     later: Mapping[CaptionSplitName, int | None] = {"validation": data.validation_images, "test": data.test_images}
     for split, wanted in later.items():
         count = wanted or 0
-        kept: list[DrawnScene] = []
-        for each in drawn_scenes(split, 0, _ATTEMPTS * count, easy=easy):
-            if len(kept) == count:
-                break
-            if content(each.scene) not in seen:
-                seen.add(content(each.scene))
-                kept.append(each)
-        if len(kept) < count:
-            raise UserError(
-                f"{split}_images: scenes has {len(kept):,} that are in no earlier split, not {count:,}",
-                "Use fewer images.",
-            )
-        found[split] = kept
+        made = drawn_scenes(split, 0, _ATTEMPTS * count, easy=easy)
+        found[split] = unseen(made, count, lambda each: [content(each.scene)], seen, f"{split}_images")
     return found
 
 
@@ -126,9 +108,8 @@ def _scene(draws: Draws, easy: bool) -> Scene:
         size = draws.one_of(tuple(words.SIZES))
         face = draws.one_of(tuple(words.FACES))
         shift = draws.between(-SHIFT[size], SHIFT[size]), draws.between(-SHIFT[size], SHIFT[size])
-        objects.append(
-            SceneObject(symbol, colour, size, face if symbol in words.KINDS else "plain", row, column, shift)
-        )
+        face = face if symbol in words.KINDS else "plain"
+        objects.append(SceneObject(symbol, colour, size, face, row, column, shift))
     return Scene(tuple(objects), paper)
 
 
@@ -141,9 +122,6 @@ def _cells(count: int) -> Sequence[tuple[tuple[int, int], ...]]:
         for cells in permutations(grid, count)
         if all(abs(a[0] - b[0]) != abs(a[1] - b[1]) for a, b in combinations(cells, 2))
     ]
-
-
-# ---- captions
 
 
 def caption(scene: Scene, draws: Draws) -> str:
@@ -193,12 +171,8 @@ class Scenes(CaptionCorpus):
 
     names = ("scenes",)
     order = 0
-    keys: ClassVar[Mapping[str, Any]] = {
-        "difficulty": "full",
-        "images": 20_000,
-        "validation_images": 500,
-        "test_images": 1000,
-    }
+    sizes: ClassVar[Mapping[str, int]] = {"images": 20_000, "validation_images": 500, "test_images": 1000}
+    keys: ClassVar[Mapping[str, Any]] = {"difficulty": "full", **sizes}
     fixed: ClassVar[Mapping[str, int]] = {
         "vocabulary_size": SPECIAL_WORDS + len(words.WORDS),
         "regions": (words.SCENE_PIXELS // words.SCENE_PATCH) ** 2,
@@ -221,18 +195,12 @@ class Scenes(CaptionCorpus):
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
         counts = [self.data.images, self.data.validation_images, self.data.test_images]
-        return [
-            "scenes",
-            SCENES_VERSION,
-            font_hash([*words.FACES.values()]),
-            rasteriser(),
-            self.data.difficulty,
-            *counts,
-        ]
+        made_by = [SCENES_VERSION, font_hash([*words.FACES.values()]), rasteriser()]
+        return ["scenes", *made_by, self.data.difficulty, *counts]
 
     def write(self, folder: Path, progress: ProgressCallback) -> dict[CaptionSplitName, CaptionedImages]:
-        """The scenes and their captions; their pixels are put into `folder`, uint8 [N, S, S, 3] a split. Raises as
-        `chosen_scenes`."""
+        """The scenes and their captions; their pixels go to `folder`, uint8 [N, S, S, 3] a split. Raises
+        `UserError`."""
         progress("drawing scenes and their captions", 0, None)
         chosen = chosen_scenes(self.data)
         done, total = 0, sum(map(len, chosen.values()))
@@ -277,16 +245,13 @@ class SceneRenderer:
             mask_MM = self._masks[each.symbol, each.face, each.size]
             ink = np.array(words.INKS[each.colour], dtype=np.float32) + own * _INK_VARIES
             half = len(mask_MM) // 2
-            top, left = (
-                _CELL * cell + _CELL // 2 + shift - half
-                for cell, shift in ((each.row, each.shift[1]), (each.column, each.shift[0]))
-            )
+            top = _CELL * each.row + _CELL // 2 + each.shift[1] - half
+            left = _CELL * each.column + _CELL // 2 + each.shift[0] - half
             rows, columns = (slice(max(0, start), start + len(mask_MM)) for start in (top, left))
             seen = image_SS3[rows, columns]
             mask_MM = mask_MM[rows.start - top :, columns.start - left :][: seen.shape[0], : seen.shape[1]]
             seen += (ink - seen) * mask_MM[..., None]
-        pixels_SS3: NDArray[np.uint8] = np.floor(np.clip(image_SS3, 0, 255) + np.float32(0.5)).astype(np.uint8)
-        return pixels_SS3
+        return np.asarray(np.floor(np.clip(image_SS3, 0, 255) + np.float32(0.5)), dtype=np.uint8)
 
 
 @cache
@@ -324,11 +289,9 @@ def _reduced(fine: NDArray[np.float32]) -> NDArray[np.float32]:
     """The mean of `_FINE` x `_FINE` points for every pixel, in 255ths, whose sums are exact in any order."""
     side = len(fine) // _FINE
     sums = np.rint(fine * np.float32(255)).astype(np.int64).reshape(side, _FINE, side, _FINE).sum((1, 3))
-    covered: NDArray[np.float32] = (sums / (255 * _FINE**2)).astype(np.float32)
-    return covered
+    return np.asarray(sums / (255 * _FINE**2), dtype=np.float32)
 
 
 def _triangle(x: NDArray[np.float64], y: NDArray[np.float64], radius: float) -> NDArray[np.bool_]:
     """The points in a triangle that stands on a side, its corners `radius` from (0, 0); y goes down."""
-    inside: NDArray[np.bool_] = (y < radius / 2) & (np.abs(x) * np.sqrt(3.0) < y + radius)
-    return inside
+    return np.asarray((y < radius / 2) & (np.abs(x) * np.sqrt(3.0) < y + radius))

@@ -1,12 +1,9 @@
-"""GLUE's own tasks (Wang et al. 2019), from the Hugging Face hub or a folder.
+"""GLUE's own tasks (Wang et al. 2019), from the Hugging Face hub or a folder, tested on the development set, since the
+labels of GLUE's test sets are secret; of mnli "test" is the matched one, "unseen" the mismatched one. The classes are
+numbered as on the hub, where 1 is what F1 counts.
 
-The labels of GLUE's test sets are secret, so what is tested on is its development set, as in papers; of mnli "test" is
-the matched one, "unseen" the mismatched one. The classes are numbered as on the hub, where 1 is what F1 counts: the
-same meaning.
-
-A folder has GLUE's archives unpacked, one folder a task, such as `MRPC/train.tsv` and `MRPC/dev.tsv`: UTF-8, a line an
-example, columns between tabs, without quotes. Lines with fewer columns, of which Quora's pairs have a few, are left out
-there as on the hub.
+A folder has GLUE's archives unpacked, such as `MRPC/train.tsv` and `MRPC/dev.tsv`: UTF-8, a line an example, columns
+between tabs, without quotes. Lines with fewer columns, of which Quora's pairs have a few, are left out as on the hub.
 """
 
 from __future__ import annotations
@@ -31,9 +28,9 @@ _SHORT_LINES = 0.01  # so many of a file's lines may have fewer columns than the
 
 @dataclass(frozen=True)
 class Form:
-    """A task: the question asked; its `folder` in GLUE's archive; the `columns` of the hub's texts; those of
-    texts and label in a folder's files (`tsv`), by name or, without a first line of names, by place; and the names
-    of the `classes` in these files (None: the label is a number)."""
+    """A task: the question asked; its `folder` in GLUE's archive; the `columns` of the hub's texts; those of texts and
+    label in a folder's files (`tsv`), by name or place; and the names of the `classes` there (None: the label is a
+    number)."""
 
     asked: Asked
     folder: str
@@ -150,6 +147,5 @@ def _label(said: str, form: Form, path: Path, line: int) -> float:
 
 
 def _wrong(path: Path, why: str) -> UserError:
-    return UserError(
-        f"glue_folder: {path}: {why}", "It must be the file of GLUE's archive, UTF-8, tabs between columns."
-    )
+    hint = "It must be the file of GLUE's archive, UTF-8, tabs between columns."
+    return UserError(f"glue_folder: {path}: {why}", hint)

@@ -4,35 +4,33 @@ the first, or how many facts they have in common.
 Example i of a split is a pure function of (`SCENE_TASKS_VERSION`, task, split, i); the label follows from i, so that
 classes are balanced. A pair of texts is in one split only.
 
-**scene-nli**: the premise names two symbols with their colours and where one is as seen from the other, and one or two
-of three things that a description may leave out: the size of the one, of the other, and the paper. The hypothesis says
-one of these three, beside colours and the relation. It is entailed (0); or says what the premise leaves out (1,
-neutral); or says something that the premise says otherwise (2, contradiction). What either text says, and of which
-values, is drawn alike for every label: neither alone tells which it is.
+**scene-nli**: the premise names two symbols with their colours and their relation, and one or two of three things that
+a description may leave out: the size of the one, of the other, and the paper. The hypothesis says one of these three,
+beside colours and the relation. It is entailed (0), or says what the premise leaves out (1, neutral) or says otherwise
+(2, contradiction). What either text says is drawn alike for every label: neither alone tells which it is.
 
 **scene-similarity**: a symbol, its size, its colour and the paper, twice; the number, 0 to 5, is how many of five
 things are the same: size, colour, paper, kind (letter, digit, shape), and the symbol itself.
 
-Which of the synonyms are used, and whether kinds are named, is drawn once for an example, so that a small network need
-not learn the synonyms first. Naive Bayes on either text, or on both, has a third of scene-nli right, as by chance;
-of scene-similarity the share of words in common has Pearson's correlation .74.
+Synonyms are drawn once for an example, so that a small network need not learn them first. Naive Bayes on either text,
+or on both, has a third of scene-nli right, as by chance; of scene-similarity the share of words in common has Pearson's
+correlation .74.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product, repeat
 from typing import Any, ClassVar
 
 from comt_cli.data.captions import words
 from comt_cli.data.captions.words import article, paper_words
-from comt_cli.data.draws import Draws, drawn
+from comt_cli.data.draws import Draws, drawn, unseen
 from comt_cli.data.glue.settings import Asked, Example, GlueSource, GlueSplitName
 from comt_cli.data.storage import ProgressCallback, no_progress
 
 SCENE_TASKS_VERSION = 1
-"""Raise it when an example of the same number may be another than before
-(tests/contract/test_cache_versions.py asks for it)."""
+"""Version, as tests/contract/test_cache_versions.py says."""
 
 EXAMPLES: Mapping[GlueSplitName, int] = {"train": 6000, "test": 1500}
 
@@ -58,20 +56,15 @@ class SceneExamples(GlueSource):
     def read(self, progress: ProgressCallback) -> dict[GlueSplitName, list[Example]]:
         progress("writing descriptions of scenes", 0, None)
         seen: set[str] = set()
-        found: dict[GlueSplitName, list[Example]] = {split: [] for split in EXAMPLES}
-        for split, count in EXAMPLES.items():
-            examples = drawn_examples(self.data.task, split)
-            while len(found[split]) < count:
-                example = next(examples)
-                if example.texts not in seen:
-                    seen.add(example.texts)
-                    found[split].append(example)
-        return found
+        return {
+            split: unseen(drawn_examples(self.data.task, split), count, lambda each: [each.texts], seen, "task")
+            for split, count in EXAMPLES.items()
+        }
 
 
 def drawn_examples(task: str, split: GlueSplitName) -> Iterator[Example]:
     """The examples of a split, of which there is no end."""
-    make, labels = _MAKERS[task]
+    make, labels = (_nli, 3) if task == "scene-nli" else (_similarity, 6)
     for number, draws in enumerate(drawn(f"{task} {SCENE_TASKS_VERSION} {split}", _NUMBERS)):
         yield make(draws, number % labels)
 
@@ -80,8 +73,7 @@ World = Mapping[str, str | None]
 """`symbol of 0`, `colour of 0`, `size of 0`, `face of 0`, the same of thing 1, `where` thing 0 is as seen from 1, and
 `paper`; None of what is not said."""
 
-_LEFT_OUT = ("size of 0", "size of 1", "paper")
-"""What a premise may leave out; it leaves out one or two of these."""
+_LEFT_OUT = ("size of 0", "size of 1", "paper")  # a premise leaves out one or two of these
 
 
 def _nli(draws: Draws, label: int) -> Example:
@@ -104,10 +96,8 @@ def _nli(draws: Draws, label: int) -> Example:
     writer = _Writer(draws)
     first = writer.both(premise)
     if is_single:
-        second = writer.placed(writer.thing(hypothesis, place), hypothesis["paper"])
-    else:
-        second = writer.both(hypothesis)
-    return Example(first, second, label)
+        return Example(first, writer.placed(writer.thing(hypothesis, place), hypothesis["paper"]), label)
+    return Example(first, writer.both(hypothesis), label)
 
 
 def _world(draws: Draws) -> World:
@@ -142,16 +132,10 @@ def _left_out(world: World, kept: set[str]) -> World:
     return {**world, **{fact: None for fact in _LEFT_OUT if fact not in kept}}
 
 
-_WAYS: Mapping[int, Sequence[tuple[bool, bool, bool, int]]] = {
-    count: [
-        (size, colour, paper, symbol)
-        for size, colour, paper, symbol in product((False, True), (False, True), (False, True), range(3))
-        if size + colour + paper + symbol == count
-    ]
-    for count in range(6)
-}
-"""By the number of things in common, which ones they may be: whether size, colour and paper are, and of the symbol
-nothing (0), its kind (1), or all (2)."""
+_FACTS = [*product((False, True), (False, True), (False, True), range(3))]
+_WAYS = {count: [facts for facts in _FACTS if sum(facts) == count] for count in range(6)}
+"""By the number of things in common, whether size, colour and paper are, and of the symbol nothing (0), its kind (1),
+or all (2)."""
 
 
 def _similarity(draws: Draws, label: int) -> Example:
@@ -225,10 +209,3 @@ class _Writer:
 
 def _other(values: Iterable[str], value: str | None, draws: Draws) -> str:
     return draws.one_of([each for each in values if each != value])
-
-
-_MAKERS: Mapping[str, tuple[Callable[[Draws, int], Example], int]] = {
-    "scene-nli": (_nli, 3),
-    "scene-similarity": (_similarity, 6),
-}
-"""What makes an example of a label, and how many labels there are."""

@@ -1,16 +1,15 @@
-"""`acceptability` and `follows`, made of the sentences of the corpus that pre-training reads.
-
-Examples of training are made of its training documents, those of the test of its validation documents. Sentences are
-clean ones: prose of 6 to 32 words, no code. One that occurs in several places counts at the first alone, and one whose
-words are anywhere in a training document is no sentence of a test document.
+"""`acceptability` and `follows`, made of the sentences of the corpus that pre-training reads: examples of training of
+its training documents, those of the test of its validation documents. Sentences are prose of 6 to 32 words, no code.
+One that occurs in several places counts at the first alone, and one whose words are anywhere in a training document is
+none of a test document.
 
 **acceptability**: a sentence as it was written (1), or with one thing wrong (0): a function word and its neighbour
 exchanged, a function word missing, or a verb that does not agree. Which sentences are used, and what would be made
 wrong, does not depend on the label.
 
-**follows**: two sentences, of which the second is the next clean one of the document (1), or the second of another
-pair, of the next few pairs of other documents the nearest in length (0). So each second sentence is the second of one
-pair, and from either sentence alone nothing can be told. Each sentence is used once.
+**follows**: two sentences, of which the second is the next one of the document (1), or the second of another pair, of
+the next few pairs of other documents the nearest in length (0): from either sentence alone nothing can be told. Each
+sentence is used once.
 
 Of python-docs naive Bayes on words has MCC 2 of acceptability, on pairs of words, too, 19; of follows about 50 % right.
 """
@@ -29,12 +28,9 @@ from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.text.settings import Corpus, SplitName, split_in, train_texts
 
 SENTENCES_VERSION = 2
-"""Raise it when the same text may give other sentences, or other examples of them, than before
-(tests/contract/test_cache_versions.py asks for it)."""
+"""Version, as tests/contract/test_cache_versions.py says."""
 
-WORDS = range(6, 33)
-"""How many words a sentence may have."""
-
+WORDS = range(6, 33)  # of a sentence
 MOST = 200_000
 """Sentences of a split that are used, the first ones of the corpus: of Wikipedia a part."""
 
@@ -51,13 +47,11 @@ SWAPPED, DROPPED = 0.44, 0.40
 """The shares of what is made wrong; of the rest the verb does not agree. Where a sentence has no place for it, the next
 of the three is tried."""
 
-NEAREST = 6
-"""The second sentences among which the nearest in length is taken."""
+NEAREST = 6  # second sentences among which the nearest in length is taken
 
 _WORDS = "the a an of to in on for by with from as at is are was were be not and or that which if"
 _MOVED = frozenset(_WORDS.split())
-_DISPENSABLE = "the on as at not and or that which if"
-"""Without these a sentence may still be right, or nearly."""
+_DISPENSABLE = "the on as at not and or that which if"  # a sentence may still be right, or nearly, without these
 _LEFT_OUT = _MOVED - {*_DISPENSABLE.split()} | {"has", "been", "than"}
 _AGREES = {"is": "are", "was": "were", "has": "have", "does": "do"}
 _AGREES |= {plural: singular for singular, plural in _AGREES.items()}
@@ -67,10 +61,8 @@ _PLAIN = re.compile(r"[a-z]+")
 class TextExamples(GlueSource):
     """The source of both tasks."""
 
-    tasks: ClassVar[Mapping[str, Asked]] = {
-        "acceptability": Asked(2, ("mcc",)),
-        "follows": Asked(2, ("accuracy", "f1")),
-    }
+    _of_pairs = Asked(2, ("accuracy", "f1"))
+    tasks: ClassVar[Mapping[str, Asked]] = {"acceptability": Asked(2, ("mcc",)), "follows": _of_pairs}
     names = tuple(tasks)
     order = 0
     is_of_text = True
@@ -93,8 +85,7 @@ def acceptability(found: Sequence[Passage], split: GlueSplitName) -> list[Exampl
     sentences = [sentence for passage in found for sentence in passage.sentences]
     made = []
     for sentence, draws in zip(sentences, drawn(f"acceptability {SENTENCES_VERSION} {split}", 4), strict=False):
-        wrong = made_wrong(sentence, draws)
-        if wrong is not None:
+        if (wrong := made_wrong(sentence, draws)) is not None:
             made.append(Example(sentence, None, 1) if draws.share() < 0.5 else Example(wrong, None, 0))
     return made
 
@@ -107,12 +98,9 @@ def made_wrong(sentence: str, draws: Draws) -> str | None:
         places = [place for place in range(1, len(words) - 1) if _fits(words, place, kind)]
         if places:
             place = places[int(where * len(places))]
-            middle = (
-                [words[place + 1], words[place]],
-                [words[place + 1]],
-                [_AGREES.get(words[place], ""), words[place + 1]],
-            )
-            return " ".join([*words[:place], *middle[kind], *words[place + 2 :]])
+            one, other = words[place : place + 2]
+            middle = ([other, one], [other], [_AGREES.get(one, ""), other])[kind]
+            return " ".join([*words[:place], *middle, *words[place + 2 :]])
     return None
 
 
@@ -140,14 +128,9 @@ def follows(found: Sequence[Passage], split: GlueSplitName) -> list[Example]:
     ]
     numbers = drawn(f"follows {SENTENCES_VERSION} {split}", 1)
     is_next = [draws.share() < 0.5 for _, draws in zip(pairs, numbers, strict=False)]
-    exchanged = [pair for pair, stays in zip(pairs, is_next, strict=True) if not stays]
-    partners = iter(_partners(exchanged))
-    made = []
-    for pair, stays in zip(pairs, is_next, strict=True):
-        second = pair.second if stays else next(partners)
-        if second is not None:
-            made.append(Example(pair.first, second, int(stays)))
-    return made
+    partners = iter(_partners([pair for pair, stays in zip(pairs, is_next, strict=True) if not stays]))
+    made = ((pair, stays, pair.second if stays else next(partners)) for pair, stays in zip(pairs, is_next, strict=True))
+    return [Example(pair.first, second, int(stays)) for pair, stays, second in made if second is not None]
 
 
 def _partners(pairs: Sequence[_Pair]) -> list[str | None]:
@@ -160,9 +143,6 @@ def _partners(pairs: Sequence[_Pair]) -> list[str | None]:
         place = min(others, key=lambda place: abs(len(free[place].second.split()) - length), default=None)
         found.append(None if place is None else free.pop(place).second)
     return found
-
-
-# ---- sentences
 
 
 class Passage(NamedTuple):
@@ -213,21 +193,17 @@ def _told(sentences: Iterable[str], texts: Iterable[str], progress: ProgressCall
     """Sentences whose words are in a row in one of the texts, whatever is between and around them."""
     by_start: dict[tuple[str, ...], list[tuple[list[str], str]]] = defaultdict(list)
     for sentence in sentences:
-        words = _bare(sentence)
+        words = _BARE.findall(sentence.lower())
         by_start[tuple(words[: WORDS.start])].append((words, sentence))
     firsts = {start[0] for start in by_start}
     told = set()
     for number, text in enumerate(texts):
         if number % _AT_ONCE == 0:
             progress("comparing sentences with training documents", number, None)
-        read = _bare(text)
+        read = _BARE.findall(text.lower())
         for place, word in enumerate(read):
             if word in firsts:
                 for words, sentence in by_start.get(tuple(read[place : place + WORDS.start]), ()):
                     if read[place : place + len(words)] == words:
                         told.add(sentence)
     return told
-
-
-def _bare(text: str) -> list[str]:
-    return _BARE.findall(text.lower())

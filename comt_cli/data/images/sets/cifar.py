@@ -1,16 +1,14 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), as torchvision reads them: 50,000 and 10,000 images of 32 pixels.
-
-Files are checked against torchvision's MD5 sums whenever they are opened. Where there are none the archive is unpacked
-that lies in the folder, or downloaded into it.
-"""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), as torchvision reads them: 50,000 and 10,000 images of 32 pixels. It
+checks the files against MD5 sums, unpacks the archive that lies in the folder, or downloads it."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import pickle
-import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from tarfile import TarError
 from typing import Any, ClassVar
 
 import numpy as np
@@ -60,40 +58,25 @@ class Cifar(FolderSet):
 
 def _read(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> list[Any]:
     """Both splits as torchvision opens them, unpacked or downloaded first where the folder has no such data."""
-    if not (folder / kind.base_folder).exists():
+    base = folder / kind.base_folder
+    # In the cache, not in a folder of the user's that has no such data, and was named by mistake.
+    lock = cache_folder() / "images" / "locks" / (sha256(f"{name} {folder.resolve()}")[:16] + ".lock")
+    with contextlib.nullcontext() if base.exists() else file_lock(lock, progress):
+        is_there = base.exists()
         make_folder(folder)
-        # In the cache, not in a folder of the user's that has no such data, and was named by mistake.
-        key = sha256(f"{name} {folder.resolve()}")[:16]
-        with file_lock(cache_folder() / "images" / "locks" / f"{key}.lock", progress):
-            if not (folder / kind.base_folder).exists():
-                _fetch(kind, name, folder, progress)
-    try:
-        return [kind(folder, train=train) for train in (True, False)]
-    except (RuntimeError, OSError, pickle.UnpicklingError, EOFError, KeyError, ValueError) as error:
-        delete = f"Delete the folder {folder / kind.base_folder} and run the same command again, or copy it anew."
-        raise UserError(
-            f"{name} is damaged or incomplete in {folder / kind.base_folder}: {first_line(error)}",
-            if_damaged(delete, error),
-        ) from error
-
-
-def _fetch(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> None:
-    """Unpack the archive that lies in `folder`; one that is not there, or is damaged, is downloaded first. The
-    files that torchvision reads are written, and no links or other files that an archive may hold."""
-    progress(f"unpacking {name} in {folder}, downloaded first where it is not there", 0, None)
-    files = (kind.meta["filename"], *(file for file, _ in (*kind.train_list, *kind.test_list)))
-    names = {f"{kind.base_folder}/{file}" for file in files}
-    try:
-        torchvision_datasets().utils.download_url(kind.url, folder, kind.filename, kind.tgz_md5)  # if it is not whole
-        with tarfile.open(folder / kind.filename, "r:gz") as tar:
-            tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)  # before Python 3.11.4
-            tar.extractall(folder, [member for member in tar if member.isfile() and member.name in names])
-    except (RuntimeError, OSError, EOFError, tarfile.TarError) as error:  # urllib's errors are OSErrors
-        raise UserError(
-            f"{name} is not in {folder}, or is damaged, and cannot be downloaded: {first_line(error)}",
-            f"Where there is a network, {_bring(kind, folder)}; or say which folder has it: --set "
-            "data.folder=/some/folder (of comt plot-images: --folder)",
-        ) from error
+        try:
+            if not is_there:
+                progress(f"unpacking {name} in {folder}, downloaded first where it is not there", 0, None)
+            return [kind(folder, train=train, download=not is_there) for train in (True, False)]
+        except (RuntimeError, OSError, EOFError, KeyError, ValueError, pickle.UnpicklingError, TarError) as error:
+            if is_there:
+                hint = if_damaged(f"Delete the folder {base} and run the same command again, or copy it anew.", error)
+                raise UserError(f"{name} is damaged or incomplete in {base}: {first_line(error)}", hint) from error
+            raise UserError(
+                f"{name} is not in {folder}, or is damaged, and cannot be downloaded: {first_line(error)}",
+                f"Where there is a network, {_bring(kind, folder)}; or say which folder has it: --set "
+                "data.folder=/some/folder (of comt plot-images: --folder)",
+            ) from error
 
 
 def _bring(kind: Any, folder: Path) -> str:

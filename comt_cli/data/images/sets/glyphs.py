@@ -1,12 +1,10 @@
 """`glyphs10` and `glyphs100`: 50,000 images for training and 10,000 for validation, rendered once into the cache:
 characters in the faces that matplotlib ships, turned, sheared, faint, crowded, crossed out, noisy.
 
-Both splits have the same faces. A label must be decidable: no two classes look alike in any face, and what differs only
-in size, case or a quarter turn is left out, since size and angle are drawn at random.
-
-An image is a pure function of (version, set, side, number, size). All arithmetic is integer hashing and IEEE additions,
-multiplications, divisions and square roots, element by element, so every machine draws the same bytes from the same
-fonts and the same FreeType.
+Both splits have the same faces. No two classes look alike in any face, and what differs only in size, case or a quarter
+turn is left out. An image is a pure function of (version, set, side, number, size). All arithmetic is integer hashing
+and IEEE additions, multiplications, divisions and square roots, element by element, so every machine draws the same
+bytes from the same fonts and the same FreeType.
 
 Shapes: K classes, F faces, M pixels of a mask's side, B images at once, S pixels of an image's side, G = 2 S points of
 the grid that a character is sampled on.
@@ -24,6 +22,7 @@ from numpy.typing import NDArray
 
 from comt_cli.data.images.settings import ImageDataSettings, ImageSet, ImageSplitName
 from comt_cli.data.order import mix, sample_indices, uniform_draws
+from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.files import sha256
 
 GlyphSet = Literal["glyphs10", "glyphs100"]
@@ -42,23 +41,18 @@ CHARACTERS: dict[GlyphSet, str] = {
 }
 
 _SIXTEEN = (
-    *("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique"),
-    *("DejaVuSansMono", "DejaVuSansMono-Bold", "DejaVuSansMono-Oblique", "DejaVuSansMono-BoldOblique"),
-    *("DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic", "DejaVuSerif-BoldItalic"),
-    *("STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "STIXGeneralBolIta"),
+    *(f"DejaVuSans{family}{style}" for family in ("", "Mono") for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
+    *(f"DejaVuSerif{style}" for style in ("", "-Bold", "-Italic", "-BoldItalic")),
+    *(f"STIXGeneral{style}" for style in ("", "Bol", "Italic", "BolIta")),
 )
-FACES: dict[GlyphSet, tuple[str, ...]] = {
-    # Computer Modern has Latin letters and digits only.
-    "glyphs10": (*_SIXTEEN, "cmr10", "cmb10", "cmss10", "cmti10", "cmtt10"),
-    "glyphs100": _SIXTEEN,
-}
+_LATIN = ("cmr10", "cmb10", "cmss10", "cmti10", "cmtt10")  # Computer Modern has no other letters
+FACES: dict[GlyphSet, tuple[str, ...]] = {"glyphs10": (*_SIXTEEN, *_LATIN), "glyphs100": _SIXTEEN}
 
-_EM = 0.86
-"""Height of a face's em square as a share of the mask's side. What would be wider than the mask is drawn smaller."""
+_EM = 0.86  # height of a face's em square as a share of the mask's side
 
 
 def font_files(faces: Sequence[str]) -> list[Path]:
-    """The files of faces that matplotlib ships, in their order."""
+    """The files of faces that matplotlib ships."""
     import matplotlib as mpl
 
     folder = Path(mpl.get_data_path()) / "fonts" / "ttf"
@@ -78,8 +72,7 @@ def rasteriser() -> dict[str, str]:
 
 
 def face_masks(characters: Sequence[str], faces: Sequence[str], side: int) -> NDArray[np.float32]:
-    """Every character in every face, in the middle: float32 [K, F, M, M], 0 outside and 1 inside, M = `side`. The
-    outermost pixels are 0."""
+    """Every character in every face, in the middle: float32 [K, F, M, M] from 0 to 1, M = `side`; 0 at the border."""
     from PIL import Image, ImageDraw, ImageFont
 
     masks = np.zeros((len(characters), len(faces), side, side), dtype=np.float32)
@@ -101,17 +94,12 @@ def face_masks(characters: Sequence[str], faces: Sequence[str], side: int) -> ND
 # ---- images
 
 VERSION: dict[GlyphSet, int] = {"glyphs10": 2, "glyphs100": 3}
-"""Raise a set's when its image of the same number may look different
-(tests/contract/test_cache_versions.py asks for it)."""
+"""Version, as tests/contract/test_cache_versions.py says."""
 
 Floats = NDArray[np.float32]
 
-_LARGEST_MASK = 256
-_DRAWS = 128
-_NEIGHBOURS = 3
-_STROKES = 3
-_WEAR: dict[GlyphSet, tuple[float, float]] = {"glyphs10": (0.2, 1.05), "glyphs100": (0, 1)}
-"""Of the best image and the worst. Of a hundred classes most images are nearer to the best."""
+_LARGEST_MASK, _DRAWS, _NEIGHBOURS, _STROKES = 256, 128, 3, 3
+_WEAR: dict[GlyphSet, tuple[float, float]] = {"glyphs10": (0.2, 1.05), "glyphs100": (0, 1)}  # of the best and the worst
 
 
 class Chance:
@@ -147,8 +135,9 @@ class GlyphRenderer:
         self._mask_side = min(2 * size, _LARGEST_MASK)
         self._masks = face_masks(CHARACTERS[name], FACES[name], self._mask_side).reshape(-1)
         # Places of the sampling grid and of the pixels, in units of the image's side, 0 in the middle.
-        self._grid_G = _centres(2 * size)
-        self._pixel_S = _centres(size)
+        self._grid_G, self._pixel_S = (
+            ((np.arange(count) + 0.5) / count - 0.5).astype(np.float32) for count in (2 * size, size)
+        )
 
     def labels(self, start: int, count: int) -> NDArray[np.int64]:
         """The classes of images [start, start + count), int64: every run of K from a multiple of K has each once."""
@@ -158,8 +147,7 @@ class GlyphRenderer:
         """Images [start, start + count), uint8 [count, S, S, 3]."""
         chance = Chance(uniform_draws(self._seed, start, count, _DRAWS))
         labels_B = self.labels(start, count)
-        # How far the print has gone wrong, in one number an image: the easiest images are learned within a few hundred
-        # steps, the hardest never.
+        # How far the print has gone wrong: the easiest images are learned within hundreds of steps, the hardest never.
         best, worst = _WEAR[self.name]
         share_B = chance.between(0, 1)
         wear_B = best + (worst - best) * (share_B if self.name == "glyphs10" else share_B * share_B)
@@ -182,8 +170,8 @@ class GlyphRenderer:
         return np.ascontiguousarray(bytes_B3SS.transpose(0, 2, 3, 1))
 
     def _glyph(self, chance: Chance, wear_B: Floats, labels_B: NDArray[np.int64], x_B: Floats, y_B: Floats) -> Floats:
-        """Share of each pixel that a character covers, [B, S, S]: its centre at (x, y), in a random face, turned,
-        sheared and scaled."""
+        """Share of each pixel that a character covers, [B, S, S], at (x, y), in a random face, turned, sheared and
+        scaled."""
         side = self._mask_side
         # A rotation by theta, from t = tan(theta / 2): without sines, which no standard makes equal everywhere.
         t_B = wear_B * chance.between(-0.3, 0.3)
@@ -212,8 +200,7 @@ class GlyphRenderer:
         v_BGG -= top_BGG
         corner_BGG = top_BGG * np.int32(side) + left_BGG + (which_B * side * side).astype(np.int32)[:, None, None]
         upper_BGG, lower_BGG = (self._between(corner_BGG + np.int32(row * side), u_BGG) for row in (0, 1))
-        between_BGG: Floats = upper_BGG + (lower_BGG - upper_BGG) * v_BGG
-        return between_BGG
+        return np.asarray(upper_BGG + (lower_BGG - upper_BGG) * v_BGG)
 
     def _between(self, corner_BGG: NDArray[np.int32], share_BGG: Floats) -> Floats:
         left_BGG, right_BGG = self._masks.take(corner_BGG), self._masks.take(corner_BGG + np.int32(1))
@@ -238,8 +225,7 @@ class GlyphRenderer:
         across_BSS += chance.between(-0.3, 0.3)[:, None, None]
         half_width_B = wear_B * chance.between(-0.01, 0.06)
         distance_BSS = np.abs(across_BSS) - half_width_B[:, None, None]
-        covered_BSS: Floats = np.clip(-distance_BSS * np.float32(self.size), 0, 1)
-        return covered_BSS
+        return np.asarray(np.clip(-distance_BSS * np.float32(self.size), 0, 1))
 
     def _background(self, chance: Chance, paper_B3: Floats) -> Floats:
         """Paper of a colour that changes smoothly from corner to corner, [B, 3, S, S]."""
@@ -261,13 +247,9 @@ class GlyphRenderer:
             image_B3SS[:, colour] += (total_BSS - np.float32(190.5)) * (strength_B / 64)[:, None, None]
 
 
-def _centres(count: int) -> Floats:
-    return ((np.arange(count) + 0.5) / count - 0.5).astype(np.float32)
-
-
 def _ink_and_paper(chance: Chance, wear_B: Floats) -> tuple[Floats, Floats]:
-    """Two colours, [B, 3] each, of a random contrast in the channel where they differ most. In one image of five the
-    ink is the lighter of the two."""
+    """Two colours, [B, 3] each, of a random contrast where they differ most; the ink is the lighter one in one of
+    five."""
     direction_B3 = chance.colours(-0.3, 1)
     direction_B3 *= np.where(chance.between(0, 1) < 0.8, np.float32(-1), np.float32(1))[:, None]
     largest_B = np.maximum(np.abs(direction_B3).max(axis=1), np.float32(1e-3))
@@ -319,7 +301,7 @@ class Glyphs(ImageSet):
         if data.folder is not None:
             yield f"folder: {data.images} is drawn into the cache, and read from nowhere else; leave it out"
 
-    def identity(self) -> list[Any]:
+    def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
         faces = FACES[self._name]
         return [self._name, VERSION[self._name], CHARACTERS[self._name], faces, font_hash(faces), rasteriser()]
 

@@ -1,7 +1,5 @@
-"""ImageNet from a folder, read image by image as training goes: `train/` and `val/` with a folder a class.
-
-It is never downloaded: its licence asks everyone to do that for themselves.
-"""
+"""ImageNet from a folder, `train/` and `val/` with a folder a class, read image by image as training goes. It is never
+downloaded: its licence asks everyone to do that for themselves."""
 
 from __future__ import annotations
 
@@ -21,24 +19,20 @@ from comt_cli.data.images.dataset import ImageBatch, ImageDataset, ImageSplit
 from comt_cli.data.images.pictures import open_picture, torchvision_datasets
 from comt_cli.data.images.settings import FolderSet, ImageDataSettings, ImageSplitName
 from comt_cli.data.order import sample_indices, uniform_draws
-from comt_cli.data.storage import ProgressCallback, first_line
+from comt_cli.data.storage import ProgressCallback, first_line, no_progress
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json, sha256
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of the training split, as everybody uses them: reading all of it to compute them would take an hour."""
 
-
-_ATTEMPTS = 10
-_PLACE, _SHAPES = slice(1, 3), slice(3, 3 + 2 * _ATTEMPTS)
-DRAWS = 3 + 2 * _ATTEMPTS
-"""0: the mirror, as for all images; 1 and 2: the place of the crop; then area and aspect of each attempt at one."""
-_MOST_THREADS = 16
+DRAWS = 3 + 2 * 10
+"""0: the mirror, as for all images; 1 and 2: the place of the crop; then area and aspect of ten attempts at one."""
 
 
 class ImageNet(FolderSet):
-    """The set. A file's place in its split is shuffled once and for all: the first so many hold all classes. The files'
-    sizes stand for their content: reading 140 GB before a run starts would take too long."""
+    """The set. Files are shuffled once and for all: the first so many hold all classes. Their sizes stand for their
+    content."""
 
     classes: ClassVar[Mapping[str, int]] = {"imagenet": 1000}
     names = tuple(classes)
@@ -49,7 +43,7 @@ class ImageNet(FolderSet):
         if data.augmentation in ("crop", "crop-flip"):
             yield "augmentation: images of different sizes need resized-crop-flip, or none"
 
-    def identity(self) -> list[Any]:
+    def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
         return [self.data.images, self.data.augmentation]
 
     def read(self, name: str, progress: ProgressCallback) -> ImageDataset:
@@ -60,10 +54,8 @@ class ImageNet(FolderSet):
             differs = sorted({*train.classes} ^ {*validation.classes})[0]
             raise _unfit(folder, f"the folders in train/ and val/ are not the same classes ({differs} is in one only)")
         splits = (self._split("train", train), self._split("validation", validation))
-        content = [
-            [[Path(file).relative_to(folder).as_posix(), Path(file).stat().st_size] for file in split.files]
-            for split in splits
-        ]
+        files = [[Path(file) for file in split.files] for split in splits]
+        content = [[[path.relative_to(folder).as_posix(), path.stat().st_size] for path in paths] for paths in files]
         content_hash = sha256(canonical_json(content))[:16]
         return ImageDataset(name, content_hash, tuple(train.classes), MEAN, STD, data.size, *splits)
 
@@ -87,23 +79,22 @@ def _list(folder: Path, data: ImageDataSettings) -> Any:
 
 
 def _unfit(folder: Path, reason: str) -> UserError:
-    return UserError(
-        f"imagenet is not in {folder}: {reason}",
+    hint = (
         "It must have train/ and val/, each with one folder of JPEG files a class (train/n01440764/*.JPEG), and is not "
         "downloaded: get it from image-net.org, and say where it lies with --set data.folder=/some/folder "
-        "(of comt plot-images: --folder)",
+        "(of comt plot-images: --folder)"
     )
+    return UserError(f"imagenet is not in {folder}: {reason}", hint)
 
 
 class FolderSplit(ImageSplit):
-    """Image files that are read and cut to `size` when a batch is asked for, several at once. In training with `crops`
-    a random part is scaled to size (`random_box`); else, and at evaluation, the middle."""
+    """Image files, read and cut to `size` when a batch is asked for. In training with `crops` a random part is scaled
+    to size (`random_box`); else, and at evaluation, the middle."""
 
     def __init__(self, files: list[str], labels: NDArray[np.int64], size: int, *, crops: bool) -> None:
         super().__init__(labels, None)
         self.files, self.size, self.crops = files, size, crops
-        threads = min(os.cpu_count() or 1, _MOST_THREADS)
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="comt-read-images")
+        self._pool = ThreadPoolExecutor(min(os.cpu_count() or 1, 16), thread_name_prefix="comt-read-images")
 
     def batch(self, indices: NDArray[np.int64]) -> ImageBatch:
         batch = super().batch(indices)
@@ -123,21 +114,18 @@ class FolderSplit(ImageSplit):
         anew = "Copy the file anew from the data set, then run the same command again: it continues from there."
         with open_picture(Path(self.files[index]), anew) as file:
             image = file.convert("RGB")  # reads the pixels; threads run meanwhile
-        cut = middle(image, self.size) if draws is None else random_part(image, self.size, draws)
-        return np.asarray(cut)
-
-
-def random_part(image: Image, size: int, draws: NDArray[np.float64]) -> Image:
-    """A random part scaled to `size` x `size`, as torchvision's RandomResizedCrop does (bilinear, antialiased)."""
-    return image.crop(random_box(image.width, image.height, draws)).resize((size, size), Resampling.BILINEAR)
+        if draws is None:
+            return np.asarray(middle(image, self.size))
+        box = random_box(image.width, image.height, draws)
+        return np.asarray(image.crop(box).resize((self.size, self.size), Resampling.BILINEAR))
 
 
 def random_box(width: int, height: int, draws: NDArray[np.float64]) -> tuple[int, int, int, int]:
-    """The (left, top, right, bottom) of a random part: 8 to 100 % of the area, aspect 3/4 to 4/3 (Szegedy et al. 2015).
-    Of ten attempts the first that fits is taken; if none does, the middle with the nearest aspect that is allowed.
-    `draws`: float64 [DRAWS] in [0, 1), of which 1 to 22 are used."""
-    top_draw, left_draw = draws[_PLACE].tolist()
-    for area_draw, aspect_draw in draws[_SHAPES].reshape(-1, 2).tolist():
+    """The (left, top, right, bottom) of a random part: 8 to 100 % of the area, aspect 3/4 to 4/3 (Szegedy et al. 2015),
+    as torchvision's RandomResizedCrop. Of ten attempts the first that fits is taken; if none does, the middle with the
+    nearest aspect that is allowed. `draws`: float64 [DRAWS] in [0, 1), of which 1 to 22 are used."""
+    top_draw, left_draw = draws[1:3].tolist()
+    for area_draw, aspect_draw in draws[3:DRAWS].reshape(-1, 2).tolist():
         area = width * height * (0.08 + 0.92 * area_draw)
         aspect = math.exp(math.log(3 / 4) + (math.log(4 / 3) - math.log(3 / 4)) * aspect_draw)
         w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))

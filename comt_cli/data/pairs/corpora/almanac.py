@@ -18,24 +18,23 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import islice
+from itertools import islice, permutations
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
-from comt_cli.data.draws import Draws, drawn
+from comt_cli.data.draws import Draws, drawn, unseen
 from comt_cli.data.pairs import almanac_values
 from comt_cli.data.pairs.almanac_values import LANGUAGES, AlmanacLanguage, Limits, cldr_version, draw, show
 from comt_cli.data.pairs.settings import PairCorpus, PairData, PairTexts, TextPair
 from comt_cli.data.storage import ProgressCallback, no_progress
-from comt_cli.errors import UserError
 from comt_cli.files import sha256
 
 AlmanacSplit = Literal["train", "validation", "test", "unseen"]
 
 ALMANAC_VERSION = 1
-"""Raise it when the same settings may give other sentences (tests/contract/test_cache_versions.py asks for it)."""
+"""Version, as tests/contract/test_cache_versions.py says."""
 
 SEEN_YEARS, UNSEEN_YEARS = (1990, 2030), (2031, 2040)
 JOINERS: tuple[Mapping[AlmanacLanguage, str], ...] = (
@@ -73,10 +72,8 @@ class Carrier:
         return tuple(part for part in self.texts["en"] if isinstance(part, Slot))
 
 
-@dataclass(frozen=True)
-class Carriers:
-    """All of them: `clauses` may be joined in pairs, `labels` stand alone. `source` is the text that they are read
-    from, without its comments."""
+class Carriers(NamedTuple):
+    """All of them: `clauses` may be joined in pairs, `labels` stand alone; `source` is the text of the file."""
 
     clauses: tuple[Carrier, ...]
     labels: tuple[Carrier, ...]
@@ -99,14 +96,13 @@ def _read(lines: list[str]) -> tuple[Carrier, ...]:
         if len({tuple(sorted(parts[1::2])) for parts in several}) != 1:
             raise ValueError(f"the languages have different slots: {lines[start]}")
         texts = [
-            tuple(Slot(part) if place % 2 else part for place, part in enumerate(parts) if part) for parts in several
+            tuple(Slot(part) if place % 2 else part for place, part in enumerate(each) if part) for each in several
         ]
         found.append(Carrier(dict(zip(LANGUAGES, texts, strict=True))))
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class AlmanacPair:
+class AlmanacPair(NamedTuple):
     """A sentence in two languages, and its values as the second one has them, in their order there."""
 
     source: str
@@ -119,21 +115,15 @@ class Almanac(PairCorpus):
 
     names = ("almanac",)
     order = 0
-    keys: ClassVar[Mapping[str, Any]] = {
-        "difficulty": "full",
-        "pairs": 20_000,
-        "validation_pairs": 500,
-        "test_pairs": 1000,
-    }
+    sizes: ClassVar[Mapping[str, int]] = {"pairs": 20_000, "validation_pairs": 500, "test_pairs": 1000}
+    keys: ClassVar[Mapping[str, Any]] = {"difficulty": "full", **sizes}
 
     def __init__(self, data: PairData) -> None:
         super().__init__(data)
         self._source, self._target = cast(AlmanacLanguage, data.source), cast(AlmanacLanguage, data.target)
         self._easy = data.difficulty == "easy"
-        self._counts: dict[AlmanacSplit, int] = {
-            **{"train": data.pairs or 0, "validation": data.validation_pairs or 0},
-            **{"test": data.test_pairs or 0, "unseen": data.test_pairs or 0},
-        }
+        train, validation, test = data.pairs or 0, data.validation_pairs or 0, data.test_pairs or 0
+        self._counts = {"train": train, "validation": validation, "test": test, "unseen": test}
         self.total = data.pairs
 
     @classmethod
@@ -153,39 +143,26 @@ class Almanac(PairCorpus):
         for draws in islice(drawn(f"almanac {ALMANAC_VERSION} {split}", _NUMBERS, start), count):
             yield self._pair(split, draws, limits)
 
-    def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
-        for number in range(start[1], len(self._train)):
-            yield TextPair(*self._train[number], (0, number))
+    def train(self) -> Iterator[TextPair]:
+        return (TextPair(*pair, (0, number)) for number, pair in enumerate(self._train))
 
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
-        """Validation, test and unseen pairs: the first ones whose texts are not on the same side of an earlier split.
-        Raises `UserError` where there are not as many different ones as were asked for."""
-        sources, targets = ({pair[side] for pair in self._train} for side in (0, 1))
+        """Validation, test and unseen pairs, of which no text is on the same side of an earlier split. Raises
+        `UserError` where there are not as many different ones as were asked for."""
+        seen = {text for pair in self._train for text in enumerate(pair)}
         found: dict[str, PairTexts] = {}
         splits: tuple[AlmanacSplit, ...] = ("validation", "test", "unseen")
         for split in splits:
-            kept: list[AlmanacPair] = []
-            for pair in self.pairs(split, 0, _ATTEMPTS * self._counts[split]):
-                if len(kept) == self._counts[split]:
-                    break
-                if pair.source not in sources and pair.target not in targets:
-                    kept.append(pair)
-                    sources.add(pair.source)
-                    targets.add(pair.target)
-            if len(kept) < self._counts[split]:
-                raise UserError(
-                    f"corpus: almanac has {len(kept):,} {split} pairs that are in no earlier split, not "
-                    f"{self._counts[split]:,}",
-                    "Use fewer, or difficulty: full, which has more different sentences.",
-                )
-            found[split] = PairTexts(
-                [pair.source for pair in kept], [pair.target for pair in kept], [pair.slots for pair in kept]
-            )
+            count, key = self._counts[split], f"{split.replace('unseen', 'test')}_pairs"
+            made = self.pairs(split, 0, _ATTEMPTS * count)
+            kept = unseen(made, count, lambda pair: enumerate(pair[:2]), seen, key)
+            texts = PairTexts.of([pair[:2] for pair in kept])
+            found[split] = replace(texts, slots=[pair.slots for pair in kept])
         return found
 
     @cached_property
     def _train(self) -> Sequence[tuple[str, str]]:
-        return [(pair.source, pair.target) for pair in self.pairs("train", 0, self._counts["train"])]
+        return [pair[:2] for pair in self.pairs("train", 0, self._counts["train"])]
 
     def _pair(self, split: AlmanacSplit, draws: Draws, limits: Limits) -> AlmanacPair:
         chosen = self._form(split, draws)
@@ -198,7 +175,8 @@ class Almanac(PairCorpus):
         known = carriers()
         if split == "unseen":
             if self._easy:
-                return [draws.one_of([each for each in (*known.clauses, *known.labels) if _has_year(each)])]
+                every = (*known.clauses, *known.labels)
+                return [draws.one_of([each for each in every if _WITH_YEAR & {slot.type for slot in each.slots}])]
             return [known.clauses[place] for place in draws.one_of(_apart())]
         share = draws.share()
         if share >= _ALONE + _JOINED:
@@ -216,35 +194,23 @@ def _written(
     language: AlmanacLanguage,
 ) -> tuple[str, tuple[str, ...]]:
     """The sentence in a language, and its values in the order in which they occur there."""
-    clauses, slots = [], []
+    clauses, slots = [], list[str]()
     for carrier, held in zip(chosen, values, strict=True):
-        parts = []
+        clauses.append("")
         for part in carrier.texts[language]:
             if isinstance(part, Slot):
                 slots.append(show(part.type, held[part.key], language))
-                parts.append(slots[-1])
-            else:
-                parts.append(part)
-        clauses.append("".join(parts))
+            clauses[-1] += slots[-1] if isinstance(part, Slot) else part
     text = joiner.get(language, "").join(clauses)
     return text[0].upper() + text[1:] + ".", tuple(slots)
-
-
-def _has_year(carrier: Carrier) -> bool:
-    return any(slot.type in _WITH_YEAR for slot in carrier.slots)
 
 
 @cache
 def _apart() -> list[tuple[int, int]]:
     """The ordered pairs of clauses, by number, that training never joins."""
     texts = [str(clause.texts["en"]) for clause in carriers().clauses]
-    return [
-        (first, second)
-        for first in range(len(texts))
-        for second in range(len(texts))
-        if first != second
-        and hashlib.sha256(f"{texts[first]}\n{texts[second]}".encode()).digest()[0] % _KEPT_APART == 0
-    ]
+    drawn_by = {pair: f"{texts[pair[0]]}\n{texts[pair[1]]}".encode() for pair in permutations(range(len(texts)), 2)}
+    return [pair for pair, text in drawn_by.items() if hashlib.sha256(text).digest()[0] % _KEPT_APART == 0]
 
 
 @cache

@@ -2,8 +2,7 @@
 
 Catalogues are `LANGUAGE/LC_MESSAGES/*.po` below the package, or `*.mo` where there is no `.po` of that name. Of a
 message with plural forms the plural is taken, with its last form; fuzzy, untranslated and repeated messages are left
-out. Placeholders and tags such as `%(count)s` and `<b>` stay in the texts, since a translation must copy them; line
-breaks become spaces. There is little of it: 671 pairs for Vietnamese in Django 5.2, 869 for French in Sphinx 9.0.
+out. Placeholders and tags stay in the texts, line breaks become spaces. Django 5.2 has 671 pairs for Vietnamese.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from comt_cli.data.pairs.almanac_values import babel
-from comt_cli.data.pairs.settings import SHARES, PairCorpus, PairData, PairTexts, TextPair, split_of_source, trained_on
+from comt_cli.data.pairs.settings import SHARES, PairCorpus, PairData, PairTexts, TextPair, split_of_source
 from comt_cli.data.storage import ProgressCallback, first_line, hash_files, no_progress
 from comt_cli.errors import UserError
 from comt_cli.files import open_file
@@ -30,13 +29,17 @@ class Catalogues(PairCorpus):
 
     def __init__(self, data: PairData) -> None:
         super().__init__(data)
-        self._packages = data.corpus.removeprefix("gettext:").split(",")
         self._locale = data.target.replace("-", "_")
 
     @classmethod
     def contradictions(cls, data: PairData) -> Iterator[str]:
         if data.source != "en":
             yield "source: catalogues of gettext are translations of English; use source: en"
+
+    @cached_property
+    def _files(self) -> dict[str, list[Path]]:
+        packages = self.data.corpus.removeprefix("gettext:").split(",")
+        return {package: self._catalogues(package) for package in packages}
 
     @property
     def total(self) -> int:  # type: ignore[override]
@@ -47,17 +50,13 @@ class Catalogues(PairCorpus):
         return ["gettext", hashes, self.data.validation_fraction, self.data.test_fraction]
 
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
-        return {
-            split: PairTexts.of([pair for pair in self._pairs if split_of_source(pair[0], self.data) == split])
-            for split in ("validation", "test")
-        }
+        found: dict[str, list[tuple[str, str]]] = {"train": [], "validation": [], "test": []}
+        for pair in self._pairs:
+            found[split_of_source(pair[0], self.data)].append(pair)
+        return {split: PairTexts.of(found[split]) for split in ("validation", "test")}
 
-    def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
-        return trained_on(self._pairs, self.data, start)
-
-    @cached_property
-    def _files(self) -> dict[str, list[Path]]:
-        return {package: self._catalogues(package) for package in self._packages}
+    def train(self) -> Iterator[TextPair]:
+        return self.trained_on(self._pairs)
 
     def _catalogues(self, package: str) -> list[Path]:
         """The catalogues of a package in the target language, sorted. Raises `UserError` where there are none."""
@@ -66,20 +65,16 @@ class Catalogues(PairCorpus):
         except (ImportError, ValueError):  # such as __main__, which has no place
             found = None
         if found is None or not found.submodule_search_locations:
-            raise UserError(
-                f"corpus: there is no installed package {package} to read catalogues of",
-                "Install it first, and name it as it is imported, for instance gettext:django.",
-            )
+            hint = "Install it first, and name it as it is imported, for instance gettext:django."
+            raise UserError(f"corpus: there is no installed package {package} to read catalogues of", hint)
         folders = [place for each in found.submodule_search_locations for place in Path(each).rglob("LC_MESSAGES")]
         files = sorted(path for folder in folders if folder.parent.name == self._locale for path in folder.iterdir())
         chosen = [path for path in files if path.suffix == ".po"]
         chosen += [path for path in files if path.suffix == ".mo" and path.with_suffix(".po") not in chosen]
         if not chosen:
             others = sorted({folder.parent.name for folder in folders})
-            raise UserError(
-                f"corpus: {package} has no catalogue in {self._locale}",
-                f"It has {', '.join(others)}." if others else "It has none in any language.",
-            )
+            hint = f"It has {', '.join(others)}." if others else "It has none in any language."
+            raise UserError(f"corpus: {package} has no catalogue in {self._locale}", hint)
         return sorted(chosen)
 
     @cached_property

@@ -1,13 +1,12 @@
-"""Parallel text in files. `pairs:SRC,TGT`: pairs of text files, UTF-8, line i of one beside line i of the other; and
+"""Parallel text in files. `pairs:SRC,TGT`: two text files, UTF-8, line i of one beside line i of the other; and
 `iwslt15-en-vi`, `wmt14-en-de`, `wmt14-en-fr`, from the Hugging Face hub, or such files in a folder.
 
-`pairs:` divides its lines by the hash of the source text, so that equal sources are in one split; or validation and
-test are files of their own, which are taken as they are. A folder has the files by the names under which they are
-published, `train.en`, `tst2012.en` and so on.
+`pairs:` divides its lines by the hash of the source text, or has files of their own for validation and test. A folder
+has the files by the names under which they are published, `train.en`, `tst2012.en` and so on.
 
 On the hub a row holds a `translation`, both texts by language; a vocabulary is trained on rows of all files in turn,
-since each file of WMT14 is of another kind. The revisions are branches, so two preparations at different times may
-differ under one fingerprint; the hash of the content, in the manifest and every checkpoint, distinguishes them.
+since each file of WMT14 is of another kind. The revisions are branches, so two preparations may differ under one
+fingerprint; the hash of the content, in the manifest and every checkpoint, distinguishes them.
 """
 
 from __future__ import annotations
@@ -19,24 +18,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from comt_cli.data import hub
-from comt_cli.data.pairs.settings import (
-    SHARES,
-    PairCorpus,
-    PairData,
-    PairTexts,
-    TextPair,
-    is_blank,
-    split_of_source,
-    trained_on,
-)
-from comt_cli.data.storage import (
-    ProgressCallback,
-    changed,
-    forget_hashes,
-    hash_file,
-    hash_files,
-    no_progress,
-)
+from comt_cli.data.pairs.settings import SHARES, PairCorpus, PairData, PairTexts, TextPair, is_blank, split_of_source
+from comt_cli.data.storage import ProgressCallback, hash_files, no_progress
 from comt_cli.data.tokenizer import LONG_LINES_CUT, TRAINING_CHARACTERS
 from comt_cli.errors import UserError
 from comt_cli.files import conversion, open_file
@@ -59,16 +42,14 @@ class TextFiles(PairCorpus):
 
     @classmethod
     def of(cls, data: PairData) -> PairCorpus:
-        named: dict[FileSplit, str | None] = {
-            "train": data.corpus.removeprefix("pairs:"),
-            "validation": data.validation_files,
-            "test": data.test_files,
-        }
-        return cls(data, {split: _two(files) for split, files in named.items() if files is not None})
+        named: dict[FileSplit, str | None] = {"train": data.corpus.removeprefix("pairs:")}
+        named |= {"validation": data.validation_files, "test": data.test_files}
+        given = {split: files.split(",", 1) for split, files in named.items() if files is not None}
+        return cls(data, {split: (Path(a).expanduser(), Path(b).expanduser()) for split, (a, b) in given.items()})
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """The hash of every file's name and content, the shares, and of one's own text how it is read, which was once
-        another way; where the files lie does not count. Raises `UserError` where one cannot be read."""
+        """Hashes of the files, wherever they lie, the shares, and of the user's own text how it is read. Raises
+        `UserError`."""
         hashes = {
             split: [[path.name, digest] for path, digest in zip(two, self._hashes(two, progress), strict=True)]
             for split, two in self._files.items()
@@ -77,14 +58,10 @@ class TextFiles(PairCorpus):
         return ["pairs", hashes, self.data.validation_fraction, self.data.test_fraction, *own]
 
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
-        """The texts of validation and test without pairs with an empty side. Raises `UserError` where a file is not
-        UTF-8, has more lines than its other, or is not the one whose hash is known."""
+        """The texts of validation and test without pairs with an empty side. Raises `UserError` where files do not
+        fit."""
         found: dict[str, list[tuple[str, str]]] = {"validation": [], "test": []}
         for split, paths in self._files.items():
-            for path, digest in zip(paths, self._hashes(paths, progress), strict=True):
-                if hash_file(path) != digest:
-                    forget_hashes(paths)
-                    raise changed(path)
             progress(f"reading {paths[0].name} and {paths[1].name}", 0, None)
             for source, target in self._pairs(paths):
                 place = split if split != "train" else split_of_source(source, self.data)
@@ -92,8 +69,8 @@ class TextFiles(PairCorpus):
                     found[place].append((source, target))
         return {split: PairTexts.of(pairs) for split, pairs in found.items()}
 
-    def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
-        return trained_on(self._pairs(self._files["train"]), self.data, start)
+    def train(self) -> Iterator[TextPair]:
+        return self.trained_on(self._pairs(self._files["train"]))
 
     def vocabulary_texts(self) -> Iterator[str]:
         """Every training pair, or every n-th of a corpus that is larger than a vocabulary is trained on."""
@@ -111,17 +88,10 @@ class TextFiles(PairCorpus):
         for number, two in enumerate(zip_longest(*map(_lines, paths)), 1):
             if None in two:
                 longer, shorter = paths[::-1] if two[0] is None else paths
-                raise UserError(
-                    f"{self._key}: line {number:,} of {longer} has no counterpart in {shorter}",
-                    "Line i of one file of a pair is the translation of line i of the other.",
-                )
+                hint = "Line i of one file of a pair is the translation of line i of the other."
+                raise UserError(f"{self._key}: line {number:,} of {longer} has no counterpart in {shorter}", hint)
             source, target = ("" if is_own and is_blank(line) else line for line in two)
             yield source, target
-
-
-def _two(files: str) -> FilePair:
-    source, _, target = files.partition(",")
-    return Path(source).expanduser(), Path(target).expanduser()
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -131,10 +101,8 @@ def _lines(path: Path) -> Iterator[str]:
             try:
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
             except UnicodeDecodeError as error:
-                raise UserError(
-                    f"corpus: {path} is not UTF-8 text (line {number}: {error.reason})",
-                    f"Convert it, for instance: {conversion(path, line if number == 1 else b'')}",
-                ) from error
+                hint = f"Convert it, for instance: {conversion(path, line if number == 1 else b'')}"
+                raise UserError(f"corpus: {path} is not UTF-8 text (line {number}: {error.reason})", hint) from error
 
 
 # ---- published
@@ -151,13 +119,10 @@ class Published(NamedTuple):
     stems: tuple[str, str, str]
 
 
-_IWSLT = ("train", "tst2012", "tst2013")
+_IWSLT = ("IWSLT/mt_eng_vietnamese", "refs/convert/parquet", "iwslt2015-en-vi/{split}/*.parquet")
 _NEWS = ("train", "newstest2013", "newstest2014")
-_CONVERTED = "refs/convert/parquet"
 PUBLISHED = {
-    "iwslt15-en-vi": Published(
-        ("en", "vi"), "IWSLT/mt_eng_vietnamese", _CONVERTED, "iwslt2015-en-vi/{split}/*.parquet", _IWSLT
-    ),
+    "iwslt15-en-vi": Published(("en", "vi"), *_IWSLT, ("train", "tst2012", "tst2013")),
     "wmt14-en-de": Published(("en", "de"), "wmt/wmt14", "main", "de-en/{split}-*.parquet", _NEWS),
     "wmt14-en-fr": Published(("en", "fr"), "wmt/wmt14", "main", "fr-en/{split}-*.parquet", _NEWS),
 }
@@ -199,33 +164,33 @@ class PublishedPairs(PairCorpus):
             found[split] = PairTexts.of([pair[:2] for pair in self._read(split) if pair.source and pair.target])
         return found
 
-    def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
-        return self._read("train", start)
+    def train(self) -> Iterator[TextPair]:
+        return self._read("train")
 
     def vocabulary_texts(self) -> Iterator[str]:
         """A pair of every file in turn, until the reader has enough."""
-        with self._reachable():
-            for several in zip_longest(*(rows() for rows in self._files("train"))):
+        with self._files("train") as files:
+            for several in zip_longest(*(rows() for rows in files)):
                 for row in several:
                     if row is not None:
                         yield from self._texts(row)
 
-    def _read(self, split: str, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
-        with self._reachable():
-            for place, row in hub.from_place(self._files(split), start):
+    def _read(self, split: str) -> Iterator[TextPair]:
+        with self._files(split) as files:
+            for place, row in hub.from_place(files):
                 yield TextPair(*self._texts(row), place)
 
-    def _files(self, split: str) -> hub.RowFiles:
-        return hub.open_files(self._where.repository, self._where.revision, self._where.pattern.format(split=split))
-
-    def _texts(self, row: hub.Row) -> tuple[str, str]:
-        texts = row["translation"]
-        return texts[self.data.source].strip(), texts[self.data.target].strip()
-
-    def _reachable(self) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def _files(self, split: str) -> Iterator[hub.RowFiles]:
         names = (f"{stem}.{each}" for stem in self._where.stems for each in (self.data.source, self.data.target))
         instead = (
             f"Without network, put {', '.join(names)} (text, one sentence a line) into a "
             "folder and name it: --set data.folder=/some/folder; or use corpus: almanac."
         )
-        return hub.reachable(self.data.corpus, self._where.repository, instead)
+        with hub.reachable(self.data.corpus, self._where.repository, instead):
+            pattern = self._where.pattern.format(split=split)
+            yield hub.open_files(self._where.repository, self._where.revision, pattern)
+
+    def _texts(self, row: hub.Row) -> tuple[str, str]:
+        texts = row["translation"]
+        return texts[self.data.source].strip(), texts[self.data.target].strip()

@@ -1,13 +1,11 @@
-"""Text of the Hugging Face hub: `c4`, `openwebtext` and `wikitext-103`, the last from a folder, too.
+"""Text of the Hugging Face hub: `c4`, `openwebtext` and `wikitext-103`, the last from a folder, too, whose files are
+read in an order drawn from a fixed seed.
 
-Files are read in an order drawn from a fixed seed: a preparation that was stopped resumes in the middle of one.
+C4 and WikiText are read at a pinned commit. OpenWebText is not: preparations made at different times may differ under
+one fingerprint; the hash of the tokens, in every manifest and checkpoint, distinguishes them.
 
-C4 and WikiText are read at a pinned commit. OpenWebText is not: the hub may write its automatic conversion anew. Two
-preparations made at different times may therefore differ under one fingerprint; the hash of the tokens, in every
-manifest and checkpoint, distinguishes them.
-
-WikiText-103 (Merity et al. 2017) is divided by its authors and holds lines, of which one with a single = on either side
-begins an article. A document here is an article: its lines without the empty ones and the spaces around them.
+WikiText-103 (Merity et al. 2017) holds lines, of which one with a single = on either side begins an article. A document
+here is an article: its lines without the empty ones and the spaces around them.
 """
 
 from __future__ import annotations
@@ -26,8 +24,7 @@ from comt_cli.data.text.settings import Corpus, Document, Place, SplitName, Stre
 from comt_cli.files import open_file
 
 FILE_ORDER_SEED = 42
-VALIDATION_TOKENS = 12_000_000
-"""Enough for the papers' evaluation, which stops after 10 million tokens."""
+VALIDATION_TOKENS = 12_000_000  # the papers' evaluation stops after 10 million
 
 
 class HubSource(NamedTuple):
@@ -42,8 +39,7 @@ class HubSource(NamedTuple):
 class HubText(Corpus):
     """A corpus of the hub, whose rows have a `text`. Nothing is fetched before its streams are read."""
 
-    sources: ClassVar[Sequence[HubSource]]
-    """Validation first where there is one: it is small, and training a tokenizer skips it."""
+    sources: ClassVar[Sequence[HubSource]]  # validation first: it is small, and training a tokenizer skips it
     endless = True
     validation_tokens: int | None = VALIDATION_TOKENS
     instead = "Without network, use corpus: python-docs or corpus: files:GLOB."
@@ -63,8 +59,8 @@ class HubText(Corpus):
         return hub.open_files(*source[:3])
 
     def _documents(self, source: HubSource, start: Place) -> Iterator[Document]:
-        """The files of a source in the seeded order; earlier ones than `start` are not opened. Raises `UserError` where
-        the hub stops answering."""
+        """The files of a source in the seeded order, from `start` on. Raises `UserError` where the hub stops
+        answering."""
         with hub.reachable(self.names[0], source.repository, self.instead):
             files = self.files(source)
             order = list(range(len(files)))
@@ -97,13 +93,12 @@ class OpenWebText(HubText):
 REVISION = "b08601e04326c79dfdd32d625aee71d232d685c3"
 IN_FOLDER = {"train": "wiki.train.raw", "validation": "wiki.valid.raw"}
 
-TITLE = re.compile(r"= [^=].*[^=] =|= [^=] =")
-"""A line that begins an article; those of its sections have more signs."""
+TITLE = re.compile(r"= [^=].*[^=] =|= [^=] =")  # of an article; those of its sections have more signs
 
 
 def articles(lines: Iterable[str]) -> Iterator[str]:
-    """The articles that lines make, in order. A line like a title begins one behind an empty line alone: there are such
-    in formulas."""
+    """The articles that lines make, in order. A line like a title begins one behind an empty line alone, as formulas
+    have such."""
     article: list[str] = []
     is_behind_empty = True
     for each in lines:
@@ -143,22 +138,19 @@ class WikiText(HubText):
         for split in ("validation", "train")
     )
 
-    @property
-    def folder(self) -> Path | None:
-        return Path(self.data.folder).expanduser() if self.data.folder is not None else None
+    def _in_folder(self, folder: str) -> dict[str, Path]:
+        return {split: Path(folder).expanduser() / name for split, name in IN_FOLDER.items()}
 
     def files(self, source: HubSource) -> hub.RowFiles:
-        if self.folder is None:
-            files = super().files(source)
-        else:
-            files = [functools.partial(_lines, self.folder / IN_FOLDER[str(source.split)])]
+        files = super().files(source) if not self.data.folder else []
+        if self.data.folder:
+            files = [functools.partial(_lines, self._in_folder(self.data.folder)[str(source.split)])]
         return [functools.partial(_as_articles, rows) for rows in files]
 
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
         """Request to the hub, or hashes of the files wherever they lie. Raises `UserError` where one is missing."""
-        if self.folder is None:
+        if not self.data.folder:
             return super().identity(progress)
         hint = f"A folder of {self.names[0]} holds {' and '.join(IN_FOLDER.values())}, as its raw archive has them."
-        paths = [self.folder / name for name in IN_FOLDER.values()]
-        hashes = hash_files(paths, progress, "folder", hint)
+        hashes = hash_files([*self._in_folder(self.data.folder).values()], progress, "folder", hint)
         return {"corpus": self.names[0], "sha256": dict(zip(IN_FOLDER, hashes, strict=True))}

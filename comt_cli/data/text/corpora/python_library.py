@@ -1,9 +1,9 @@
 """`python-docs` and `python-source`: texts of the running Python's standard library, extracted once per Python and kept
 in the cache folder, without the packages that are installed beside the library.
 
-**python-docs**: English prose, the reference topics and the library's docstrings, about 2.3 MB. Source files are
-parsed, never imported; of modules written in C a fixed, safe list is imported. Documents are in a fixed order: topics
-by name, source files by path, C modules by name.
+**python-docs**: the reference topics and the library's docstrings, about 2.3 MB of English prose, in a fixed order:
+topics by name, source files by path, C modules by name. Source files are parsed, never imported; of modules written in
+C a fixed, safe list is imported.
 
 **python-source**: the sources, about 9 MB, one document a file, in the order of their paths.
 """
@@ -11,6 +11,7 @@ by name, source files by path, C modules by name.
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib
 import inspect
@@ -41,8 +42,7 @@ _SKIPPED = (
 
 
 class LibraryTexts(Corpus):
-    """Either corpus. Raise `version`, part of the name of the texts in the cache, when one Python may give other texts
-    (tests/contract/test_cache_versions.py asks for it)."""
+    """Either corpus; `version` is as tests/contract/test_cache_versions.py says."""
 
     version: ClassVar[int]
 
@@ -118,15 +118,8 @@ _C_MODULES = """
     pwd pyexpat resource select signal sys termios time unicodedata zlib
 """
 C_MODULES = tuple(_C_MODULES.split())
-_C_OBJECTS = (
-    type,
-    types.BuiltinFunctionType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
-    types.ClassMethodDescriptorType,
-)
+_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+_C_OBJECTS = (type, types.BuiltinFunctionType, types.GetSetDescriptorType, types.MemberDescriptorType, *_METHODS)
 
 
 class PythonDocs(LibraryTexts):
@@ -144,12 +137,10 @@ class PythonDocs(LibraryTexts):
 
 def _topics() -> Iterator[str]:
     """The language reference as `help("topic")` shows it; some distributions leave it out."""
-    try:
+    with contextlib.suppress(ImportError):
         from pydoc_data import topics
-    except ImportError:
-        return
-    for name in sorted(topics.topics):
-        yield topics.topics[name]
+
+        yield from (topics.topics[name] for name in sorted(topics.topics))
 
 
 def _docstrings(source: bytes) -> Iterator[str]:
@@ -160,9 +151,7 @@ def _docstrings(source: bytes) -> Iterator[str]:
             tree = ast.parse(source)
         except (SyntaxError, ValueError):  # a template or a file for another Python: it holds no docstrings
             return
-    for node in (tree, *_definitions(tree.body)):
-        if text := ast.get_docstring(node):
-            yield text
+    yield from (text for node in (tree, *_definitions(tree.body)) if (text := ast.get_docstring(node)))
 
 
 def _definitions(body: Iterable[ast.AST]) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -176,8 +165,8 @@ def _definitions(body: Iterable[ast.AST]) -> Iterator[ast.ClassDef | ast.Functio
 
 
 def _c_docstrings(module_name: str) -> Iterator[str]:
-    """The docstrings of a C module, its functions, its classes and their methods, sorted by name. Only objects made in
-    C count: what other code has put in their place must not change the corpus."""
+    """The docstrings of a C module, its functions, classes and their methods, sorted by name; of objects made in C
+    alone, since other code may have put others in their place."""
     try:
         module = importlib.import_module(module_name)
     except ImportError:  # not built on this platform
@@ -207,7 +196,7 @@ class PythonSource(LibraryTexts):
 
 def decoded(source: bytes) -> str:
     """A source file's text, by its own declaration of an encoding, without blank lines around it and with one character
-    a line end. A file that is not in the encoding it declares, a template for instance, has none."""
+    a line end; empty where it is not in that encoding."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
         text = source.decode(encoding)
