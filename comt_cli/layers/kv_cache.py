@@ -16,7 +16,7 @@ from torch import Tensor
 
 from comt_cli.errors import UserError
 from comt_cli.kernels.attend import attend
-from comt_cli.layers.attention import rotation_table
+from comt_cli.layers.positions import rotation_table
 from comt_cli.tasks.settings.language import LlamaShape
 
 

@@ -26,9 +26,28 @@ from comt_cli.layers.norms import NormFactory, NormPlace
 from comt_cli.layers.projection import GatedPath, Projections, Spread
 from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, ResidualSite, State
 from comt_cli.methods.base import Wiring
-from comt_cli.models.flops import Linear
 from comt_cli.recipe.schema import Stream
 from comt_cli.tasks.settings.translation import PLACES
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A number that grows with the rows: `always`, and `per_row` for each."""
+
+    per_row: int
+    always: int
+
+    @classmethod
+    def of(cls, number: int, rows: int) -> Linear:
+        """A number that was found with a prime number of rows: it grows with them where they divide it."""
+        return cls(0, number) if number % rows else cls(number // rows, 0)
+
+    def __add__(self, other: Linear) -> Linear:
+        return Linear(self.per_row + other.per_row, self.always + other.always)
+
+    def at(self, rows: int) -> int:
+        """The number for so many rows."""
+        return self.always + rows * self.per_row
 
 
 class Model(nn.Module):

@@ -8,20 +8,18 @@ Shapes: B batch, T tokens, D width, V vocabulary.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from comt_cli.layers.attention import Attention, FeedForward, Rotation, rotation_table
+from comt_cli.layers.attention import Attention, FeedForward
+from comt_cli.layers.kv_cache import KeyValueCache, LayerCache
 from comt_cli.layers.norms import NormPlace, rms_norm
+from comt_cli.layers.positions import Rotation, rotation_table
 from comt_cli.layers.projection import TokenEmbedding
 from comt_cli.layers.residual.base import State, final_stream
 from comt_cli.methods.base import DECODER_SITES, Wiring
 from comt_cli.models.base import BlockParts, TokenBlock, VocabularyModel, end_of_stack, ids, refuse_absent
 from comt_cli.tasks.settings.language import ModelSettings
-
-if TYPE_CHECKING:
-    from comt_cli.layers.kv_cache import KeyValueCache, LayerCache
 
 
 class Block(TokenBlock):

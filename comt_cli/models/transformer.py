@@ -21,15 +21,9 @@ from torch import Tensor, nn
 from comt_cli.data.tokenizer import PAD
 from comt_cli.layers.dropout import Dropout
 from comt_cli.layers.kv_cache import DecodingCache, LayerColumns
-from comt_cli.layers.multi_head import (
-    CrossAttention,
-    KeysValues,
-    ReluFeedForward,
-    SelfAttention,
-    TwoLayerFeedForward,
-    sinusoids,
-)  # fmt: skip
+from comt_cli.layers.multi_head import CrossAttention, KeysValues, ReluFeedForward, SelfAttention, TwoLayerFeedForward
 from comt_cli.layers.norms import NormPlace, layer_norm
+from comt_cli.layers.positions import sinusoids
 from comt_cli.layers.projection import Projections, TokenEmbedding
 from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, State, final_stream
 from comt_cli.methods.base import Wiring

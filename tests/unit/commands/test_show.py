@@ -85,7 +85,7 @@ def widths(*arguments: str):
 
 
 def test_without_costs_nothing_is_counted(monkeypatch):
-    monkeypatch.setattr("comt_cli.models.counting.count", None)
+    monkeypatch.setattr("comt_cli.models.accounting.count", None)
     result = widths("--no-cost", "--set", "train.deterministic=false")
     assert result.stderr == ""
     assert "8 runs, 8 to do. Costs were not counted." in result.stdout

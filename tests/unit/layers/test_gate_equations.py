@@ -21,11 +21,11 @@ from naive import (
 )  # fmt: skip
 from torch import Tensor, nn
 
-from comt_cli.layers.attention import Attention, FeedForward, rotate, rotation_table
+from comt_cli.layers.attention import Attention, FeedForward
 from comt_cli.layers.gates import ComtGate, FullRankGate, HeadGate, Site, StaticGate, TransponderGate
 from comt_cli.layers.initialise import initialise
-from comt_cli.layers.multi_head import sinusoids
 from comt_cli.layers.norms import DynamicTanh
+from comt_cli.layers.positions import rotate, rotation_table, sinusoids
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.methods import method_from

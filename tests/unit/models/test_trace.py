@@ -15,8 +15,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from comt_cli.models import flops as flops_module
+from comt_cli.models.base import Linear
 from comt_cli.models.build import empty_network
-from comt_cli.models.flops import Linear, Trace, flops_per_sample
+from comt_cli.models.flops import Trace, flops_per_sample
 
 T = 12
 SIZE = 8

@@ -17,9 +17,8 @@ from comt_cli.layers.gates import ComtGate
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.norm_placement import PostNorm
 from comt_cli.methods.base import Wiring
+from comt_cli.models.accounting import Network, count
 from comt_cli.models.build import empty_network
-from comt_cli.models.cost import Network
-from comt_cli.models.counting import count
 from comt_cli.models.flops import flops_per_sample, parameter_count
 from comt_cli.models.transformer import Transformer
 from comt_cli.tasks.settings.translation import TransformerSettings
