@@ -48,14 +48,14 @@ def computed_by_triton(device: torch.device) -> bool:
     return IMPLEMENTATIONS.get(device.type) == "triton"
 
 
-@functools.cache
-def _module(operation: str, kind: str) -> Any:
-    return importlib.import_module(f"comt_cli.kernels.{'cpu.calls' if kind == 'cpu' else f'{operation}.{kind}'}")
-
-
 def implementation(operation: str, device: str) -> Any:
     """The module that has the functions of an operation, forward and backward, for a type of device."""
-    return _module(operation, IMPLEMENTATIONS[device])
+    return _module("cpu.calls" if IMPLEMENTATIONS[device] == "cpu" else f"{operation}.{IMPLEMENTATIONS[device]}")
+
+
+@functools.cache
+def _module(name: str) -> Any:
+    return importlib.import_module(f"comt_cli.kernels.{name}")
 
 
 class _Arguments:

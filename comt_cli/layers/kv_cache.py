@@ -91,8 +91,8 @@ class KeyValueCache:
         return self._columns_S[:T] + self.next_column
 
     def this_pass(self, T: int) -> tuple[Tensor, Tensor | None]:
-        """Columns to write in all layers of a pass, [T], and the mask of visible ones, [B, 1, T, S], or None: one token
-        sees all that is stored, and the first pass is plain causal attention."""
+        """Columns to write in all layers, [T], and the mask of visible ones, [B, 1, T, S], or None: one token sees all
+        that is stored, and the first pass is plain causal attention."""
         if self._pass is None:
             visible_B1TS = None
             if self.is_padded or self.static_shapes or (T > 1 and self.stored > 0):

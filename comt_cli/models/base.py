@@ -212,8 +212,8 @@ class TokenBlock(nn.Module):
         found = []
         for part in self.parts:
             module, connection, path = (getattr(self, name) for name in (part, f"{part}_connection", f"{part}_path"))
-            dropout = getattr(self, f"{part}_dropout", None)
-            found.append(GatedBranch(connection, module.inner, getattr(module, module.last), path, dropout))
+            last, dropout = getattr(module, module.last), getattr(self, f"{part}_dropout", None)
+            found.append(GatedBranch(connection, module.inner, last, path, dropout))
         return found
 
 
@@ -245,18 +245,12 @@ class BlockParts:
     ) -> ResidualConnection:
         """Residual connection of a branch; `before` are those of the block's earlier branches. `norm` makes its norms,
         which are otherwise those of the place named as the part."""
+        adds = len(self.parts)
         site = ResidualSite(
-            width=self.width,
-            stack=self.stack,
-            index=self.layer * len(self.parts) + self.parts.index(part),
-            count=self.layers * len(self.parts),
-            layer=self.layer,
-            layers=self.layers,
-            part=part,
-            norm=norm or partial(self.norm_at, part, self.width),
-            before=before,
-            depths=self.depths,
-        )
+            width=self.width, stack=self.stack, index=self.layer * adds + self.parts.index(part),
+            count=self.layers * adds, layer=self.layer, layers=self.layers, part=part,
+            norm=norm or partial(self.norm_at, part, self.width), before=before, depths=self.depths,
+        )  # fmt: skip
         made = self.wiring.residual(site)
         if "values" in made.needs and not self.separate_qkv:
             raise UserError(
@@ -323,8 +317,10 @@ def refuse_absent(
 
 
 def end_of_stack(
-    wiring: Wiring, last: ResidualConnection, place: NormPlace, usual: NormFactory, *, keeps_norm: bool
+    wiring: Wiring, last: ResidualConnection, place: NormPlace, usual: NormFactory, *, after_norm: bool = False
 ) -> tuple[OutputAggregation | None, nn.Module]:
-    """Module that makes one stream of the state behind a stack's `last` add, and the norm behind it or the identity."""
+    """Module that makes one stream of the state behind a stack's `last` add, and the norm behind it: the identity where
+    the method has none there or, but for `after_norm`, where that add ends in one."""
     norm = partial(wiring.norm, place, usual)
+    keeps_norm = last.keeps_final_norm and (after_norm or not last.ends_in_norm)
     return last.output_aggregation(norm), norm() if keeps_norm else nn.Identity()

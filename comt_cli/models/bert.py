@@ -24,8 +24,8 @@ from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.projection import TokenEmbedding
 from comt_cli.layers.residual.base import State, final_stream
 from comt_cli.methods.base import Wiring
-from comt_cli.models.base import BlockParts, Model, VocabularyModel, ids, refuse_absent
-from comt_cli.models.transformer import SERVED_BY, EncoderBlock, end_behind
+from comt_cli.models.base import BlockParts, Model, VocabularyModel, end_of_stack, ids, refuse_absent
+from comt_cli.models.transformer import SERVED_BY, EncoderBlock
 from comt_cli.tasks.settings.masked_lm import BertSettings
 from comt_cli.tasks.settings.translation import ENCODER_SITES
 
@@ -88,7 +88,7 @@ class BertEncoder(Model):
         blocks = [BertBlock(settings, parts(layer=layer)) for layer in range(shape.layers)]
         self.blocks = nn.ModuleList(blocks)
         place = NormPlace(shape.width, settings.norm_eps, "final")
-        self.read_out, self.final_norm = end_behind(wiring, blocks[-1].mlp_connection, place)
+        self.read_out, self.final_norm = end_of_stack(wiring, blocks[-1].mlp_connection, place, layer_norm)
 
     def hidden(self, tokens_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:
         """The stream behind the last block, [B, T, D]; `segments` are 0 or 1 for every token, and 0 where left out.

@@ -66,8 +66,7 @@ class Llama(VocabularyModel):
         blocks = [Block(settings, wiring, layer) for layer in range(shape.layers)]
         self.blocks = nn.ModuleList(blocks)
         place, last = NormPlace(shape.width, settings.norm_eps, "final"), blocks[-1].mlp_connection
-        end = end_of_stack(wiring, last, place, rms_norm, keeps_norm=last.keeps_final_norm)
-        self.read_out, self.final_norm = end
+        self.read_out, self.final_norm = end_of_stack(wiring, last, place, rms_norm, after_norm=True)
         self.head = None if settings.tied_embeddings else TokenEmbedding(vocabulary, shape.width, settings.init_std)
 
     def example(self, samples: int) -> tuple[Tensor]:

@@ -129,15 +129,10 @@ class Block(ResidualBlock):
             projection = Convolution(place.d_in, place.d_out, 1, place.stride)
             self.shortcut = ConvolutionNorm(projection, BatchNorm(place.d_out), relu=False)
 
-    @property
-    def units(self) -> tuple[ConvolutionNorm, ...]:
-        """The convolutions of the branch with their norms, in order."""
-        return (self.conv1, self.conv2) if self.conv3 is None else (self.conv1, self.conv2, self.conv3)
-
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, C, H, W], of this block's output shape."""
         # With plain addition: relu(shortcut(x) + F(x)), F = norm(conv(relu(norm(conv(x))))).
-        *units, last = self.units
+        *units, last = (unit for unit in (self.conv1, self.conv2, self.conv3) if unit is not None)
         skip_BCHW = x_BCHW if self.shortcut is None else self.shortcut(x_BCHW)
         for unit in units:
             x_BCHW = unit(x_BCHW)

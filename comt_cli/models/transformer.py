@@ -25,7 +25,7 @@ from comt_cli.layers.multi_head import CrossAttention, KeysValues, ReluFeedForwa
 from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.positions import sinusoids
 from comt_cli.layers.projection import Projections, TokenEmbedding
-from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, State, final_stream
+from comt_cli.layers.residual.base import State, final_stream
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts, TokenBlock, VocabularyModel, end_of_stack, ids, refuse_absent
 from comt_cli.tasks.settings.masked_lm import BertSettings
@@ -115,15 +115,6 @@ def _parts(settings: EncoderDecoderSettings, wiring: Wiring, stack: str, layer: 
     )  # fmt: skip
 
 
-def end_behind(
-    wiring: Wiring, last: ResidualConnection, place: NormPlace
-) -> tuple[OutputAggregation | None, nn.Module]:
-    """Output aggregation and norm behind a stack; no norm where its `last` connection ends in one, or its method has
-    none there."""
-    keeps_norm = last.keeps_final_norm and not last.ends_in_norm
-    return end_of_stack(wiring, last, place, layer_norm, keeps_norm=keeps_norm)
-
-
 class EncoderDecoder(VocabularyModel):
     """A source and token ids [B, T] -> logits [B, T, V]. Logits at t depend on the source and on targets up to t;
     columns of padding behind either change nothing. What the encoder reads of a source, a subclass says
@@ -152,7 +143,7 @@ class EncoderDecoder(VocabularyModel):
         decoder = [DecoderBlock(settings, wiring, layer) for layer in range(shape.decoder_layers)]
         self.encoder, self.decoder = nn.ModuleList(encoder), nn.ModuleList(decoder)
         place = NormPlace(shape.width, settings.norm_eps, "final")
-        ends = [end_behind(wiring, blocks[-1].mlp_connection, place) for blocks in (encoder, decoder)]
+        ends = [end_of_stack(wiring, stack[-1].mlp_connection, place, layer_norm) for stack in (encoder, decoder)]
         self.encoder_read_out, self.decoder_read_out = (aggregation for aggregation, _ in ends)
         self.encoder_norm, self.decoder_norm = (norm for _, norm in ends)
 
