@@ -338,16 +338,6 @@ def test_weights_small_and_large(by, size):
 NO_GATES = Modulation(None, None, 1.0, 0, (False,))
 
 
-@IMPLEMENTATIONS
-@EVERY
-def test_no_rows(by, operation):
-    if operation != "heads":  # the definition cannot turn no rows
-        mine, right = RUNS[operation](make(by, 0, widths_of(operation, 19), 4, "both", torch.float32))
-        assert {name: tensor.shape for name, tensor in mine.items()} == {name: right[name].shape for name in right}
-        assert not mine["dWc"].any()
-        assert not mine["dws"].any()
-
-
 @IN_CPP
 def test_bf16_rounds_to_nearest_even_and_keeps_nan():
     bits = torch.arange(0, 2**31 - 2**16, 2**16 // 4 + 1, dtype=torch.int64)

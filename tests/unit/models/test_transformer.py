@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -27,12 +28,8 @@ BASE, BIG = TransformerSettings(size="base"), TransformerSettings(size="big")
 
 
 def empty(settings: TransformerSettings, method: str | dict, vocabulary: int = 37_000) -> Transformer:
-    return empty_network(
-        settings, wiring_of({"name": method} if isinstance(method, str) else method), vocabulary=vocabulary
-    )
-
-
-# ---- parameters
+    wiring = wiring_of({"name": method} if isinstance(method, str) else method)
+    return empty_network(settings, wiring, vocabulary=vocabulary)
 
 
 def test_initial_values_are_glorots():
@@ -85,9 +82,6 @@ def test_what_methods_add():
         assert found == {name: each[size] for name, each in ADDED.items()}
 
 
-# ---- settings and sites
-
-
 def test_a_gate_of_swiglu_is_served_by_up_proj_and_refused_alone():
     def model(*sites: str) -> Transformer:
         return pair_model({"name": "comt", "sites": list(sites)})
@@ -98,9 +92,6 @@ def test_a_gate_of_swiglu_is_served_by_up_proj_and_refused_alone():
             model(*sites)
     with pytest.raises(UserError, match="have no conv1"):
         pair_model(Wiring(PostNorm, {"conv1": partial(ComtGate, hidden=2, init="normal")}))
-
-
-# ---- methods
 
 
 def test_deepnorm_scales_by_both_depths():
@@ -124,9 +115,6 @@ def test_deepnorm_scales_by_both_depths():
     assert isinstance(model.encoder_norm, nn.Identity)
 
 
-# ---- what every model has
-
-
 def test_flops_and_memory():
     """By hand: 2 a multiply-add, thrice for the backward pass; attention in full."""
     settings, length = PAIRS, 8
@@ -135,19 +123,17 @@ def test_flops_and_memory():
     products = 2 * (4 * d * d + 2 * d * f) + 3 * (8 * d * d + 2 * d * f) + V * d
     mixing = (2 + 2 * 3) * 2 * length * d
     assert flops_per_sample(model) == 3 * 2 * length * (products + mixing)
-    network = Network(
-        settings.model_dump_json(), json.dumps({"vocabulary": V, "length": length}), '{"name": "comt"}', "pre-ln"
-    )
+    dimensions = json.dumps({"vocabulary": V, "length": length})
+    network = Network(settings.model_dump_json(), dimensions, '{"name": "comt"}', "pre-ln")
     cost, is_ours = count(network)
     assert is_ours
-    assert cost.extra_parameters == parameter_count(pair_model({"name": "comt"})) - parameter_count(
-        pair_model({"name": "pre-ln"})
-    )
-    recomputed, _ = count(Network(*(getattr(network, key) for key in ("model", "dimensions", "method", "plain")), True))
+    comt, pre_ln = (parameter_count(pair_model({"name": name})) for name in ("comt", "pre-ln"))
+    assert cost.extra_parameters == comt - pre_ln
+    recomputed, _ = count(replace(network, recomputes=True))
     assert recomputed.kept_per_row < cost.kept_per_row
     assert recomputed.flops_per_row == cost.flops_per_row
     dropped = settings.model_copy(update={"attention_dropout": 0.1}).model_dump_json()
-    assert count(Network(dropped, network.dimensions, network.method, "pre-ln"))[0].kept_per_row > cost.kept_per_row
+    assert count(replace(network, model=dropped))[0].kept_per_row > cost.kept_per_row
 
 
 def test_the_cache_says_what_it_cannot_hold():
