@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation, gated_sites
-from comt_cli.kernels.operators import Derivative, differentiable, like_gradients
+from comt_cli.kernels.operators import differentiable, like_gradients
 
 
 def rotate(x_TN: Tensor, cos_PE: Tensor, sin_PE: Tensor) -> Tensor:
@@ -61,16 +61,10 @@ def _empty(
 
 
 _heads = differentiable(
-    "heads",
-    reference,
-    _empty,
-    Derivative(
-        Saved,
-        "dq dk dv",
-        empty=lambda saved: like_gradients(saved.q.new_empty(saved.q.shape[0], saved.columns), saved.modulation),
-        save=lambda given, output: Saved._make([*output, *given[1:], given[0].shape[1]]),
-    ),
-)
+    "heads", reference, _empty, saved=Saved, incoming="dq dk dv",
+    empty_gradients=lambda saved: like_gradients(saved.q.new_empty(len(saved.q), saved.columns), saved.modulation),
+    save=lambda given, output: Saved._make([*output, *given[1:], given[0].shape[1]]),
+)  # fmt: skip
 
 
 def heads(
