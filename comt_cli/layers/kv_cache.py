@@ -114,14 +114,12 @@ class KeyValueCache:
 
     def replayed(self, T: int) -> None:
         """T columns have been written by a captured pass, which moved the device's column but not the host's."""
-        self.stored += T
-        self._pass = None
+        self.stored, self._pass = self.stored + T, None
 
     def rewind(self, column: int) -> None:
         """Write at `column` next; what was stored from there on counts no more."""
         self.next_column.fill_(column)
-        self.stored = column
-        self._pass = None
+        self.stored, self._pass = column, None
 
     def need(self, T: int) -> None:
         """Raise `UserError` unless there is room for T more columns."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.kernels.attend import attend
@@ -106,29 +105,18 @@ class CrossAttention(MultiHead):
 
 
 class TwoLayerFeedForward(nn.Module):
-    """W_down f(W_up x + b_up) + b_down; dropout, if any, behind f, which subclasses choose."""
+    """W_down f(W_up x + b_up) + b_down, f the `activation`; dropout, if any, behind f."""
 
     last = "down"
-    activation: ClassVar[Callable[[Tensor], Tensor]]
 
-    def __init__(self, width: int, ffn_width: int, dropout: float, make: MakeProjections) -> None:
+    def __init__(
+        self, width: int, ffn_width: int, dropout: float, make: MakeProjections, activation: Callable[[Tensor], Tensor]
+    ) -> None:
         super().__init__()
         self.up = make({"up_proj": (width, ffn_width)}, bias=True)
         self.down = make({"down_proj": (ffn_width, width)}, bias=True)
-        self.dropout = Dropout(dropout)
+        self.dropout, self.activation = Dropout(dropout), activation
 
     def inner(self, x_BTD: Tensor) -> Tensor:
         """Input of the down projection, [B, T, F]."""
-        return self.dropout(type(self).activation(self.up(x_BTD)[0]))
-
-
-class ReluFeedForward(TwoLayerFeedForward):
-    """With f = ReLU."""
-
-    activation = F.relu
-
-
-class GeluFeedForward(TwoLayerFeedForward):
-    """With f = GELU, by the error function: x Phi(x) (Hendrycks & Gimpel 2016)."""
-
-    activation = F.gelu
+        return self.dropout(self.activation(self.up(x_BTD)[0]))

@@ -203,8 +203,8 @@ def _count(network: Network) -> tuple[Cost, bool]:
 
 
 def _unused(model: Model, output: Tensor, file: str) -> str:
-    """Message about a parameter of a layer of the method's file that no object uses, so that it would never be
-    trained; "" where all are used. One that, say, the last block does not use is no mistake."""
+    """Message about a parameter of a layer of the method's file that no object uses, and so is never trained; "" where
+    all are used. One that, say, the last block does not use is no mistake."""
     from comt_cli.models.flops import behind
 
     used = {id(node.variable) for node in behind(output) if hasattr(node, "variable")}

@@ -19,7 +19,6 @@ from comt_cli.data.tokenizer import PAD
 from comt_cli.layers.dropout import Dropout
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import Affine
-from comt_cli.layers.multi_head import GeluFeedForward
 from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.projection import TokenEmbedding
 from comt_cli.layers.residual.base import State, final_stream
@@ -39,7 +38,7 @@ class BertBlock(EncoderBlock):
     """A block of the encoder with BERT's biases and activation."""
 
     attention_bias = True
-    feed_forward = GeluFeedForward
+    activation = staticmethod(F.gelu)  # by the error function: x Phi(x) (Hendrycks & Gimpel 2016)
 
 
 class MaskedHead(Initialised):

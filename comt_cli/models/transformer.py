@@ -11,17 +11,18 @@ Shapes: B batch, S source tokens, T target tokens, D width, V vocabulary, H head
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.data.tokenizer import PAD
 from comt_cli.layers.dropout import Dropout
 from comt_cli.layers.kv_cache import DecodingCache, LayerColumns
-from comt_cli.layers.multi_head import CrossAttention, KeysValues, ReluFeedForward, SelfAttention, TwoLayerFeedForward
+from comt_cli.layers.multi_head import CrossAttention, KeysValues, SelfAttention, TwoLayerFeedForward
 from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.positions import sinusoids
 from comt_cli.layers.projection import Projections, TokenEmbedding
@@ -48,7 +49,7 @@ class EncoderBlock(TokenBlock):
     """Self-attention and feed-forward network, each joined to the stream by its residual connection."""
 
     attention_bias: ClassVar[bool] = False
-    feed_forward: ClassVar[type[TwoLayerFeedForward]] = ReluFeedForward
+    activation: ClassVar[Callable[[Tensor], Tensor]] = staticmethod(F.relu)
 
     def __init__(self, settings: EncoderDecoderSettings | BertSettings, parts: BlockParts) -> None:
         super().__init__()
@@ -59,7 +60,7 @@ class EncoderBlock(TokenBlock):
         bias, dropped = self.attention_bias, settings.attention_dropout
         self.attention = SelfAttention(shape.width, shape.heads, dropped, make, bias=bias)
         make = partial(parts.projections, self.mlp_connection)
-        self.mlp = self.feed_forward(shape.width, shape.ffn_width, settings.relu_dropout, make)
+        self.mlp = TwoLayerFeedForward(shape.width, shape.ffn_width, settings.relu_dropout, make, self.activation)
         self.attention_path, self.mlp_path = parts.path("attention"), parts.path("mlp")
         self.attention_dropout, self.mlp_dropout = Dropout(dropout), Dropout(dropout)
 
@@ -87,7 +88,7 @@ class DecoderBlock(TokenBlock):
         self.attention = SelfAttention(*attend, partial(parts.projections, self.attention_connection))
         self.cross = CrossAttention(*attend, partial(parts.projections, self.cross_connection))
         make = partial(parts.projections, self.mlp_connection)
-        self.mlp = ReluFeedForward(shape.width, shape.ffn_width, settings.relu_dropout, make)
+        self.mlp = TwoLayerFeedForward(shape.width, shape.ffn_width, settings.relu_dropout, make, F.relu)
         self.attention_path, self.mlp_path = parts.path("attention"), parts.path("mlp")
         self.cross_path = parts.path("cross", "attention")
         self.attention_dropout, self.cross_dropout, self.mlp_dropout = (Dropout(dropout) for _ in range(3))

@@ -33,15 +33,9 @@ from comt_cli.kernels.processors import described
 FOLDER = Path(__file__).parents[1]
 """Every operation's folder in it has its own source; what they share is in `cpu`."""
 FLAGS = (
-    "-std=c++17",
-    "-O3",
-    "-fPIC",
-    "-fvisibility=hidden",
+    *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wno-psabi"),
     # Products may be fused with sums; sums are never reordered, and NaN and infinity are honoured.
-    "-ffp-contract=fast",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-Wno-psabi",
+    *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
 )
 NATIVE = {"x86_64": "-march=native", "aarch64": "-mcpu=native"}
 SECONDS = 600
@@ -136,10 +130,9 @@ def compile_library(command: list[str], runtime: Path) -> bytes:
             objects = list(pool.map(compiled, sources))
         output = Path(folder) / "kernels.so"
         _run([*command, "-shared", *sorted(objects), str(runtime), "-o", str(output)])
-        try:
-            return output.read_bytes()
-        except FileNotFoundError as error:
-            raise Unavailable(f"{command[0]} compiled the CPU kernels to nothing") from error
+        if not output.exists():
+            raise Unavailable(f"{command[0]} compiled the CPU kernels to nothing")
+        return output.read_bytes()
 
 
 def openmp_runtime() -> Path:
