@@ -33,8 +33,7 @@ class Projections(CarriesGates, Initialised):
     """The maps of `sites`, which share their input: `x -> (z_1, z_2, ...)`, each z_i = gamma_i(x) * (x W_i^T).
 
     The rows of all W_i are one parameter, and the gates' down-projections A_i are appended to it in the product
-    (Transponder, Eq. 8): x is read once. So is it for gates that read x and act on something later, those at the
-    sites `later`: their bottlenecks follow the z_i.
+    (Transponder, Eq. 8): x is read once. So are those of gates at sites `later`: their bottlenecks follow the z_i.
     """
 
     fused = False

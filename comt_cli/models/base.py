@@ -120,8 +120,8 @@ class VocabularyModel(Model):
     """A model whose head gives positions logits over a vocabulary; in its blocks they attend to each other.
 
     `shape` has its widths and heads, `length` the positions of a sequence of its example, of which the head reads
-    `read_by_head`, all if None; `sequences` is how many a sample has. The weights of attention are kept for the
-    backward pass where dropout is on them (`keeps_attention`).
+    `read_by_head`, all if None; `sequences` is how many a sample has; `keeps_attention`: whether the weights of
+    attention are kept for the backward pass, since dropout is on them.
     """
 
     shape: Any

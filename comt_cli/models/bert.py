@@ -1,8 +1,6 @@
 """BERT (Devlin et al. 2019): the encoder of a Transformer over token, position and segment embeddings, all learned,
-with biases in attention, GELU, and normal initial values cut off at two standard deviations of 0.02.
-
-How a block joins skip and branch, and which sites carry a gate, comes from outside (`Wiring`). `post-ln` is the network
-of the paper; `pre-ln` has a norm behind the last block, as every method has whose last connection does not end in one.
+with biases in attention, GELU, and normal initial values cut off at two standard deviations of 0.02. `post-ln` is the
+network of the paper; `pre-ln` has a norm behind the last block, as every method whose last add does not end in one.
 Shapes: B batch, T tokens, K tokens that are predicted of a sequence, D width, V vocabulary, C classes.
 """
 

@@ -1,13 +1,10 @@
 """FLOPs of a model and the numbers that it keeps for the backward pass, from one forward pass without storage.
 
-Two observations make that possible.
-
 A product of A and B has two gradients, dA = dY B' and dB = A' dY, and each is a product of as many multiply-adds: so
-the backward pass costs as many times the forward pass of a product as factors need a gradient. A factor needs one if it
-is a parameter or depends on one. Hence a network's first convolution costs 2, since its images need none, and others 3.
-A convolution is a product in this sense. Code that has a backward pass of its own (`torch.autograd.Function`) is
-run backward by itself. A product whose result is detached, so that no gradient ever comes to it, is counted as if one
-did.
+the backward pass costs as many times the forward pass of a product, or a convolution, as factors need a gradient: those
+that are a parameter or depend on one. Hence a network's first convolution costs 2, since its images need none, and
+others 3. Code that has a backward pass of its own (`torch.autograd.Function`) is run backward by itself. A product
+whose result is detached is counted as if it were not.
 
 With a prime number of rows that divides no size of the network, what grows with the rows is what that prime divides: a
 product of such sizes is never a multiple of it.

@@ -1,7 +1,6 @@
 """LLaMA (Touvron et al. 2023): RMSNorm, rotary positions, SwiGLU, untied head; grouped-query attention and tied
 embeddings where a public checkpoint needs them.
 
-How a block joins skip and branch, and which sites carry a gate, comes from outside (`Wiring`).
 Shapes: B batch, T tokens, D width, V vocabulary.
 """
 

@@ -1,17 +1,15 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017), as tensor2tensor has it: sinusoidal positions, LayerNorm with
 a shift, a ReLU feed-forward network with biases, attention without; one matrix is the embedding of both sides and head.
 
-How a block joins skip and branch, and which sites carry a gate, comes from outside (`Wiring`). `post-ln` is the network
-of the paper; `pre-ln` has a norm behind each stack, as every method has whose last connection does not end in a norm
-(`ResidualConnection.ends_in_norm`): `sas` does, and has none here, while that of language models keeps one.
-tensor2tensor also adds a learned vector for the target's language to the source; this does not.
+`post-ln` is the network of the paper; `pre-ln` has a norm behind each stack, as every method has whose last connection
+does not end in a norm. tensor2tensor also adds a learned vector for the target's language to the source; this does not.
 Shapes: B batch, S source tokens, T target tokens, D width, V vocabulary, H heads, E head width, R rows of hypotheses.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, NamedTuple
 
@@ -192,11 +190,9 @@ class EncoderDecoder(VocabularyModel):
         """Logits of each next target, [B, T, V], in the parameters' type; `inputs` as those of `body`."""
         return self.outputs(self.body(*inputs))
 
-    def decoder_blocks(self) -> Iterator[DecoderBlock]:
+    def decoder_blocks(self) -> list[DecoderBlock]:
         """The blocks of the decoder, in order."""
-        for block in self.decoder:
-            assert isinstance(block, DecoderBlock)
-            yield block
+        return [block for block in self.decoder if isinstance(block, DecoderBlock)]
 
     @torch.no_grad()
     def encode(self, *source: Tensor) -> Memory:
