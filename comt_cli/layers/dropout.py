@@ -3,9 +3,9 @@
     y = x m / (1 - p),  m = 0 with probability p, else 1
 
 Every element hashes its own coordinates, so a mask is the same for every division of a batch, after every resumption,
-on every device and in the recomputation of a checkpointed block. Samples are identified by their position in the order of
-training, step * batch_size + place in the global batch, and a site by its module's path: adding a gate leaves all other
-masks as they were, so that runs with one seed are paired.
+on every device and in the recomputation of a checkpointed block. Samples are identified by their position in the order
+of training, step * batch_size + place in the global batch, and a site by its module's path: adding a gate leaves all
+other masks as they were, so that runs with one seed are paired.
 
 The hash: (seed, position, path) gives two words of 32 bits a sample (on the host, in NumPy); each dimension but the
 last mixes its coordinate into both; the last costs two multiplications an element. Coordinates are counted from 0 in
