@@ -81,10 +81,8 @@ class PixelGate(MapGate):
 
 
 class Convolution(Initialised):
-    """filters * x, without a bias, times its gate if it has one: [B, C, H, W] -> [B, C, H, W].
-
-    He's initialisation by the outputs: N(0, 2 / (C_out k^2)) (He et al. 2015), as in the papers' code.
-    """
+    """filters * x, without a bias, times its gate if it has one: [B, C, H, W] -> [B, C, H, W]. He's initialisation by
+    the outputs: N(0, 2 / (C_out k^2)) (He et al. 2015), as in the papers' code."""
 
     def __init__(self, d_in: int, d_out: int, window: int, stride: int = 1, gate: Gate | None = None) -> None:
         super().__init__()
@@ -179,9 +177,7 @@ def batch_norm(place: NormPlace, *, weighted: bool = True) -> BatchNorm:
 
 class MapLayerNorm(Initialised):
     """Layer normalisation (Ba et al. 2016) of each image as a whole (`sample`), or of each pixel by itself (`pixel`).
-
-    The gain and the shift are the channels' in both, so that parameters do not depend on the images' size.
-    """
+    The gain and the shift are the channels' in both, so that parameters do not depend on the images' size."""
 
     def __init__(self, width: int, over: Literal["sample", "pixel"]) -> None:
         super().__init__()

@@ -151,11 +151,9 @@ Granularity = Literal["scalar", "channel", "channel-scalar"]
 
 
 class TransponderGate(Gate):
-    """Transponder's modulator (Eq. 4, 5): `2 sigmoid(alpha B sigmoid(A x))` for each kind of factor.
-
-    Of two kinds, one A serves both unless `separate_summaries`: only that adds the printed 1 % of parameters. alpha is
-    kept positive as exp(log_alpha) and starts at 1; the paper does not say how. Not `learnable_sigmoid`, it stays 1.
-    """
+    """Transponder's modulator (Eq. 4, 5): `2 sigmoid(alpha B sigmoid(A x))` for each kind of factor. Of two kinds, one
+    A serves both unless `separate_summaries`. alpha is exp(log_alpha) and starts at 1; not `learnable_sigmoid`, it
+    stays."""
 
     factor_range = (0.0, 2.0)
 
@@ -218,11 +216,8 @@ class TransponderGate(Gate):
 
 
 class StaticGate(Gate):
-    """Transponder without context (section 4.6): `2 sigmoid(alpha beta1 beta2)`, the same for every token.
-
-    beta1 is a number, beta2 one a channel. The paper does not say where they start: beta1 at 1 and beta2 at 0 make the
-    factor 1, and leave beta2 a gradient (both at 0 would have none).
-    """
+    """Transponder without context (section 4.6): `2 sigmoid(alpha beta1 beta2)`, the same for every token; beta1 is a
+    number, 1 at the start, beta2 one a channel, 0 at the start, where both at 0 would have no gradient."""
 
     factor_range = (0.0, 2.0)
 
@@ -283,11 +278,8 @@ class HeadGate(FullRankGate):
 
 class EvaluatorAdjuster(Gate):
     """z + a * e of a site's output z: a = tanh(W3 z + b3) adjusts, e = sigmoid(W2 relu(W1 z + b1) + b2) evaluates
-    (Dhayalkar 2024, second-hand). W1 is r x N, r the `share` of N.
-
-    A gate in that it is at a site; it adds where others multiply, so it has no factors (`values`), and it reads
-    what it acts on, so it asks nothing of the site's input.
-    """
+    (Dhayalkar 2024, second-hand). W1 is r x N, r the `share` of N. It adds where other gates multiply, so it has no
+    factors (`values`), and it reads what it acts on, so it asks nothing of the site's input."""
 
     def __init__(self, site: Site, share: float) -> None:
         super().__init__()

@@ -63,11 +63,8 @@ class SandwichLN(NormedResidual):
 
 
 class MixLN(NormedResidual):
-    """Post-LN where `layer < fraction * layers`, layers from 0 as in the authors' code, else Pre-LN.
-
-    `fraction * layers` is rounded to a whole number, a half up: of 10 blocks 3, not the 2 of Python's `round`. (The
-    authors name the number itself, and theirs divide evenly: 3 of 12, 6 of 24.)
-    """
+    """Post-LN where `layer < fraction * layers`, layers from 0 as in the authors' code, else Pre-LN. The product is
+    rounded to a whole number, a half up: of 10 blocks 3, not the 2 of Python's `round`."""
 
     name = "mix-ln"
 
@@ -93,11 +90,8 @@ class LayerNormScaling(NormedResidual):
 
 
 class ScaledInit(PreNorm):
-    """y = x + F(N(x)), whose projections that write to the stream start 1 / sqrt(additions) times as large.
-
-    With all additions of a stack (2L; 3L in the decoder of an encoder-decoder) the variance of the stream does not grow
-    with depth.
-    """
+    """y = x + F(N(x)), whose projections that write to the stream start 1 / sqrt(additions) times as large: with all of
+    a stack (2L; 3L in the decoder of an encoder-decoder) its variance does not grow with depth."""
 
     name = "scaled-init"
 
@@ -110,10 +104,8 @@ class ScaledInit(PreNorm):
 
 
 class Keel(NormedResidual):
-    """y = N_out(alpha x + F(N_in(x))), alpha = the number of residual adds.
-
-    The first add is plain Pre-LN, and the second has alpha = 1, so that the embedding is not drowned.
-    """
+    """y = N_out(alpha x + F(N_in(x))), alpha the number of residual adds. The first add is plain Pre-LN, and the second
+    has alpha = 1, so that the embedding is not drowned."""
 
     name = "keel"
     ends_in_norm = True
@@ -155,11 +147,8 @@ class DeepNorm(NormedResidual):
 
 
 class DeepNormOfMixLNCode(DeepNorm):
-    """y = N(2.8284271247461903 x + F(x)), as the public scripts of Mix-LN and LayerNorm Scaling have it.
-
-    Their two errors: alpha is that of 32 layers at any depth, and the exponent of beta has the wrong sign. The final
-    norm stays.
-    """
+    """y = N(2.8284271247461903 x + F(x)), as the public scripts of Mix-LN and LayerNorm Scaling have it: alpha is that
+    of 32 layers at any depth, and the exponent of beta has the wrong sign. The final norm stays."""
 
     name = "deepnorm-mixln-code"
     keeps_final_norm = True

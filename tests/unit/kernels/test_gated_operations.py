@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -147,9 +147,7 @@ def add_norm(case: Case) -> tuple[Results, Results]:
     return _named(case, [y, n, rstd], gradients) | {"dx": dx, "dgain": dgain}, right
 
 
-RUNS: dict[str, Callable[[Case], tuple[Results, Results]]] = {
-    "modulate": modulate, "heads": heads, "swiglu": swiglu, "add_norm": add_norm,
-}  # fmt: skip
+RUNS: dict[str, Any] = {"modulate": modulate, "heads": heads, "swiglu": swiglu, "add_norm": add_norm}
 
 
 def widths_of(operation: str, n: int) -> list[int]:

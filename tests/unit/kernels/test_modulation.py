@@ -42,23 +42,21 @@ def gates(widths: list[int], rank: int, kinds: str) -> list[Bottleneck]:
     return [Bottleneck(random("c", n, rank), random("s", 1, rank), 2.0, random("c"), random("s")) for n in widths]
 
 
-def parameters(each: list[Bottleneck]) -> list[Tensor]:
-    return [field for gate in each for field in gate if isinstance(field, Tensor)]
-
-
 def with_gradients(each: list[Bottleneck], joined: Sequence[Tensor | None]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
     """Wc and ws, as far as there are, and the gradients of a sum of random multiples of them for every parameter."""
     there = [W for W in joined if W is not None and W.numel()]
     outgoing = [torch.randn(W.shape, generator=torch.Generator().manual_seed(1)).to(W) for W in there]
-    return there, torch.autograd.grad(there, parameters(each), outgoing)
+    parameters = [field for gate in each for field in gate if isinstance(field, Tensor)]
+    return there, torch.autograd.grad(there, parameters, outgoing)
 
 
 def expected_of(each: list[Bottleneck], filled: list[int]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
     """The same by the definition, in fp64, whatever computes `results` on this device."""
-    wide = [
-        Bottleneck(*(f.detach().double().requires_grad_() if isinstance(f, Tensor) else f for f in gate))
-        for gate in each
-    ]
+
+    def widened(field):
+        return field.detach().double().requires_grad_() if isinstance(field, Tensor) else field
+
+    wide = [Bottleneck(*map(widened, gate)) for gate in each]
     channel = [(g.Bc, g.log_alpha_c, width) for g, width in zip(wide, filled, strict=True) if g.Bc is not None]
     scalar = [(g.bs, g.log_alpha_s, 1) for g in wide if g.bs is not None]
     return with_gradients(wide, reference(*zip(*channel, *scalar, strict=True), len(channel)))
