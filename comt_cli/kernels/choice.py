@@ -47,11 +47,9 @@ NORM_CHANNELS = 64
 
 @dataclass(frozen=True)
 class Choice:
-    """Whether the hand-written kernel is used, and why, in a phrase.
-
-    `speed` is how many times as fast as the alternative the kernel was measured, on `measured_on`, with what differs
-    here; None where that did not decide. `tiles` are those that Triton's kernels were measured with.
-    """
+    """Whether the hand-written kernel is used, and why, in a phrase. `speed` is how many times as fast as the
+    alternative the kernel was measured, on `measured_on`, with what differs here; None where that did not decide.
+    `tiles` are those that Triton's kernels were measured with."""
 
     fused: bool
     reason: str
@@ -77,11 +75,9 @@ def choose(
     compiled: bool, training: bool = True, may_build: bool = True, tokens: int | None = None,
 ) -> Choice:  # fmt: skip
     """Kernel or reference for `op` on a product of type `dtype` with `width` channels that carry `gates` (or none).
-
     `wanted` is the recipe's `train.kernels`; `compiled`: whether the reference would be; `training`: whether there is a
     backward pass; `tokens` go through the model at once, where that is known. What cannot run is the reference,
-    whatever was wanted. C++ is compiled before it is chosen, or with `may_build` false only looked for.
-    """
+    whatever was wanted. C++ is compiled before it is chosen, or with `may_build` false only looked for."""
     choice = _as_asked(wanted, device, dtype, gates)
     if not choice.fused:
         return choice
@@ -98,10 +94,8 @@ def choose_norm(
     compiled: bool, training: bool = True, may_build: bool = True,
 ) -> Choice:  # fmt: skip
     """Kernel or reference for a batch norm behind a convolution whose product is of type `dtype`, and for its `gate`.
-
     `channels` are the fewest that such a norm of the network has, `hidden` is the hidden width of the wider gate, 0
-    without any; the rest as for `choose`, where whole training steps decide.
-    """
+    without any; the rest as for `choose`, where whole training steps decide."""
     gates = None if gate == "none" else Gates(channel=False, scalar=True, rank=hidden)
     if wanted != "reference" and device.type == "cuda":
         return Choice(False, "batch norms have a kernel for CPUs alone")

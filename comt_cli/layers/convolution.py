@@ -118,10 +118,8 @@ class Convolution(Initialised):
 class BatchNorm(Initialised):
     """Batch normalisation (Ioffe and Szegedy 2015; CoMT, Eq. 9): [B, C, H, W] -> [B, C, H, W]. Statistics are fp32,
     whatever the rest is; the running ones, for evaluation, take in a tenth of a batch's, with the unbiased variance.
-
     With a gate, g(n) gamma n + bias (CoMT, Eq. 10 to 12): it reads and scales the normalised features n, before gamma.
-    Eq. 12 has no gamma, which is what `weighted` decides.
-    """
+    Eq. 12 has no gamma, which is what `weighted` decides."""
 
     running_mean: Tensor
     running_var: Tensor

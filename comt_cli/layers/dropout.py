@@ -36,10 +36,8 @@ _FIRST, _SECOND = 0x7FEB352D, 0x846CA68B - (1 << 32)
 
 
 class Dropout(nn.Module):
-    """x [B, ...], two dimensions or more -> the same shape and type. The identity in evaluation, and for p = 0.
-
-    A module that is called twice in one pass draws the same mask twice.
-    """
+    """x [B, ...], two dimensions or more -> the same shape and type. The identity in evaluation, and for p = 0. A
+    module that is called twice in one pass draws the same mask twice."""
 
     def __init__(self, p: float) -> None:
         """`p` is the probability of a zero. Raises `ValueError` unless 0 <= p < 1."""
@@ -70,11 +68,9 @@ class Dropout(nn.Module):
 
 
 class Masks:
-    """Moves all `Dropout` modules of a model to a position in training; made once, when the model is built.
-
-    `move_to` is called before the forward pass of every micro-batch, and not again before its backward pass is over:
-    a checkpointed block, which runs again in the backward pass, reads the position again.
-    """
+    """Moves all `Dropout` modules of a model to a position in training; made once, when the model is built. `move_to`
+    is called before the forward pass of every micro-batch, and not again before its backward pass is over: a
+    checkpointed block, which runs again in the backward pass, reads the position again."""
 
     def __init__(self, model: nn.Module) -> None:
         """Sites are named by their paths in `model`, the outermost one."""

@@ -57,9 +57,7 @@ class Gate(Initialised):
 
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
         """The gate's factors by kind, `scalar` [T, 1], `head` [T, heads] and `channel` [T, N]; gamma is their product.
-
-        A gate that does not look at its input leaves T out.
-        """
+        A gate that does not look at its input leaves T out."""
         raise NotImplementedError
 
     def forward(self, z_TN: Tensor, u_Tr: Tensor | None) -> Tensor:

@@ -13,10 +13,8 @@ Rotation = tuple[Tensor, Tensor]
 
 
 def rotation_table(length: int, head_width: int, theta: float, like: Tensor) -> Rotation:
-    """Cosines and sines of rotary position embeddings (Su et al. 2021), each [T, E/2], on the device of `like`.
-
-    They are fp32, whatever is turned by them: a kernel that turns back must find what there was before.
-    """
+    """Cosines and sines of rotary position embeddings (Su et al. 2021), each [T, E/2], on the device of `like`. They
+    are fp32, whatever is turned by them: a kernel that turns back must find what there was before."""
     frequency_E = theta ** (-torch.arange(0, head_width, 2, device=like.device, dtype=torch.float32) / head_width)
     angle_TE = torch.arange(length, device=like.device, dtype=torch.float32)[:, None] * frequency_E
     return angle_TE.cos(), angle_TE.sin()

@@ -30,11 +30,9 @@ Spread = Literal["normal", "uniform", "truncated"]
 
 
 class Projections(CarriesGates, Initialised):
-    """The maps of `sites`, which share their input: `x -> (z_1, z_2, ...)`, each z_i = gamma_i(x) * (x W_i^T).
-
-    The rows of all W_i are one parameter, and the gates' down-projections A_i are appended to it in the product
-    (Transponder, Eq. 8): x is read once. So are those of gates at sites `later`: their bottlenecks follow the z_i.
-    """
+    """The maps of `sites`, which share their input: `x -> (z_1, z_2, ...)`, each z_i = gamma_i(x) * (x W_i^T). The rows
+    of all W_i are one parameter, and the gates' down-projections A_i are appended to it in the product (Transponder,
+    Eq. 8): x is read once. So are those of gates at sites `later`: their bottlenecks follow the z_i."""
 
     fused = False
     """Whether a kernel applies the gates where no next operation does."""
@@ -292,12 +290,10 @@ class TokenEmbedding(Initialised):
 
 
 class _Embedding(torch.autograd.Function):
-    """`F.embedding` with PyTorch's own backward pass where a model is compiled.
-
-    Inductor would write that pass as `index_put_(accumulate=True)`: on CUDA, under deterministic algorithms, it adds
-    the rows of one id, perhaps thousands, one after the other, and on a CPU in any order. `embedding_dense_backward`,
-    which runs where nothing is compiled, is deterministic on both and divides them; as an operator it is left alone.
-    """
+    """`F.embedding` with PyTorch's own backward pass where a model is compiled. Inductor would write that pass as
+    `index_put_(accumulate=True)`: on CUDA, under deterministic algorithms, it adds the rows of one id, perhaps
+    thousands, one after the other, and on a CPU in any order. `embedding_dense_backward`, which runs where nothing is
+    compiled, is deterministic on both and divides them; as an operator it is left alone."""
 
     @staticmethod
     def forward(ctx: Any, weight_VD: Tensor, ids_T: Tensor) -> Tensor:

@@ -20,11 +20,9 @@ NO_METHODS = ("__init__", "base", "mistakes")
 
 @contextlib.contextmanager
 def naming_mistakes() -> Iterator[None]:
-    """Turn an error of a method's file into a `UserError` that names the method, the file and the line.
-
-    The error is that file's if none of the program's own code was called from there: what such code raises may be a
-    defect of the program, and keeps its traceback. Also serves as a decorator.
-    """
+    """Turn an error of a method's file into a `UserError` that names the method, the file and the line. The error is
+    that file's if none of the program's own code was called from there: what such code raises may be a defect of the
+    program, and keeps its traceback. Also serves as a decorator."""
     try:
         yield
     except UserError:

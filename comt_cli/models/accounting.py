@@ -34,12 +34,10 @@ ROOMS = ("recipe", "data", "tasks", "runs", "kernels", "layers", "methods", "mod
 
 @dataclass(frozen=True)
 class Cost:
-    """Parameters are counts; FLOPs are of matrix products (2 per multiply-add, attention counted in full, as usual).
-
-    A row is a sample: a sequence of tokens, or an image. For the backward pass `kept_per_row` numbers are kept for
-    every row, and `kept_always` however many rows there are: a gated projection keeps its weights joined with its
-    gates'. `unused` is what is wrong where the method has a parameter that would never be trained.
-    """
+    """Parameters are counts; FLOPs are of matrix products (2 per multiply-add, attention counted in full, as usual). A
+    row is a sample: a sequence of tokens, or an image. For the backward pass `kept_per_row` numbers are kept for every
+    row, and `kept_always` however many rows there are: a gated projection keeps its weights joined with its gates'.
+    `unused` is what is wrong where the method has a parameter that would never be trained."""
 
     parameters: int
     plain_parameters: int

@@ -117,12 +117,10 @@ def ids(*sizes: int) -> Tensor:
 
 
 class VocabularyModel(Model):
-    """A model whose head gives positions logits over a vocabulary; in its blocks they attend to each other.
-
-    `shape` has its widths and heads, `length` the positions of a sequence of its example, of which the head reads
-    `read_by_head`, all if None; `sequences` is how many a sample has; `keeps_attention`: whether the weights of
-    attention are kept for the backward pass, since dropout is on them.
-    """
+    """A model whose head gives positions logits over a vocabulary; in its blocks they attend to each other. `shape` has
+    its widths and heads, `length` the positions of a sequence of its example, of which the head reads `read_by_head`,
+    all if None; `sequences` is how many a sample has; `keeps_attention`: whether the weights of attention are kept for
+    the backward pass, since dropout is on them."""
 
     shape: Any
     length: int
@@ -197,12 +195,9 @@ class GatedBranch:
 
 
 class TokenBlock(nn.Module):
-    """Block whose stream is a sequence of vectors.
-
-    Each of its `parts` is a module with `inner` and, named by `last`, the projections that follow it. It has a
-    connection, `PART_connection`, the gate on the whole branch or None, `PART_path`, and in some models
-    `PART_dropout`.
-    """
+    """Block whose stream is a sequence of vectors. Each of its `parts` is a module with `inner` and, named by `last`,
+    the projections that follow it. It has a connection, `PART_connection`, the gate on the whole branch or None,
+    `PART_path`, and in some models `PART_dropout`."""
 
     parts: ClassVar[tuple[str, ...]] = ("attention", "mlp")
 

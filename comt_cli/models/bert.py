@@ -144,11 +144,8 @@ class Bert(BertEncoder, VocabularyModel):
 
 
 class BertClassifier(BertEncoder):
-    """Token ids and segments, [B, T] each -> logits [B, C] of the sequences' classes, or of one number.
-
-    `pooler` and `classifier` are new to a run that starts from the weights of a masked language model, whose `head` it
-    drops.
-    """
+    """Token ids and segments, [B, T] each -> logits [B, C] of the sequences' classes, or of one number. `pooler` and
+    `classifier` are new to a run that starts from the weights of a masked language model, whose `head` it drops."""
 
     def __init__(self, settings: BertSettings, vocabulary: int, wiring: Wiring, length: int, classes: int) -> None:
         super().__init__(settings, vocabulary, wiring, length)

@@ -78,10 +78,8 @@ class Llama(VocabularyModel):
         return self.embedding.weight if self.head is None else self.head.weight
 
     def hidden(self, tokens_BT: Tensor, cache: KeyValueCache | None = None) -> Tensor:
-        """Input of the head: the stream after the last block and the final norm, [B, T, D].
-
-        With a cache, the tokens follow on those whose keys and values it holds, and theirs are added to it.
-        """
+        """Input of the head: the stream after the last block and the final norm, [B, T, D]. With a cache, the tokens
+        follow on those whose keys and values it holds, and theirs are added to it."""
         x_BTD: Tensor = self.entry(self.embedding(tokens_BT))
         length = tokens_BT.shape[1]
         if cache is None:

@@ -17,9 +17,7 @@ from comt_cli.kernels.operators import differentiable, like_gradients
 
 def rotate(x_TN: Tensor, cos_PE: Tensor, sin_PE: Tensor) -> Tensor:
     """Rotary position embedding (Su et al. 2021) of rows of heads side by side: channels i and i + E/2 of every head.
-
-    Row t turns by the angles in row t % P of the tables, [P, E/2] each.
-    """
+    Row t turns by the angles in row t % P of the tables, [P, E/2] each."""
     half = cos_PE.shape[-1]
     positions = torch.arange(len(x_TN), device=x_TN.device) % len(cos_PE)
     cos_T1E, sin_T1E = cos_PE[positions].unsqueeze(1), sin_PE[positions].unsqueeze(1)

@@ -49,11 +49,9 @@ def linear_cross_entropy(
     bias_V: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The sum over targets other than `IGNORE` of -log softmax(h W^T + b)[target], in nats, fp32; with `smoothing` in
-    [0, 1) the cross entropy against the smoothed targets.
-
-    The products run in the type of `h_TD`, softmax and sums in fp32 (all in fp64 where `h_TD` is). With "reference" it
-    is PyTorch's, neither C++ nor liger-kernel's (`choice.choose_loss`).
-    """
+    [0, 1) the cross entropy against the smoothed targets. The products run in the type of `h_TD`, softmax and sums in
+    fp32 (all in fp64 where `h_TD` is). With "reference" it is PyTorch's, neither C++ nor liger-kernel's
+    (`choice.choose_loss`)."""
     if not torch.is_grad_enabled():  # inside the function this is no longer known
         h_TD, W_VD = h_TD.detach(), W_VD.detach()
         bias_V = None if bias_V is None else bias_V.detach()

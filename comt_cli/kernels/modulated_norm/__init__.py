@@ -97,9 +97,7 @@ _modulated_norm = differentiable(
 
 def modulated_norm(product_PK: Tensor, *operands: Any) -> tuple[Tensor, Tensor, Tensor]:
     """As `reference` of the same arguments, by a hand-written kernel; mean and variance, in fp32, have no gradient.
-
-    product: fp32 or bf16, its rows in one piece each. skip is taken in the product's type.
-    """
+    product: fp32 or bf16, its rows in one piece each. skip is taken in the product's type."""
     *before, skip_PC, relu, epsilon = operands
     skip_PC = None if skip_PC is None else unit_stride(skip_PC.to(product_PK.dtype))
     y, mean, var = _modulated_norm(product_PK, *before, skip_PC, relu, epsilon)

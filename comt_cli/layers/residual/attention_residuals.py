@@ -27,10 +27,9 @@ EPSILON = 1e-6
 
 
 class DepthAttention(nn.Module):
-    """sum_i a_i v_i, a = softmax_i(w . N(v_i)), over sources [B, T, D] each.
-
-    Sources may be narrower than fp32, and all is computed in fp32 all the same: operations promote what they read, so
-    that autograd keeps the sources themselves, once for all adds, and no copies in fp32."""
+    """sum_i a_i v_i, a = softmax_i(w . N(v_i)), over sources [B, T, D] each. Sources may be narrower than fp32, and all
+    is computed in fp32 all the same: operations promote what they read, so that autograd keeps the sources themselves,
+    once for all adds, and no copies in fp32."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

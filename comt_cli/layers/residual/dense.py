@@ -67,10 +67,8 @@ class StartLambdas(NormedResidual):
 
 class DenseFormer(NormedResidual):
     """y = x + F(N(x)); behind the last add of block i sum_j a_ij X_j, j = 0 ... i. `DWA` holds a_ij, less what it
-    starts at: a_ii = 1 and 0 else, which is Pre-LN.
-
-    With dilation k only every k-th X behind the newest is mixed, and with period p only behind every p-th block.
-    """
+    starts at: a_ii = 1 and 0 else, which is Pre-LN. With dilation k only every k-th X behind the newest is mixed, and
+    with period p only behind every p-th block."""
 
     name = "denseformer"
     needs = ("states",)

@@ -75,10 +75,8 @@ class LaurelRWLR(NormedResidual):
 
 
 class LaurelPA(NormedResidual):
-    """y = F(N(x)) + x + B A (sum over j of g_j x_(i-j)): the map is linear, so the sum is taken before it.
-
-    The state's sources are the inputs of earlier adds, newest first: fewer near the start of a stack.
-    """
+    """y = F(N(x)) + x + B A (sum over j of g_j x_(i-j)): the map is linear, so the sum is taken before it. The state's
+    sources are the inputs of earlier adds, newest first: fewer near the start of a stack."""
 
     name = "laurel-pa"
 
