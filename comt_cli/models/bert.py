@@ -36,7 +36,7 @@ class BertBlock(EncoderBlock):
     """A block of the encoder with BERT's biases and activation."""
 
     attention_bias = True
-    activation = staticmethod(F.gelu)  # by the error function: x Phi(x) (Hendrycks & Gimpel 2016)
+    activation = F.gelu  # by the error function: x Phi(x) (Hendrycks & Gimpel 2016)
 
 
 class MaskedHead(Initialised):

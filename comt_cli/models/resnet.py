@@ -127,7 +127,7 @@ class Block(ResidualBlock):
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, C, H, W], of this block's output shape."""
         # With plain addition: relu(shortcut(x) + F(x)), F = norm(conv(relu(norm(conv(x))))).
-        *units, last = (unit for unit in (self.conv1, self.conv2, self.conv3) if unit is not None)
+        *units, last = [unit for unit in (self.conv1, self.conv2, self.conv3) if unit is not None]
         skip_BCHW = x_BCHW if self.shortcut is None else self.shortcut(x_BCHW)
         for unit in units:
             x_BCHW = unit(x_BCHW)

@@ -47,7 +47,7 @@ class EncoderBlock(TokenBlock):
     """Self-attention and feed-forward network, each joined to the stream by its residual connection."""
 
     attention_bias: ClassVar[bool] = False
-    activation: ClassVar[Callable[[Tensor], Tensor]] = staticmethod(F.relu)
+    activation: ClassVar[Callable[[Tensor], Tensor]] = F.relu
 
     def __init__(self, settings: EncoderDecoderSettings | BertSettings, parts: BlockParts) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class EncoderBlock(TokenBlock):
         bias, dropped = self.attention_bias, settings.attention_dropout
         self.attention = SelfAttention(shape.width, shape.heads, dropped, make, bias=bias)
         make = partial(parts.projections, self.mlp_connection)
-        self.mlp = TwoLayerFeedForward(shape.width, shape.ffn_width, settings.relu_dropout, make, self.activation)
+        self.mlp = TwoLayerFeedForward(shape.width, shape.ffn_width, settings.relu_dropout, make, type(self).activation)
         self.attention_path, self.mlp_path = parts.path("attention"), parts.path("mlp")
         self.attention_dropout, self.mlp_dropout = Dropout(dropout), Dropout(dropout)
 
