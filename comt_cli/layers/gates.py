@@ -296,7 +296,8 @@ class EvaluatorAdjuster(Gate):
         return torch.sigmoid(self.W2(F.relu(self.W1(z_TN))))
 
     def forward(self, z_TN: Tensor, u_Tr: Tensor | None) -> Tensor:
-        return z_TN + torch.tanh(self.W3(z_TN)) * self.evaluation(z_TN)
+        e_TN = self.evaluation(z_TN)  # first: the order decides in which gradients are added up
+        return z_TN + torch.tanh(self.W3(z_TN)) * e_TN
 
     def initialise(self, draw: Draw) -> None:
         """Its three maps start as any `Affine`: N(0, 0.02^2), biases 0."""
