@@ -135,8 +135,8 @@ def differentiable(
     """
     call, kinds, leading = operator(name, definition, empty), _kinds(definition), incoming.split()
     if isinstance(saved, int):
-        fields = dict([*kinds.items()][:saved])
-        saved = namedtuple("Saved", fields)
+        first = dict([*kinds.items()][:saved])
+        saved, fields = namedtuple("Saved", first), first
     else:
         fields = {each: kind.__forward_arg__ for each, kind in saved.__annotations__.items()}
     backward_of = _define(
