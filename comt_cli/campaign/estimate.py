@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 
 from comt_cli.campaign.processes import usable_cores, usual_threads
 from comt_cli.files import Cache, read_json
-from comt_cli.models.accounting import code_version, cost_of, total_flops
-from comt_cli.models.cost import network_of
+from comt_cli.models.accounting import code_version, cost_of, network_of, total_flops
 from comt_cli.runs.plan import BY_ID, RunSpec
 from comt_cli.training.events import Evaluating, Event, RunStarted, StepReport
 from comt_cli.training.hardware import Hardware, chip_of

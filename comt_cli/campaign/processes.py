@@ -27,7 +27,7 @@ from comt_cli.training.processes import StopSignal, die_with_parent, environment
 
 LOADED = (
     *("torch", "torch._dynamo", "comt_cli.campaign.inline", "comt_cli.campaign.workers"),
-    "comt_cli.models.counting",
+    "comt_cli.models.build",
 )
 """Modules that the server imports for every task."""
 MEMORY_SHARE = 0.7

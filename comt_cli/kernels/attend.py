@@ -1,10 +1,8 @@
 """softmax(Q K^T / sqrt(E)) V, by the form that is faster on the processor.
 
-PyTorch's fused attention for CPUs is slow in bf16, above all its backward pass. Up to 512 tokens two batched products
-and a softmax take a ninth to nine tenths of its time on the processors of `CLASSES`; they keep the weights,
-[B, H, T, S], for the backward pass. In fp32 they gain nothing. The choice depends on the shape, the type and the
-processor alone, so that a resumed run computes what it computed before. Scores are rounded to bf16, as in every form
-that is not fused.
+PyTorch's fused attention for CPUs is slow in bf16, above all its backward pass. Two batched products and a softmax are
+faster; they keep the weights, [B, H, T, S], for the backward pass. In fp32 they gain nothing. The choice depends on the
+shape, the type and the processor alone, so that a resumed run computes what it computed before.
 
 Shapes: B batch, H heads, K key-value heads, G = H / K, T queries, S keys, E head width.
 """
@@ -39,14 +37,9 @@ def attention_form(device_type: str, dtype: torch.dtype) -> str:
 
 
 def attend(
-    q_BHTE: Tensor,
-    k_BKSE: Tensor,
-    v_BKSE: Tensor,
-    mask: Tensor | None = None,
-    *,
-    causal: bool = False,
+    q_BHTE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, mask: Tensor | None = None, *, causal: bool = False,
     tokens: int | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Attention's output, [B, H, T, E]. A query sees the keys that `mask`, [1 or B, 1, 1 or T, S], has as True, or
     with `causal`, which goes with no mask, those up to its own; one that sees nothing finds zeros. `tokens`: how many
     have these queries, where a head has several of each; None: T."""

@@ -1,9 +1,7 @@
 """The choice between the reference and the hand-written kernels, by device, type, shape and what was measured.
 
-"auto" takes a kernel only where it was measured to be faster, beyond noise, than what would otherwise run, the compiled
-reference or the eager one: on this device, or else on one of its class; the very shape, or the largest; of Triton's
-kernels only the width at hand, in the fastest tiles. Without measurements it is the reference. Every choice gives its
-reason.
+"auto" takes a kernel only where it was measured to be faster, beyond noise, than what would otherwise run, compiled or
+eager: on this device, else on one of its class. Without measurements it is the reference. Every choice has a reason.
 """
 
 from __future__ import annotations
@@ -49,11 +47,9 @@ NORM_CHANNELS = 64
 
 @dataclass(frozen=True)
 class Choice:
-    """Whether the hand-written kernel is used, and why, in a phrase.
-
-    `speed` is how many times as fast as the alternative the kernel was measured, on `measured_on`, with what differs
-    here; None where that did not decide. `tiles` are those that Triton's kernels were measured with.
-    """
+    """Whether the hand-written kernel is used, and why, in a phrase. `speed` is how many times as fast as the
+    alternative the kernel was measured, on `measured_on`, with what differs here; None where that did not decide.
+    `tiles` are those that Triton's kernels were measured with."""
 
     fused: bool
     reason: str
@@ -79,11 +75,9 @@ def choose(
     compiled: bool, training: bool = True, may_build: bool = True, tokens: int | None = None,
 ) -> Choice:  # fmt: skip
     """Kernel or reference for `op` on a product of type `dtype` with `width` channels that carry `gates` (or none).
-
-    `wanted` is the recipe's `train.kernels`; `compiled` says whether the reference would be compiled, `training`
-    whether there is a backward pass; `tokens` go through the model at once, where that is known. What cannot run is the
-    reference, whatever was wanted. C++ is compiled before it is chosen, or with `may_build` false only looked for.
-    """
+    `wanted` is the recipe's `train.kernels`; `compiled`: whether the reference would be; `training`: whether there is a
+    backward pass; `tokens` go through the model at once, where that is known. What cannot run is the reference,
+    whatever was wanted. C++ is compiled before it is chosen, or with `may_build` false only looked for."""
     choice = _as_asked(wanted, device, dtype, gates)
     if not choice.fused:
         return choice
@@ -100,10 +94,8 @@ def choose_norm(
     compiled: bool, training: bool = True, may_build: bool = True,
 ) -> Choice:  # fmt: skip
     """Kernel or reference for a batch norm behind a convolution whose product is of type `dtype`, and for its `gate`.
-
     `channels` are the fewest that such a norm of the network has, `hidden` is the hidden width of the wider gate, 0
-    without any; the rest as for `choose`, where whole training steps decide.
-    """
+    without any; the rest as for `choose`, where whole training steps decide."""
     gates = None if gate == "none" else Gates(channel=False, scalar=True, rank=hidden)
     if wanted != "reference" and device.type == "cuda":
         return Choice(False, "batch norms have a kernel for CPUs alone")
@@ -143,12 +135,12 @@ def _if_built(choice: Choice, device: torch.device, may_build: bool) -> Choice:
 
 def summary(choices: Mapping[Any, Choice], *, compiled: bool) -> str:
     """One text for all operations: the reason if they share it, else how fast each was measured."""
-    texts = {str(choice) for choice in choices.values()}
-    if len(texts) == 1:
-        return texts.pop()
+    texts = [str(choice) for choice in choices.values()]
+    if len({*texts}) == 1:
+        return texts[0]
     parts = [
-        f"{op} {choice}" if choice.speed is None else f"{op} {str(choice).partition(' ')[0]} ({choice.speed:.2f})"
-        for op, choice in choices.items()
+        f"{op} {text}" if choice.speed is None else f"{op} {text.partition(' ')[0]} ({choice.speed:.2f})"
+        for (op, choice), text in zip(choices.items(), texts, strict=True)
     ]
     places = dict.fromkeys(choice.measured_on for choice in choices.values() if choice.measured_on)
     other = "compiled reference" if compiled else "reference"
@@ -226,8 +218,8 @@ def _by_operations(
     op: Op, device: torch.device, dtype: str, width: int, gates: Gates | None, tokens: int | None, compiled: bool
 ) -> Choice:
     """By the operation itself: on a CPU of the very shape, or the largest; on a GPU of the very width and kernels."""
-    kind = "none" if gates is None else "transponder" if gates.channel else "comt"
-    rank, on_gpu = 0 if gates is None else gates.rank, device.type == "cuda"
+    kind, rank = ("none", 0) if gates is None else ("transponder" if gates.channel else "comt", gates.rank)
+    on_gpu = device.type == "cuda"
 
     def fits(row: Measured) -> bool:
         same = (row.op, row.dtype, row.kind, row.rank > NARROW_RANK) == (op, dtype, kind, rank > NARROW_RANK)
@@ -248,38 +240,29 @@ def _by_steps(device: torch.device, dtype: str, gate: NormGate, compiled: bool) 
     base = {"none": "plain", "both": "pixel"}.get(gate, gate)
     eager = "plain" if base == "plain" else f"{base}-eager"
     variants = (f"{base}-fused", f"{base}-compiled") if compiled else (f"{base}-fused-eager", eager)
-
-    def fits(row: Measured) -> bool:
-        return row.dtype == dtype
-
-    def order(row: Measured) -> tuple[float, ...]:
-        return (row.speed(*variants),)
-
-    return _by_measurement(STEP_FILE, variants, device, fits, order, f"{variants[0]} in {dtype}", "comt bench step")
+    return _by_measurement(
+        STEP_FILE, variants, device, lambda row: row.dtype == dtype, lambda row: (row.speed(*variants),),
+        f"{variants[0]} in {dtype}", "comt bench step",
+    )  # fmt: skip
 
 
 def _by_measurement(
     file: str, variants: tuple[str, str], device: torch.device, fits: Callable[[Measured], bool],
     order: Callable[[Measured], tuple[float, ...]], asked: str, command: str,
 ) -> Choice:  # fmt: skip
-    """Kernel or reference, the `variants`, by what `fits` in a file of measurements: those on this very device come
-    before others of its class, the user's own before the shipped, and then the first in `order`. Where there is none
-    the reason names what was `asked`, and the `command` that measures it."""
+    """Kernel or reference, the `variants`, by what `fits` in a file of measurements: of this very device, else of one
+    of its class, the user's own before the shipped, and then the first in `order`. Where there is none the reason names
+    what was `asked`, and the `command` that measures it."""
     here, (found, damaged) = device_here(device), measurements(file)
     found = [row for row in found if row.device.says_about(here)]
     if not found:
         lost = "".join(f" ({path} is damaged)" for path in damaged[:1])
         return Choice(False, f"no kernel was measured on this device or another of its class: {command}{lost}")
-    reference = {"reference": "the reference", "reference-compiled": "the compiled reference"}
-    what = reference.get(variants[1], variants[1])
+    what = {"reference": "the reference", "reference-compiled": "the compiled reference"}.get(variants[1], variants[1])
     rows = [row for row in found if fits(row) and row.decides(*variants)]
     if not rows:
         return Choice(False, f"{asked} was not measured beside {what}, or with too much noise to decide: {command}")
-
-    def place(row: Measured) -> tuple[float, ...]:
-        return row.device != here, not row.own, (row.torch, row.triton) != versions_here(), *order(row)
-
-    row = min(rows, key=place)
+    row = min(rows, key=lambda row: (row.device != here, not row.own, *order(row)))
     speed = row.speed(*variants)
     where = str(row.device) if row.device == here else f"{row.device} (here {here}, of the same class)"
     return Choice(speed > MARGIN, f"{speed:.2f} times as fast as {what} on {where} ({row})", speed, where, row.tiles)

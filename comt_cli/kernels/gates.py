@@ -38,23 +38,9 @@ def transponder_gate(u_Tr: Tensor, B_Nr: Tensor, alpha: Tensor) -> Tensor:
     return 2 * torch.sigmoid(alpha * (torch.sigmoid(u_Tr) @ B_Nr.T))
 
 
-def static_gate(beta1: Tensor, beta2_N: Tensor, alpha: Tensor) -> Tensor:
-    """Transponder's gate without context: `2 sigmoid(alpha beta1 beta2)`, in (0, 2). Shape [N]."""
-    return 2 * torch.sigmoid(alpha * (beta1 * beta2_N))
-
-
-def full_rank_gate(u_TN: Tensor) -> Tensor:
-    """The gate of a full matrix, after the product with it: `sigmoid(u)`, in (0, 1). Shape [T, N]."""
-    return torch.sigmoid(u_TN)
-
-
 def transponder_gated(z_TN: Tensor, u_Tr: Tensor, Bc_Nr: Tensor, ac: Tensor, bs_1r: Tensor, as_: Tensor) -> Tensor:
-    """Return z * 2 sigmoid(ac sigmoid(u) Bc^T) * 2 sigmoid(as sigmoid(u) bs^T), [T, N], in the type of `z_TN`.
-
-    Autograd on the definition (`transponder_gate`) keeps five [T, N] tensors a projection and runs two dozen passes
-    over them. One product of activations, h = G * zhat, is all that the gradients need; kept are z, u and the gates.
-
-    Shapes: T tokens (any leading dimensions), N output width, r bottleneck width; G = dL/dzhat.
+    """Return z * 2 sigmoid(ac sigmoid(u) Bc^T) * 2 sigmoid(as sigmoid(u) bs^T), [T, N], in the type of `z_TN`. Kept for
+    the backward pass are z, u and the gates. With G = dL/dzhat:
         p = sigmoid(u)   gc = 2 sigmoid(ac p Bc^T) [T, N]   gs = 2 sigmoid(as p bs^T) [T, 1]   zhat = z gc gs
         Wc = ac Bc       ws = as bs        h = G zhat             dz = G gc gs
         ec = h (1 - gc/2)                  es = rowsum(h) (1 - gs/2)

@@ -127,11 +127,9 @@ def measurements(name: str = FILE) -> tuple[list[Measured], list[Path]]:
 
 @functools.lru_cache(maxsize=64)
 def _read(path: Path, _changed: int, own: bool) -> tuple[Measured, ...]:
-    """The rows of a file, last changed then; raises one of many errors if it is not what the benchmark writes.
-
-    One row has what differs by its variant alone, and was timed in one run: only such times may be divided by each
-    other. A file may have rows of several runs, since one of some variants is added to what is there.
-    """
+    """The rows of a file, last changed then; raises one of many errors if it is not what the benchmark writes. One row
+    has what differs by its variant alone, and was timed in one run: only such times may be divided by each other. A
+    file may have rows of several runs, since one of some variants is added to what is there."""
     found: dict[tuple[Any, ...], Measured] = {}
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, strict=True):

@@ -14,7 +14,7 @@ import functools
 import importlib
 from collections import namedtuple
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,14 +48,14 @@ def computed_by_triton(device: torch.device) -> bool:
     return IMPLEMENTATIONS.get(device.type) == "triton"
 
 
-@functools.cache
-def _module(operation: str, kind: str) -> Any:
-    return importlib.import_module(f"comt_cli.kernels.{'cpu.calls' if kind == 'cpu' else f'{operation}.{kind}'}")
-
-
 def implementation(operation: str, device: str) -> Any:
     """The module that has the functions of an operation, forward and backward, for a type of device."""
-    return _module(operation, IMPLEMENTATIONS[device])
+    return _module("cpu.calls" if IMPLEMENTATIONS[device] == "cpu" else f"{operation}.{IMPLEMENTATIONS[device]}")
+
+
+@functools.cache
+def _module(name: str) -> Any:
+    return importlib.import_module(f"comt_cli.kernels.{name}")
 
 
 class _Arguments:
@@ -117,55 +117,35 @@ def _of_product(backward: Function, saved: Any, *incoming: Tensor) -> dict[str, 
     return {"product_TC": dproduct, "modulation": dgates}
 
 
-class Derivative(NamedTuple):
-    """The derivative of an operator.
+def differentiable(
+    name: str, definition: Function, empty: Function, *, saved: Any, incoming: str, empty_gradients: Function,
+    results: int = 3, gradients: Function = _of_product, save: Function | None = None,
+) -> Function:  # fmt: skip
+    """As `operator`, with a derivative, which an operator of its own computes, `comt::NAME_backward`: its arguments are
+    the incoming gradients and what was saved.
 
     saved: a named tuple's class: what the backward pass reads, a `Modulation` taken apart like an argument; or a
         number: so many of the first arguments.
     incoming: the names of the gradients of those results that have one, the first ones.
-    empty: called with what was saved, returns empty tensors like the `results` of the operator `comt::NAME_backward`,
-        as many. Its arguments are the incoming gradients and what was saved.
-    results: of a product's and its gates' gradients there are three.
+    empty_gradients: called with what was saved, returns empty tensors like the `results` of the backward operator, as
+        many: of a product's and its gates' gradients there are three.
     gradients: called with that operator, with what was saved, and with the incoming gradients; returns gradients by
         the arguments' names, of a `Modulation` a pair, dWc and dws. They are cast to the types of the arguments.
     save: called with a tuple of the arguments and with the results, returns what is saved, but for the first arguments.
     """
-
-    saved: Any
-    incoming: str
-    empty: Function
-    results: int = 3
-    gradients: Function = _of_product
-    save: Function | None = None
-
-
-def differentiable(name: str, definition: Function, empty: Function, derivative: Derivative) -> Function:
-    """As `operator`, with a derivative, which an operator of its own computes."""
-    call = operator(name, definition, empty)
-    kinds, incoming, saved = _kinds(definition), derivative.incoming.split(), derivative.saved
+    call, kinds, leading = operator(name, definition, empty), _kinds(definition), incoming.split()
     if isinstance(saved, int):
-        fields = dict([*kinds.items()][:saved])
-        derivative = derivative._replace(saved=namedtuple("Saved", fields))
+        first = dict([*kinds.items()][:saved])
+        saved, fields = namedtuple("Saved", first), first
     else:
         fields = {each: kind.__forward_arg__ for each, kind in saved.__annotations__.items()}
-    backward = _define(
+    backward_of = _define(
         f"{name}_backward",
-        dict.fromkeys(incoming, "Tensor") | fields,
-        f"tuple[{', '.join(['Tensor'] * derivative.results)}]",
-        lambda *given: derivative.empty(derivative.saved._make(given[len(incoming) :])),
+        dict.fromkeys(leading, "Tensor") | fields,
+        f"tuple[{', '.join(['Tensor'] * results)}]",
+        lambda *given: empty_gradients(saved._make(given[len(leading) :])),
     )
-    defined = getattr(torch.ops.comt, name).default
-    function = _differentiated(defined, _Arguments(kinds), _Arguments(fields), derivative, backward)
-    _LIBRARY.impl(name, function, "Autograd")
-    return call
-
-
-def _differentiated(
-    defined: Any, arguments: _Arguments, kept: _Arguments, derivative: Derivative, backward_of: Function
-) -> Function:
-    """The function that autograd calls in the operator's place: the operator without autograd, and its derivative."""
-    count, names = len(derivative.incoming.split()), arguments.names
-    save = derivative.save or (lambda given, _: derivative.saved._make(given[: len(kept.names)]))
+    defined, arguments, kept = getattr(torch.ops.comt, name).default, _Arguments(kinds), _Arguments(fields)
 
     def below(*inputs: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
@@ -174,22 +154,22 @@ def _differentiated(
     class Differentiated(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
-            output = below(*inputs)
-            flat = kept.flat(save(arguments.whole(inputs), output))
+            output, given = below(*inputs), arguments.whole(inputs)
+            flat = kept.flat(saved._make(given[: len(fields)]) if save is None else save(given, output))
             ctx.save_for_backward(*(each if isinstance(each, Tensor) else None for each in flat))
             ctx.others = [None if isinstance(each, Tensor) else each for each in flat]
             ctx.types = [each.dtype if isinstance(each, Tensor) else None for each in inputs]
             return output
 
         @staticmethod
-        def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor | None, ...]:
+        def backward(ctx: Any, *outgoing: Tensor) -> tuple[Tensor | None, ...]:
             refuse_second(defined)
             pairs = zip(ctx.saved_tensors, ctx.others, strict=True)
-            saved = derivative.saved._make(kept.whole([other if each is None else each for each, other in pairs]))
-            by_name = derivative.gradients(backward_of, saved, *incoming[:count])
-            if "modulation" in names:
+            read = saved._make(kept.whole([other if each is None else each for each, other in pairs]))
+            by_name = gradients(backward_of, read, *outgoing[: len(leading)])
+            if "modulation" in kinds:
                 by_name["modulation"] = (*by_name["modulation"], None, None, None)
-            found = arguments.flat([by_name.get(name) for name in names])
+            found = arguments.flat([by_name.get(each) for each in kinds])
             return tuple(
                 None if gradient is None or dtype is None else gradient.to(dtype)
                 for gradient, dtype in zip(found, ctx.types, strict=True)
@@ -198,7 +178,8 @@ def _differentiated(
     def function(*inputs: Any) -> Any:
         return Differentiated.apply(*inputs) if torch.is_grad_enabled() else below(*inputs)  # type: ignore[no-untyped-call]
 
-    return function
+    _LIBRARY.impl(name, function, "Autograd")
+    return call
 
 
 def refuse_second(what: object) -> None:

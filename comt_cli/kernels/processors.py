@@ -29,11 +29,9 @@ _CLASSES = {
 
 @dataclass(frozen=True)
 class Device:
-    """A device that measures or computes.
-
-    `type` is `cpu`, `cuda` or `mps`; `name` what it calls itself, which in virtual machines may stand for different
-    processors; `device_class` maker and instruction set, `AMD AVX-512`, or a GPU's `sm_90`; `threads` 0 on a GPU.
-    """
+    """A device that measures or computes. `type` is `cpu`, `cuda` or `mps`; `name` what it calls itself, which in
+    virtual machines may stand for different processors; `device_class` maker and instruction set, `AMD AVX-512`, or a
+    GPU's `sm_90`; `threads` 0 on a GPU."""
 
     type: str
     name: str

@@ -1,14 +1,12 @@
 """fp32 matrix products by oneDNN, on processors for which MKL has none of their widest instructions.
 
-PyTorch multiplies fp32 matrices with MKL, which computes with AVX-512 on Intel's processors alone. AMD's since Zen 4
-have it too, and oneDNN, which comes with PyTorch for convolutions and for bf16, asks for the instructions rather than
-for the maker. On Zen 5 its products take about half the time (results/bench, rows `gemm`); it adds in
-another order, so that rounding errors are up to twice as large.
+PyTorch multiplies fp32 matrices with MKL, which computes with AVX-512 on Intel's processors alone; oneDNN, which comes
+with PyTorch, asks for the instructions rather than for the maker. On Zen 5 its products take about half the time
+(results/bench, rows `gemm`); it adds in another order, so that rounding errors are up to twice as large.
 
 What is replaced is PyTorch's own product of two matrices, for the whole process: that of `F.linear` and `@`, whoever
 wrote the layer, forward and backward, and in compiled code. So no method of a comparison is faster than another for
-the function that it calls. Products of batches of matrices (attention's) stay MKL's. Every product, of any size, takes
-some two microseconds more for being looked at.
+the function that it calls. Products of batches of matrices (attention's) stay MKL's.
 """
 
 from __future__ import annotations

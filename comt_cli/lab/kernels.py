@@ -38,7 +38,7 @@ from comt_cli.kernels.triton.tiles import Key, Kind, Tile
 from comt_cli.lab.runner import DTYPES, Built, Case, Row, Session, Unavailable, run_cases, versions
 from comt_cli.lab.subjects import GATES, KERNELS, Shape
 from comt_cli.lab.timing import Part, Times, compared, free, in_turns, reliability, saved_bytes, stopwatch_for
-from comt_cli.layers.attention import rotate, rotation_table
+from comt_cli.layers.positions import rotate, rotation_table
 from comt_cli.layers.projection import aligned
 from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.models.llama import Block

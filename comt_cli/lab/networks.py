@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from comt_cli.analysis.figures.mixing import DISPERSION, READ_OUT, mixtures
 from comt_cli.files import read_csv
 from comt_cli.kernels.gates import Modulation
-from comt_cli.layers.attention import rotation_table
 from comt_cli.layers.initialise import Draw, Initialised
+from comt_cli.layers.positions import rotation_table
 from comt_cli.layers.residual.base import Branch, ResidualConnection, ResidualSite, State
 from comt_cli.layers.residual.scaled import FollowsTraining, ProgressiveResidual, Scale, ScaledBranch
 from comt_cli.methods import in_words, method_from, methods

@@ -6,20 +6,17 @@ Shapes: B batch, T tokens, D width, H heads, K key-value heads, E head width, F 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.kernels.attend import attend
 from comt_cli.kernels.heads import heads
 from comt_cli.kernels.swiglu import swiglu
+from comt_cli.layers.kv_cache import LayerCache
+from comt_cli.layers.positions import Rotation, rotate
 from comt_cli.layers.projection import Projections, aligned
 from comt_cli.layers.shared_values import SharedValues
-
-if TYPE_CHECKING:
-    from comt_cli.layers.kv_cache import LayerCache
 
 MakeProjections = Callable[..., Projections]
 """Site names with their (input, output) widths -> the projections, gates included. With `heads`, gates that attention
@@ -123,25 +120,3 @@ class FeedForward(nn.Module):
             return F.pad(inner_BTF, (0, padded - self.ffn_width)) if padded > self.ffn_width else inner_BTF
         inner_TF = swiglu(self.gate_up.product(x_BTD).flatten(0, -2), gates, padded, padded)
         return inner_TF.view(*x_BTD.shape[:2], padded)
-
-
-Rotation = tuple[Tensor, Tensor]
-"""Cosines and sines, each [T, E/2]."""
-
-
-def rotation_table(length: int, head_width: int, theta: float, like: Tensor) -> Rotation:
-    """Cosines and sines of rotary position embeddings (Su et al. 2021), each [T, E/2], on the device of `like`.
-
-    They are fp32, whatever is turned by them: a kernel that turns back must find what there was before.
-    """
-    frequency_E = theta ** (-torch.arange(0, head_width, 2, device=like.device, dtype=torch.float32) / head_width)
-    angle_TE = torch.arange(length, device=like.device, dtype=torch.float32)[:, None] * frequency_E
-    return angle_TE.cos(), angle_TE.sin()
-
-
-def rotate(x_BHTE: Tensor, rotation: Rotation) -> Tensor:
-    """Turn channel i and i + E/2 of every head by the position's angle (the layout of public LLaMA checkpoints)."""
-    cos_TE, sin_TE = (table.unsqueeze(-3) for table in rotation)
-    first, second = x_BHTE.chunk(2, dim=-1)
-    turned = torch.cat([first * cos_TE - second * sin_TE, second * cos_TE + first * sin_TE], dim=-1)
-    return turned.to(x_BHTE.dtype)

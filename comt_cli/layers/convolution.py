@@ -22,9 +22,8 @@ from comt_cli.recipe.settings import GateInit
 
 EPSILON = 1e-5
 LEAST_CHANNELS = 8
-"""Of fewer channels, oneDNN's AVX2 code for the weights' gradient of a strided 1x1 convolution writes outside of its
-buffers (torch 2.13, channels last; the heap is corrupted, and the process dies later): there the pixels that such a
-convolution looks at are taken first, which is the same sum."""
+"""Of fewer channels, oneDNN's AVX2 code for the weights' gradient of a strided 1x1 convolution corrupts the heap (torch
+2.13, channels last): there the pixels that it looks at are taken first, which is the same sum."""
 MOMENTUM = 0.1
 """Weight of the newest batch in the running statistics; both as in torch and in the papers' code."""
 
@@ -82,10 +81,8 @@ class PixelGate(MapGate):
 
 
 class Convolution(Initialised):
-    """filters * x, without a bias, times its gate if it has one: [B, C, H, W] -> [B, C, H, W].
-
-    He's initialisation by the outputs: N(0, 2 / (C_out k^2)) (He et al. 2015), as in the papers' code.
-    """
+    """filters * x, without a bias, times its gate if it has one: [B, C, H, W] -> [B, C, H, W]. He's initialisation by
+    the outputs: N(0, 2 / (C_out k^2)) (He et al. 2015), as in the papers' code."""
 
     def __init__(self, d_in: int, d_out: int, window: int, stride: int = 1, gate: Gate | None = None) -> None:
         super().__init__()
@@ -119,14 +116,10 @@ class Convolution(Initialised):
 
 
 class BatchNorm(Initialised):
-    """Batch normalisation (Ioffe and Szegedy 2015; CoMT, Eq. 9): [B, C, H, W] -> [B, C, H, W].
-
-    Statistics are computed and kept in fp32, whatever the precision of the rest. In training they are the batch's; the
-    running ones take in a tenth of it each time, with the unbiased variance, and serve evaluation.
-
+    """Batch normalisation (Ioffe and Szegedy 2015; CoMT, Eq. 9): [B, C, H, W] -> [B, C, H, W]. Statistics are fp32,
+    whatever the rest is; the running ones, for evaluation, take in a tenth of a batch's, with the unbiased variance.
     With a gate, g(n) gamma n + bias (CoMT, Eq. 10 to 12): it reads and scales the normalised features n, before gamma.
-    Eq. 12 has no gamma, which is what `weighted` decides.
-    """
+    Eq. 12 has no gamma, which is what `weighted` decides."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -182,9 +175,7 @@ def batch_norm(place: NormPlace, *, weighted: bool = True) -> BatchNorm:
 
 class MapLayerNorm(Initialised):
     """Layer normalisation (Ba et al. 2016) of each image as a whole (`sample`), or of each pixel by itself (`pixel`).
-
-    The gain and the shift are the channels' in both, so that parameters do not depend on the images' size.
-    """
+    The gain and the shift are the channels' in both, so that parameters do not depend on the images' size."""
 
     def __init__(self, width: int, over: Literal["sample", "pixel"]) -> None:
         super().__init__()
@@ -211,11 +202,8 @@ class MapBatchNorm(BatchNorm):
 
 
 class ConvolutionNorm(nn.Module):
-    """A convolution, its norm, a skip path and ReLU where they are wanted: y = act(N(conv(x)) + skip).
-
-    One module, because one kernel can do all that follows the convolution's product in two passes. In training it does
-    where `fused` is set (`models.kernels`); evaluation, whose statistics are known, goes step by step.
-    """
+    """A convolution, its norm, a skip path and ReLU where they are wanted: y = act(N(conv(x)) + skip). In training one
+    kernel does all that follows the product where `fused` is set (`models.kernels`); evaluation goes step by step."""
 
     def __init__(self, convolution: Convolution, norm: nn.Module, *, relu: bool) -> None:
         super().__init__()

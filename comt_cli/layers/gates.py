@@ -17,14 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comt_cli.kernels.gates import (
-    Bottleneck,
-    comt_gate,
-    full_rank_gate,
-    static_gate,
-    transponder_gate,
-    transponder_gated,
-)
+from comt_cli.kernels.gates import Bottleneck, comt_gate, transponder_gate, transponder_gated
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import Affine
 from comt_cli.recipe.settings import GateInit
@@ -32,14 +25,12 @@ from comt_cli.recipe.settings import GateInit
 
 @dataclass(frozen=True)
 class Site:
-    """A place in a model that can carry a gate: its name, the stack of blocks and the block in it (`layer`, from 0, of
-    `layers`), what the gate reads (`d_in` wide) and what it multiplies (`d_out` wide, in `heads` equal parts where it
-    has such). A convolution has a `window`.
+    """A place in block `layer` (from 0, of `layers`) of a stack that can carry a gate, which reads what is `d_in` wide
+    and multiplies what is `d_out` wide, in `heads` equal parts where it has such. A convolution has a `window`.
 
-    The seven projections (`q_proj` ... `down_proj`) go by their names; `sdpa` is the output of attention before
-    `o_proj`; `attention` and `mlp` are the whole branches. A residual block of maps has `conv1` ... and `norm1` ...
-    `part` is the branch of a token block that the site is in: cross-attention (`cross`) has sites of the same names as
-    self-attention.
+    Names are those of the projections, `q_proj` ... `down_proj`, `sdpa`, the output of attention before `o_proj`,
+    `attention` and `mlp`, whole branches, and of maps `conv1` ... and `norm1` ... `part` is the branch of a token block
+    that the site is in: `cross` has sites of the same names as self-attention.
     """
 
     name: str
@@ -66,9 +57,7 @@ class Gate(Initialised):
 
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
         """The gate's factors by kind, `scalar` [T, 1], `head` [T, heads] and `channel` [T, N]; gamma is their product.
-
-        A gate that does not look at its input leaves T out.
-        """
+        A gate that does not look at its input leaves T out."""
         raise NotImplementedError
 
     def forward(self, z_TN: Tensor, u_Tr: Tensor | None) -> Tensor:
@@ -160,11 +149,9 @@ Granularity = Literal["scalar", "channel", "channel-scalar"]
 
 
 class TransponderGate(Gate):
-    """Transponder's modulator (Eq. 4, 5): `2 sigmoid(alpha B sigmoid(A x))` for each kind of factor.
-
-    Of two kinds, one A serves both unless `separate_summaries`: only that adds the printed 1 % of parameters. alpha is
-    kept positive as exp(log_alpha) and starts at 1; the paper does not say how. Not `learnable_sigmoid`, it stays 1.
-    """
+    """Transponder's modulator (Eq. 4, 5): `2 sigmoid(alpha B sigmoid(A x))` for each kind of factor. Of two kinds, one
+    A serves both unless `separate_summaries`. alpha is exp(log_alpha) and starts at 1; not `learnable_sigmoid`, it
+    stays."""
 
     factor_range = (0.0, 2.0)
 
@@ -204,8 +191,8 @@ class TransponderGate(Gate):
     def bottleneck(self) -> Bottleneck:
         matrices = {kind: self._matrix(kind) for kind in self.kinds}
         if self.separate:  # each kind has its own half of u
-            matrices["channel"] = F.pad(matrices["channel"], (0, self.rank))
-            matrices["scalar"] = F.pad(matrices["scalar"], (self.rank, 0))
+            halves = {"channel": (0, self.rank), "scalar": (self.rank, 0)}
+            matrices = {kind: F.pad(matrix, halves[kind]) for kind, matrix in matrices.items()}
         log_alphas = {kind: self.get_parameter(f"log_alpha_{kind}") for kind in self.kinds if self.learnable}
         B, log_alpha = ((each.get("channel"), each.get("scalar")) for each in (matrices, log_alphas))
         return Bottleneck(*B, 2.0, *log_alpha)
@@ -227,11 +214,8 @@ class TransponderGate(Gate):
 
 
 class StaticGate(Gate):
-    """Transponder without context (section 4.6): `2 sigmoid(alpha beta1 beta2)`, the same for every token.
-
-    beta1 is a number, beta2 one a channel. The paper does not say where they start: beta1 at 1 and beta2 at 0 make the
-    factor 1, and leave beta2 a gradient (both at 0 would have none).
-    """
+    """Transponder without context (section 4.6): `2 sigmoid(alpha beta1 beta2)`, the same for every token; beta1 is a
+    number, 1 at the start, beta2 one a channel, 0 at the start, where both at 0 would have no gradient."""
 
     factor_range = (0.0, 2.0)
 
@@ -248,7 +232,7 @@ class StaticGate(Gate):
 
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
         alpha = self.log_alpha.exp() if self.learnable else torch.ones_like(self.beta1)
-        return {"channel": static_gate(self.beta1, self.beta2, alpha)}
+        return {"channel": 2 * torch.sigmoid(alpha * (self.beta1 * self.beta2))}
 
     def initialise(self, draw: Draw) -> None:
         nn.init.ones_(self.beta1)
@@ -273,7 +257,7 @@ class FullRankGate(Gate):
 
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
         assert u_Tr is not None
-        return {self.kind: full_rank_gate(u_Tr)}
+        return {self.kind: torch.sigmoid(u_Tr)}
 
     def initialise(self, draw: Draw) -> None:
         draw.normal_(self.W, "W", 0.02)
@@ -292,11 +276,8 @@ class HeadGate(FullRankGate):
 
 class EvaluatorAdjuster(Gate):
     """z + a * e of a site's output z: a = tanh(W3 z + b3) adjusts, e = sigmoid(W2 relu(W1 z + b1) + b2) evaluates
-    (Dhayalkar 2024, second-hand). W1 is r x N, r the `share` of N.
-
-    A gate in that it is at a site; it adds where others multiply, so it has no factors (`values`), and it reads
-    what it acts on, so it asks nothing of the site's input.
-    """
+    (Dhayalkar 2024, second-hand). W1 is r x N, r the `share` of N. It adds where other gates multiply, so it has no
+    factors (`values`), and it reads what it acts on, so it asks nothing of the site's input."""
 
     def __init__(self, site: Site, share: float) -> None:
         super().__init__()
@@ -315,7 +296,7 @@ class EvaluatorAdjuster(Gate):
         return torch.sigmoid(self.W2(F.relu(self.W1(z_TN))))
 
     def forward(self, z_TN: Tensor, u_Tr: Tensor | None) -> Tensor:
-        e_TN = self.evaluation(z_TN)
+        e_TN = self.evaluation(z_TN)  # first: the order decides in which gradients are added up
         return z_TN + torch.tanh(self.W3(z_TN)) * e_TN
 
     def initialise(self, draw: Draw) -> None:

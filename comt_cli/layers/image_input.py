@@ -30,12 +30,9 @@ class ImageInput:
     """
 
     def __init__(
-        self,
-        dataset: ImageDataset,
-        split_name: Literal["train", "validation"],
-        augmentation: Augmentation,
+        self, dataset: ImageDataset, split_name: Literal["train", "validation"], augmentation: Augmentation,
         device: torch.device,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.device = device
         self.crops = augmentation in ("crop", "crop-flip")
         self.flips = augmentation in ("crop-flip", "resized-crop-flip")
@@ -98,10 +95,8 @@ class ImageInput:
     def _move_together(self, *arrays: NDArray[Any]) -> list[Tensor]:
         """The arrays on the device, by one copy: for so few bytes a copy costs the same whatever its size. Those of 8
         bytes a number come first, since a number must lie at a multiple of its size."""
-        together = self._move(
-            np.concatenate([np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in arrays])
-        )
-        parts = torch.split(together, [each.nbytes for each in arrays])
+        together = np.concatenate([np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in arrays])
+        parts = torch.split(self._move(together), [each.nbytes for each in arrays])
         types = [torch.from_numpy(np.empty(0, each.dtype)).dtype for each in arrays]
         return [
             part.reshape(-1, dtype.itemsize).view(dtype).view(each.shape)

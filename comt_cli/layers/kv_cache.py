@@ -16,7 +16,7 @@ from torch import Tensor
 
 from comt_cli.errors import UserError
 from comt_cli.kernels.attend import attend
-from comt_cli.layers.attention import rotation_table
+from comt_cli.layers.positions import rotation_table
 from comt_cli.tasks.settings.language import LlamaShape
 
 
@@ -91,8 +91,8 @@ class KeyValueCache:
         return self._columns_S[:T] + self.next_column
 
     def this_pass(self, T: int) -> tuple[Tensor, Tensor | None]:
-        """Columns to write in all layers of a pass, [T], and the mask of visible ones, [B, 1, T, S], or None: one token
-        sees all that is stored, and the first pass is plain causal attention."""
+        """Columns to write in all layers, [T], and the mask of visible ones, [B, 1, T, S], or None: one token sees all
+        that is stored, and the first pass is plain causal attention."""
         if self._pass is None:
             visible_B1TS = None
             if self.is_padded or self.static_shapes or (T > 1 and self.stored > 0):
@@ -114,14 +114,12 @@ class KeyValueCache:
 
     def replayed(self, T: int) -> None:
         """T columns have been written by a captured pass, which moved the device's column but not the host's."""
-        self.stored += T
-        self._pass = None
+        self.stored, self._pass = self.stored + T, None
 
     def rewind(self, column: int) -> None:
         """Write at `column` next; what was stored from there on counts no more."""
         self.next_column.fill_(column)
-        self.stored = column
-        self._pass = None
+        self.stored, self._pass = column, None
 
     def need(self, T: int) -> None:
         """Raise `UserError` unless there is room for T more columns."""

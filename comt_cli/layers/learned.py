@@ -40,11 +40,9 @@ def factors(numbers: Tensor) -> tuple[Tensor, ...]:
 
 
 class Constant(Initialised):
-    """Learned numbers that all start at `start`. A module, so that two connections can hold the very same ones.
-
-    Numbers that matter by what they differ from 1 or from a pattern are better stored as that difference, starting at
-    0: beside 1, bf16 has no number nearer than 0.004, and steps of a thousandth would move nothing.
-    """
+    """Learned numbers that all start at `start`. A module, so that two connections can hold the very same ones. Numbers
+    that matter by what they differ from 1 or from a pattern are better stored as that difference, starting at 0: beside
+    1, bf16 has no number nearer than 0.004, and steps of a thousandth would move nothing."""
 
     update_rule: UpdateRule | None
 
@@ -110,11 +108,8 @@ class Classifier(Affine):
 
 
 class LowRank(Initialised):
-    """B A x, [T, D] -> [T, D], zero at the start (LAuReL, Menghani et al. 2024, section 2.2).
-
-    B is zero; the rows of A, [r, D], are orthogonal: A_ji is 1 / sqrt(r D) where i mod r is j, and 0 elsewhere, the
-    authors' choice for language models.
-    """
+    """B A x, [T, D] -> [T, D] (LAuReL, Menghani et al. 2024, section 2.2). At the start B is zero, and the rows of A,
+    [r, D], orthogonal: A_ji is 1 / sqrt(r D) where i mod r is j, and 0 elsewhere, the authors' choice."""
 
     def __init__(self, width: int, rank: int) -> None:
         super().__init__()

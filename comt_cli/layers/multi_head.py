@@ -1,5 +1,5 @@
 """The branches of the blocks of an encoder-decoder (Vaswani et al. 2017, section 3) and of BERT: attention of a
-sequence to itself and to another one, the feed-forward network of two layers; and the positions that embeddings get.
+sequence to itself and to another one, and the feed-forward network of two layers.
 
 Shapes: B batch, T tokens that attend, S tokens that are attended to, D width, H heads, E head width, F feed-forward
 width, R rows of tokens that attend, K = R / B of them for each sequence that is attended to.
@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.kernels.attend import attend
 from comt_cli.layers.attention import MakeProjections
 from comt_cli.layers.dropout import Dropout
-
-if TYPE_CHECKING:
-    from comt_cli.layers.kv_cache import LayerColumns
+from comt_cli.layers.kv_cache import LayerColumns
 
 
 class KeysValues(NamedTuple):
@@ -108,37 +105,18 @@ class CrossAttention(MultiHead):
 
 
 class TwoLayerFeedForward(nn.Module):
-    """W_down f(W_up x + b_up) + b_down; dropout, if any, behind f, which subclasses choose."""
+    """W_down f(W_up x + b_up) + b_down, f the `activation`; dropout, if any, behind f."""
 
     last = "down"
-    activation: ClassVar[Callable[[Tensor], Tensor]]
 
-    def __init__(self, width: int, ffn_width: int, dropout: float, make: MakeProjections) -> None:
+    def __init__(
+        self, width: int, ffn_width: int, dropout: float, make: MakeProjections, activation: Callable[[Tensor], Tensor]
+    ) -> None:
         super().__init__()
         self.up = make({"up_proj": (width, ffn_width)}, bias=True)
         self.down = make({"down_proj": (ffn_width, width)}, bias=True)
-        self.dropout = Dropout(dropout)
+        self.dropout, self.activation = Dropout(dropout), activation
 
     def inner(self, x_BTD: Tensor) -> Tensor:
         """Input of the down projection, [B, T, F]."""
-        return self.dropout(type(self).activation(self.up(x_BTD)[0]))
-
-
-class ReluFeedForward(TwoLayerFeedForward):
-    """With f = ReLU."""
-
-    activation = F.relu
-
-
-class GeluFeedForward(TwoLayerFeedForward):
-    """With f = GELU, by the error function: x Phi(x) (Hendrycks & Gimpel 2016)."""
-
-    activation = F.gelu
-
-
-def sinusoids(length: int, width: int, like: Tensor) -> Tensor:
-    """Sinusoidal positions from 0, [T, D]: sin(t / 10000^(2i/D)) in channel i of the first half, the cosine of the same
-    in channel i of the second. (The paper's formula, in tensor2tensor's order of channels.) Computed in fp32."""
-    frequency_d = 10000.0 ** (-torch.arange(0, width, 2, device=like.device, dtype=torch.float32) / width)
-    angle_Td = torch.arange(length, device=like.device, dtype=torch.float32)[:, None] * frequency_d
-    return torch.cat([angle_Td.sin(), angle_Td.cos()], dim=-1).to(like.dtype)
+        return self.dropout(self.activation(self.up(x_BTD)[0]))

@@ -17,11 +17,9 @@ from comt_cli.layers.initialise import Draw, Initialised
 
 @dataclass(frozen=True)
 class NormPlace:
-    """Place of a norm, with its width and epsilon.
-
-    `of` is the branch that it is before or behind (`attention`, `mlp` ...), `final` behind all blocks, or among
-    maps the norm's own name (`norm1` ...). `gate` scales what it has normalised; only norms of maps have one.
-    """
+    """Place of a norm, with its width and epsilon. `of` is the branch that it is before or behind (`attention`, `mlp`
+    ...), `final` behind all blocks, or among maps the norm's own name (`norm1` ...). `gate` scales what it has
+    normalised; only norms of maps have one."""
 
     width: int
     epsilon: float
@@ -43,10 +41,8 @@ def layer_norm(place: NormPlace) -> nn.Module:
 
 
 class DynamicTanh(Initialised):
-    """g * tanh(a x): what Zhu et al. 2025 put in a norm's place; a is one learned number, g a gain, 1 at the start.
-
-    Without the shift b of their general form, which their LLaMA leaves out.
-    """
+    """g * tanh(a x): what Zhu et al. 2025 put in a norm's place; a is one learned number, g a gain, 1 at the start. As
+    in their LLaMA there is no shift."""
 
     def __init__(self, width: int, alpha: float) -> None:
         super().__init__()

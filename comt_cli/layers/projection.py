@@ -30,12 +30,9 @@ Spread = Literal["normal", "uniform", "truncated"]
 
 
 class Projections(CarriesGates, Initialised):
-    """The maps of `sites`, which share their input: `x -> (z_1, z_2, ...)`, each z_i = gamma_i(x) * (x W_i^T).
-
-    The rows of all W_i are one parameter, and the gates' down-projections A_i are appended to it in the product
-    (Transponder, Eq. 8): x is read once. So is it for gates that read x and act on something later, those at the
-    sites `later`: their bottlenecks follow the z_i.
-    """
+    """The maps of `sites`, which share their input: `x -> (z_1, z_2, ...)`, each z_i = gamma_i(x) * (x W_i^T). The rows
+    of all W_i are one parameter, and the gates' down-projections A_i are appended to it in the product (Transponder,
+    Eq. 8): x is read once. So are those of gates at sites `later`: their bottlenecks follow the z_i."""
 
     fused = False
     """Whether a kernel applies the gates where no next operation does."""
@@ -81,22 +78,23 @@ class Projections(CarriesGates, Initialised):
     def freeze(self) -> None:
         """Put the matrices together once instead of in every product, which decoding would notice. Parameters that
         change afterwards are not seen, until `train`, loading, or a move to another device or type undoes it."""
-        self._frozen = None
+        self._frozen, weight = None, self.weight
         with torch.no_grad():
-            matrix, bias = self.packing.packed([self.weight, *self.down_projections().values()], self.bias)
+            width = aligned(weight.shape[1], weight)  # for inputs with aligned columns
+            matrix = self.packing.join(width, weight.dtype, weight, *self.down_projections().values())
             modulation = self.modulation()
             if modulation is not None and matrix.device.type == "cpu":
                 modulation = modulation.by_columns()
-            self._frozen = matrix, bias, modulation
+            self._frozen = matrix, self.packing.bias(self.bias, len(matrix)), modulation
 
     def train(self, mode: bool = True) -> Self:
         """As of any module; thaws what is frozen."""
         self._frozen = None
         return super().train(mode)
 
-    def _load_from_state_dict(self, *arguments: Any, **options: Any) -> None:
+    def _load_from_state_dict(self, *arguments: Any) -> None:
         self._frozen = None
-        super()._load_from_state_dict(*arguments, **options)
+        super()._load_from_state_dict(*arguments)
 
     def _apply(self, *arguments: Any, **options: Any) -> Self:
         self._frozen = None
@@ -177,12 +175,6 @@ class Packing:
             return F.linear(x_TD, checkpoint(join, *matrices, use_reentrant=False, preserve_rng_state=False))
         return _JoinedProduct.apply(x_TD, join, *matrices)  # type: ignore[no-untyped-call]
 
-    def packed(self, matrices: Sequence[Tensor], bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Matrix and bias of the product, in the weight's type, for inputs with aligned columns."""
-        weight, *_ = matrices
-        matrix = self.join(aligned(weight.shape[1], weight), weight.dtype, *matrices)
-        return matrix, self.bias(bias, len(matrix))
-
     def join(self, width: int, dtype: torch.dtype, *matrices: Tensor) -> Tensor:
         """Matrices under each other, [C, D], in the type of the product, filled up with zeros to `width` columns."""
         weight, *_ = parts = [matrix.to(dtype) for matrix in matrices]
@@ -257,9 +249,8 @@ def aligned(width: int, like: Tensor) -> int:
 
 def row_end(width: int, like: Tensor) -> int:
     """`width` rounded up to where the next row of a product should begin: at a cache line, 128 bytes on a GPU and 64
-    on a CPU. On an H200 the compiler copied a product of 2,768 columns in bf16 into rows of whole lines before it used
-    it. On a CPU one of 1,380 columns took 1.7 times as long in bf16 as one of 1,376, and the C++ kernels load whole
-    lines; in fp32 more columns than that only cost."""
+    on a CPU. On an H200 the compiler copied bf16 rows of 2,768 columns into whole lines; on a CPU 1,380 columns took
+    1.7 times as long in bf16 as 1,376, and the C++ kernels load whole lines; in fp32 more only cost."""
     line = {"cuda": 128, "cpu": 64}.get(like.device.type, like.itemsize) // like.itemsize
     return -(-width // line) * line
 
@@ -299,14 +290,10 @@ class TokenEmbedding(Initialised):
 
 
 class _Embedding(torch.autograd.Function):
-    """`F.embedding` with PyTorch's own backward pass where a model is compiled.
-
-    Inductor would write that pass as `index_put_(accumulate=True)`. Under deterministic algorithms its CUDA kernel
-    sorts the ids and adds the rows of one id one after the other: a frequent token, or padding, has thousands in a
-    batch. On a CPU compiled code would add atomically, in any order. `embedding_dense_backward`, which runs where
-    nothing is compiled, is deterministic on both, and on CUDA divides the rows of one id among threads. As an operator
-    of its own it is left as it is.
-    """
+    """`F.embedding` with PyTorch's own backward pass where a model is compiled. Inductor would write that pass as
+    `index_put_(accumulate=True)`: on CUDA, under deterministic algorithms, it adds the rows of one id, perhaps
+    thousands, one after the other, and on a CPU in any order. `embedding_dense_backward`, which runs where nothing is
+    compiled, is deterministic on both and divides them; as an operator it is left alone."""
 
     @staticmethod
     def forward(ctx: Any, weight_VD: Tensor, ids_T: Tensor) -> Tensor:

@@ -1,10 +1,5 @@
-"""Attention that reads keys and values of earlier blocks.
-
-- ResFormer (Zhou et al. 2024, arXiv 2410.17897): V_n' = a V_n + b V_1, a = b = 1/2 as published, or learned from there;
-  its SVFormer has V_1 alone, and no values of its own.
-- LIMe (Gerasimov et al. 2025, arXiv 2502.09245): keys, before they are rotated, and values of every block are mixtures
-  of those of all heads of all blocks up to it, [K; V]'_h = sum_j R_hj [K; V]_j. The rows of the router R begin with the
-  block's own head alone, and small draws for the earlier ones.
+"""Attention that reads keys and values of earlier blocks: ResFormer and SVFormer (Zhou et al. 2024) and LIMe (Gerasimov
+et al. 2025).
 
 Shared keys and values are an input and an output of every block, so that recomputing one sees the same.
 Shapes: B batch, K key-value heads, T tokens, E head width.
@@ -82,7 +77,8 @@ class SingleValue(SharedValues):
 
 
 class LayerRouter(SharedValues, Initialised):
-    """LIMe's router: [K, (layer + 1) K], the newest block's heads last; the first block has none."""
+    """LIMe: [K; V]'_h = sum_j R_hj [K; V]_j over all heads of all blocks so far, keys before they are rotated. R is
+    [K, (layer + 1) K], the newest block's heads last; the first block has none."""
 
     mixes_keys = True
 

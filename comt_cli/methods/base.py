@@ -158,12 +158,10 @@ class Widening:
 
 @dataclass(frozen=True)
 class Wiring:
-    """A method's parts of a model: residual connection, gates at sites, and norms.
-
-    `gates` are by the site's name, `norms` by the place's (`NormPlace.of`), `*` being every other place; `entry`, made
-    for the model's width, comes behind the embedding; `shared_values` makes for every block, from 0, with so many
-    key-value heads, the keys and values in place of its own alone.
-    """
+    """A method's parts of a model: residual connection, gates at sites, and norms. `gates` are by the site's name,
+    `norms` by the place's (`NormPlace.of`), `*` being every other place; `entry`, made for the model's width, comes
+    behind the embedding; `shared_values` makes for every block, from 0, with so many key-value heads, the keys and
+    values in place of its own alone."""
 
     residual: ResidualFactory
     gates: Mapping[str, GateFactory] = field(default_factory=dict)
@@ -178,10 +176,8 @@ class Wiring:
 
 
 class Method(Section):
-    """A method's options. Subclasses set `name` and say in `wiring` what a model gets.
-
-    `streams` says which models it is for, and `needs` names sites and features that these must offer.
-    """
+    """A method's options. Subclasses set `name` and say in `wiring` what a model gets. `streams` says which models it
+    is for, and `needs` names sites and features that these must offer."""
 
     name: ClassVar[str]
     streams: ClassVar[tuple[Stream, ...]] = ("tokens",)

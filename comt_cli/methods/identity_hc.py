@@ -6,18 +6,13 @@ Deviations: as mHC's; of the papers only digests were at hand.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from pydantic import PositiveInt
-
-from comt_cli.methods.base import ConnectionMethod
+from comt_cli.methods.mhc import MHC
 
 
-class IdentityHC(ConnectionMethod):
+class IdentityHC(MHC):
     """`n` streams; `start`: where b and phi begin."""
 
     name: ClassVar[str] = "identity-hc"
-    connection: ClassVar = "manifold-hyper-connections"
     fixes: ClassVar = {"mixing": "identity"}
-    n: PositiveInt = 4
-    start: Literal["pre-ln", "mhc-lite", "random"] = "pre-ln"

@@ -7,18 +7,13 @@ more than to others. n! grows fast: 24 for 4 streams, 120 for 5.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from pydantic import PositiveInt
-
-from comt_cli.methods.base import ConnectionMethod
+from comt_cli.methods.mhc import MHC
 
 
-class MHCLite(ConnectionMethod):
+class MHCLite(MHC):
     """`n` streams; `start`: where b and phi begin."""
 
     name: ClassVar[str] = "mhc-lite"
-    connection: ClassVar = "manifold-hyper-connections"
     fixes: ClassVar = {"mixing": "permutations"}
-    n: PositiveInt = 4
-    start: Literal["pre-ln", "mhc-lite", "random"] = "pre-ln"

@@ -20,11 +20,9 @@ NO_METHODS = ("__init__", "base", "mistakes")
 
 @contextlib.contextmanager
 def naming_mistakes() -> Iterator[None]:
-    """Turn an error of a method's file into a `UserError` that names the method, the file and the line.
-
-    The error is that file's if none of the program's own code was called from there: what such code raises may be a
-    defect of the program, and keeps its traceback. Also serves as a decorator.
-    """
+    """Turn an error of a method's file into a `UserError` that names the method, the file and the line. The error is
+    that file's if none of the program's own code was called from there: what such code raises may be a defect of the
+    program, and keeps its traceback. Also serves as a decorator."""
     try:
         yield
     except UserError:
@@ -52,7 +50,7 @@ def mistake_of(method: type, error: Exception) -> UserError | None:
         path, at_work = Path(frame.f_code.co_filename).resolve(), type(frame.f_locals.get("self"))
         if path == Path(inspect.getfile(method)).resolve():
             return mistake(path, f"{_in_words(error)}{where}", line, _HINT)
-        if not where and _PACKAGE in path.parents and path.stem != "trace":  # which counts every operation
+        if not where and _PACKAGE in path.parents and path.stem != "flops":  # which counts every operation
             where = f" (in {frame.f_code.co_name}, {path.relative_to(_PACKAGE.parent).as_posix()}, line {line})"
         if at_work.__module__ == method.__module__:
             return mistake_at(at_work, f"{_in_words(error)}{where}", _HINT)

@@ -1,32 +1,95 @@
-"""Cost of a model: looked up where it was counted before, else counted on the model itself (`counting`).
+"""Cost of a model, and all that it depends on: looked up where it was counted before, else counted on the model itself,
+built on the meta device and run there once, so that no second set of formulas can drift from the code.
 
-Counting needs torch, looking up does not: this file imports none.
+Counting needs torch, which is imported where it begins; looking up does not.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from comt_cli import methods
 from comt_cli.errors import UserError
 from comt_cli.files import Cache, sha256
 from comt_cli.kernels.processors import torch_build
-from comt_cli.models.cost import Cost, Network, network_of
+from comt_cli.methods.mistakes import mistake_at, mistake_of
 from comt_cli.runs.plan import RunSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from comt_cli.models.base import Linear, Model
+    from comt_cli.models.flops import Trace
 
 ROOMS = ("recipe", "data", "tasks", "runs", "kernels", "layers", "methods", "models")
 """The rooms that a model's code may import, and so that can change what is counted; so may the files beside them."""
 
 
+@dataclass(frozen=True)
+class Cost:
+    """Parameters are counts; FLOPs are of matrix products (2 per multiply-add, attention counted in full, as usual). A
+    row is a sample: a sequence of tokens, or an image. For the backward pass `kept_per_row` numbers are kept for every
+    row, and `kept_always` however many rows there are: a gated projection keeps its weights joined with its gates'.
+    `unused` is what is wrong where the method has a parameter that would never be trained."""
+
+    parameters: int
+    plain_parameters: int
+    flops_per_row: int
+    kept_per_row: int
+    kept_always: int
+    unused: str = ""
+
+    @property
+    def extra_parameters(self) -> int:
+        """Number of parameters that the method adds to the plain model of the same size; negative where it saves."""
+        return self.parameters - self.plain_parameters
+
+    @property
+    def extra_parameters_percent(self) -> float:
+        """`extra_parameters` in per cent of the plain model's."""
+        return 100 * self.extra_parameters / self.plain_parameters
+
+
+@dataclass(frozen=True)
+class Network:
+    """All that a cost depends on: runs that differ only in seed, or in most of the training, share one.
+
+    Attributes:
+        model, dimensions, method: the model's settings, what the data gives the model, and the method, as JSON.
+        plain: the method against whose model extra parameters are counted.
+        recomputes: whether blocks are computed again for the backward pass.
+    """
+
+    model: str
+    dimensions: str
+    method: str
+    plain: str
+    recomputes: bool = False
+
+
+def network_of(spec: RunSpec) -> Network:
+    """The network that a run trains."""
+    settings, task = spec.settings, spec.task
+    dimensions, method = (json.dumps(each, sort_keys=True) for each in (task.dimensions(settings), spec.method))
+    return Network(settings.model.model_dump_json(), dimensions, method, task.plain_method, settings.train.recomputes)
+
+
 def cost_of(spec: RunSpec) -> Cost:
     """The cost of a run's model."""
     network = network_of(spec)
-    return _known(network) or remember(network, *counted(network))
+    if (known := _known(network)) is not None:
+        return known
+    cost, depends_on_us_alone = count(network)
+    _COUNTED[network] = cost
+    if depends_on_us_alone:
+        _cache().put(asdict(network), asdict(cost))
+    return cost
 
 
 def to_count(specs: Iterable[RunSpec]) -> Iterator[RunSpec]:
@@ -39,7 +102,7 @@ def to_count(specs: Iterable[RunSpec]) -> Iterator[RunSpec]:
 
 def check_methods(specs: Iterable[RunSpec]) -> None:
     """Count one network of each method: so a mistake in the file of a method is told before anything is trained. For
-    runs that have not begun: others must go on. Raises `UserError`: see `counting.count`, or a parameter is unused."""
+    runs that have not begun: others must go on. Raises `UserError`: see `count`, or a parameter is unused."""
     for spec in {json.dumps([spec.command, spec.method], sort_keys=True): spec for spec in specs}.values():
         if unused := cost_of(spec).unused:
             raise UserError(unused)
@@ -64,21 +127,6 @@ def training_bytes(spec: RunSpec, rows_at_once: int) -> int:
 
 
 _COUNTED: dict[Network, Cost] = {}
-
-
-def counted(network: Network) -> tuple[Cost, bool]:
-    """`counting.count`, by a name that a process can be handed which has not imported torch yet."""
-    from comt_cli.models.counting import count
-
-    return count(network)
-
-
-def remember(network: Network, cost: Cost, depends_on_us_alone: bool) -> Cost:
-    """Note what `counting.count` found: for this process, and for later ones where nothing else can change it."""
-    _COUNTED[network] = cost
-    if depends_on_us_alone:
-        _cache().put(asdict(network), asdict(cost))
-    return cost
 
 
 def _known(network: Network) -> Cost | None:
@@ -107,3 +155,85 @@ def code_version() -> str:
     files = {*package.glob("*.py"), *(file.resolve() for folder in folders for file in folder.rglob("*.py"))}
     hashes = sorted((str(file.relative_to(file.parents[1])), sha256(file.read_bytes())) for file in files)
     return sha256(json.dumps([hashes, torch_build()]))
+
+
+def count(network: Network) -> tuple[Cost, bool]:
+    """The cost of a network, and whether it depends on nothing but this package and PyTorch: a method may be made of
+    layers from elsewhere, whose changes nobody would notice. With checkpointing, each block keeps its input, and the
+    one that is being computed again everything. Raises `UserError` with the method's file where the network cannot be
+    built or run, and one of the plain method can."""
+    method = methods.methods()[json.loads(network.method)["name"]]
+    try:
+        return _count(network)
+    except (UserError, MemoryError, OSError):
+        raise
+    except Exception as error:
+        if method.name == network.plain or sys.flags.dev_mode:
+            raise
+        _count(replace(network, method=json.dumps({"name": network.plain})))
+        if (mistake := mistake_of(method, error)) is None:
+            raise
+        raise mistake from None
+
+
+def _count(network: Network) -> tuple[Cost, bool]:
+    from comt_cli.models.base import Linear
+    from comt_cli.models.flops import Trace, flops_of_one, parameter_count, trace_of
+
+    model = _built(network.model, network.dimensions, json.loads(network.method))
+    with trace_of(model) as trace:
+        body, kept = _kept(trace, model)
+        output = model.outputs(body)
+    unused = _unused(model, output, methods.methods()[json.loads(network.method)["name"]].__module__)
+    flops = flops_of_one(trace, output)
+    if network.recomputes:
+        model.activation_checkpointing = True
+        with Trace(trace.rows) as again:
+            inputs = _kept(again, model)[1]
+        blocks = sum(map(len, model.stacks.values()))
+        two, three = (inputs.at(samples) + kept.at(samples) // blocks for samples in (2, 3))
+        kept = Linear(three - two, 3 * two - 2 * three)
+    kept += model.kept_behind_body
+    plain = _plain_parameters(network.model, network.dimensions, network.plain)
+    is_ours = all(type(module).__module__.partition(".")[0] in ("comt_cli", "torch") for module in model.modules())
+    return Cost(parameter_count(model), plain, flops, kept.per_row, kept.always, unused), is_ours
+
+
+def _unused(model: Model, output: Tensor, file: str) -> str:
+    """Message about a parameter of a layer of the method's file that no object uses, and so is never trained; "" where
+    all are used. One that, say, the last block does not use is no mistake."""
+    from comt_cli.models.flops import behind
+
+    used = {id(node.variable) for node in behind(output) if hasattr(node, "variable")}
+    own = [
+        (type(layer), name, id(parameter) in used or not parameter.requires_grad)
+        for layer in model.modules()
+        for name, parameter in (layer.named_parameters(recurse=False) if type(layer).__module__ == file else ())
+    ]
+    # By name: what a function defines is another class at each of its calls.
+    trained = {(kind.__qualname__, name) for kind, name, is_trained in own if is_trained}
+    left = ((kind, name) for kind, name, _ in own if (kind.__qualname__, name) not in trained)
+    said = (mistake_at(kind, f"{kind.__name__} never uses its parameter {name}").message for kind, name in left)
+    return next(said, "")
+
+
+def _kept(trace: Trace, model: Model) -> tuple[Tensor, Linear]:
+    """Output of the model's body, and the numbers that it saves for the backward pass."""
+    return trace.kept_by(
+        model,
+        lambda: model.body(*model.example(trace.rows)),
+        lambda tensor: not model.keeps(tensor, trace.rows),
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _plain_parameters(model: str, dimensions: str, method: str) -> int:
+    from comt_cli.models.flops import parameter_count
+
+    return parameter_count(_built(model, dimensions, {"name": method}))
+
+
+def _built(model: str, dimensions: str, method: dict[str, Any]) -> Model:
+    from comt_cli.models.build import empty_network, settings_from, wiring_of
+
+    return empty_network(settings_from(model), wiring_of(method), **json.loads(dimensions))

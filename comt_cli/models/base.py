@@ -26,8 +26,27 @@ from comt_cli.layers.norms import NormFactory, NormPlace
 from comt_cli.layers.projection import GatedPath, Projections, Spread
 from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, ResidualSite, State
 from comt_cli.methods.base import Wiring
-from comt_cli.models.flops import Linear
 from comt_cli.tasks.base import PLACES, Stream
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A number that grows with the rows: `always`, and `per_row` for each."""
+
+    per_row: int
+    always: int
+
+    @classmethod
+    def of(cls, number: int, rows: int) -> Linear:
+        """A number that was found with a prime number of rows: it grows with them where they divide it."""
+        return cls(0, number) if number % rows else cls(number // rows, 0)
+
+    def __add__(self, other: Linear) -> Linear:
+        return Linear(self.per_row + other.per_row, self.always + other.always)
+
+    def at(self, rows: int) -> int:
+        """The number for so many rows."""
+        return self.always + rows * self.per_row
 
 
 class Model(nn.Module):
@@ -97,12 +116,10 @@ def ids(*sizes: int) -> Tensor:
 
 
 class VocabularyModel(Model):
-    """A model whose head gives positions logits over a vocabulary; in its blocks they attend to each other.
-
-    `shape` has its widths and heads, `length` the positions of a sequence of its example, of which the head reads
-    `read_by_head`, all if None; `sequences` is how many a sample has. The weights of attention are kept for the
-    backward pass where dropout is on them (`keeps_attention`).
-    """
+    """A model whose head gives positions logits over a vocabulary; in its blocks they attend to each other. `shape` has
+    its widths and heads, `length` the positions of a sequence of its example, of which the head reads `read_by_head`,
+    all if None; `sequences` is how many a sample has; `keeps_attention`: whether the weights of attention are kept for
+    the backward pass, since dropout is on them."""
 
     shape: Any
     length: int
@@ -177,12 +194,9 @@ class GatedBranch:
 
 
 class TokenBlock(nn.Module):
-    """Block whose stream is a sequence of vectors.
-
-    Each of its `parts` is a module with `inner` and, named by `last`, the projections that follow it. It has a
-    connection, `PART_connection`, the gate on the whole branch or None, `PART_path`, and in some models
-    `PART_dropout`.
-    """
+    """Block whose stream is a sequence of vectors. Each of its `parts` is a module with `inner` and, named by `last`,
+    the projections that follow it. It has a connection, `PART_connection`, the gate on the whole branch or None,
+    `PART_path`, and in some models `PART_dropout`."""
 
     parts: ClassVar[tuple[str, ...]] = ("attention", "mlp")
 
@@ -192,8 +206,8 @@ class TokenBlock(nn.Module):
         found = []
         for part in self.parts:
             module, connection, path = (getattr(self, name) for name in (part, f"{part}_connection", f"{part}_path"))
-            dropout = getattr(self, f"{part}_dropout", None)
-            found.append(GatedBranch(connection, module.inner, getattr(module, module.last), path, dropout))
+            last, dropout = getattr(module, module.last), getattr(self, f"{part}_dropout", None)
+            found.append(GatedBranch(connection, module.inner, last, path, dropout))
         return found
 
 
@@ -225,18 +239,12 @@ class BlockParts:
     ) -> ResidualConnection:
         """Residual connection of a branch; `before` are those of the block's earlier branches. `norm` makes its norms,
         which are otherwise those of the place named as the part."""
+        adds = len(self.parts)
         site = ResidualSite(
-            width=self.width,
-            stack=self.stack,
-            index=self.layer * len(self.parts) + self.parts.index(part),
-            count=self.layers * len(self.parts),
-            layer=self.layer,
-            layers=self.layers,
-            part=part,
-            norm=norm or partial(self.norm_at, part, self.width),
-            before=before,
-            depths=self.depths,
-        )
+            width=self.width, stack=self.stack, index=self.layer * adds + self.parts.index(part),
+            count=self.layers * adds, layer=self.layer, layers=self.layers, part=part,
+            norm=norm or partial(self.norm_at, part, self.width), before=before, depths=self.depths,
+        )  # fmt: skip
         made = self.wiring.residual(site)
         if "values" in made.needs and not self.separate_qkv:
             raise UserError(
@@ -303,8 +311,10 @@ def refuse_absent(
 
 
 def end_of_stack(
-    wiring: Wiring, last: ResidualConnection, place: NormPlace, usual: NormFactory, *, keeps_norm: bool
+    wiring: Wiring, last: ResidualConnection, place: NormPlace, usual: NormFactory, *, after_norm: bool = False
 ) -> tuple[OutputAggregation | None, nn.Module]:
-    """Module that makes one stream of the state behind a stack's `last` add, and the norm behind it or the identity."""
+    """Module that makes one stream of the state behind a stack's `last` add, and the norm behind it: the identity where
+    the method has none there or, but for `after_norm`, where that add ends in one."""
     norm = partial(wiring.norm, place, usual)
+    keeps_norm = last.keeps_final_norm and (after_norm or not last.ends_in_norm)
     return last.output_aggregation(norm), norm() if keeps_norm else nn.Identity()

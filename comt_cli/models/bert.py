@@ -1,8 +1,6 @@
 """BERT (Devlin et al. 2019): the encoder of a Transformer over token, position and segment embeddings, all learned,
-with biases in attention, GELU, and normal initial values cut off at two standard deviations of 0.02.
-
-How a block joins skip and branch, and which sites carry a gate, comes from outside (`Wiring`). `post-ln` is the network
-of the paper; `pre-ln` has a norm behind the last block, as every method has whose last connection does not end in one.
+with biases in attention, GELU, and normal initial values cut off at two standard deviations of 0.02. `post-ln` is the
+network of the paper; `pre-ln` has a norm behind the last block, as every method whose last add does not end in one.
 Shapes: B batch, T tokens, K tokens that are predicted of a sequence, D width, V vocabulary, C classes.
 """
 
@@ -19,13 +17,12 @@ from comt_cli.data.tokenizer import PAD
 from comt_cli.layers.dropout import Dropout
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import Affine
-from comt_cli.layers.multi_head import GeluFeedForward
 from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.projection import TokenEmbedding
 from comt_cli.layers.residual.base import State, final_stream
 from comt_cli.methods.base import Wiring
-from comt_cli.models.base import BlockParts, Model, VocabularyModel, ids, refuse_absent
-from comt_cli.models.transformer import SERVED_BY, EncoderBlock, end_behind
+from comt_cli.models.base import BlockParts, Model, VocabularyModel, end_of_stack, ids, refuse_absent
+from comt_cli.models.transformer import SERVED_BY, EncoderBlock
 from comt_cli.tasks.base import ENCODER_SITES
 from comt_cli.tasks.settings.masked_lm import BertSettings
 
@@ -39,7 +36,7 @@ class BertBlock(EncoderBlock):
     """A block of the encoder with BERT's biases and activation."""
 
     attention_bias = True
-    feed_forward = GeluFeedForward
+    activation = F.gelu  # by the error function: x Phi(x) (Hendrycks & Gimpel 2016)
 
 
 class MaskedHead(Initialised):
@@ -88,7 +85,7 @@ class BertEncoder(Model):
         blocks = [BertBlock(settings, parts(layer=layer)) for layer in range(shape.layers)]
         self.blocks = nn.ModuleList(blocks)
         place = NormPlace(shape.width, settings.norm_eps, "final")
-        self.read_out, self.final_norm = end_behind(wiring, blocks[-1].mlp_connection, place)
+        self.read_out, self.final_norm = end_of_stack(wiring, blocks[-1].mlp_connection, place, layer_norm)
 
     def hidden(self, tokens_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:
         """The stream behind the last block, [B, T, D]; `segments` are 0 or 1 for every token, and 0 where left out.
@@ -147,11 +144,8 @@ class Bert(BertEncoder, VocabularyModel):
 
 
 class BertClassifier(BertEncoder):
-    """Token ids and segments, [B, T] each -> logits [B, C] of the sequences' classes, or of one number.
-
-    `pooler` and `classifier` are new to a run that starts from the weights of a masked language model, whose `head` it
-    drops.
-    """
+    """Token ids and segments, [B, T] each -> logits [B, C] of the sequences' classes, or of one number. `pooler` and
+    `classifier` are new to a run that starts from the weights of a masked language model, whose `head` it drops."""
 
     def __init__(self, settings: BertSettings, vocabulary: int, wiring: Wiring, length: int, classes: int) -> None:
         super().__init__(settings, vocabulary, wiring, length)

@@ -1,12 +1,10 @@
-"""The captioner: a Transformer whose encoder reads the regions of an image, and whose decoder says what is there.
+"""The captioner: a Transformer whose encoder reads the regions of an image, and whose decoder says what is there, with
+one matrix as the words' embedding and as head.
 
     x_r = dropout(relu(W v_r + b)) (+ p_r)
 
 v_r is what is known of region r (a detector's 2048 numbers, the pixels of a patch), p_r a learned vector of its place,
-where regions have places. Behind that encoder and decoder are those of `models.transformer`, with one matrix as the
-words' embedding and as head: with 9,567 words, 2048 numbers a region and the size `base` 50,049,024 parameters.
-
-Shapes: B images, R regions, V numbers of a region, D width, T words.
+where regions have places. Shapes: B images, R regions, V numbers of a region, D width, T words.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from comt_cli.kernels.choice import Choice, Gates, NormGate, Op, choose, choose_norm, use_tiles
-from comt_cli.kernels.gates import Modulation
 from comt_cli.layers.attention import Attention, FeedForward
 from comt_cli.layers.convolution import BatchNorm, Convolution, ConvolutionNorm, PixelGate, WindowGate
 from comt_cli.layers.gates import Gate
@@ -42,12 +41,11 @@ def use_kernels(
     tokens: int | None = None, only: bool = False,
 ) -> dict[str, Choice]:  # fmt: skip
     """Choose for every operation of `model` between kernel and reference, switch its parts over, and return the
-    choices with their reasons.
+    choices with their reasons; an operation that the model does not have is left out.
 
     `device` is where the model will run, `dtype` the type of its products (bf16 under autocast), `compiled` whether the
     rest of it will be compiled, `training` whether it will be, `tokens` how many go through it at once, if that is
-    known; `only`: no other model of this process will be used again. An operation that the model does not have is left
-    out.
+    known; `only`: no other model of this process will be used again.
     """
     choices: dict[str, Choice] = {}
     how = {"compiled": compiled, "training": training}
@@ -57,12 +55,12 @@ def use_kernels(
             continue
         each = []
         for projections in sources:
-            modulation = projections.modulation()
-            if modulation is None:
+            if (modulation := projections.modulation()) is None:
                 each.append(Choice(False, "gates that are pointwise, or not all alike, need no kernel or have none"))
-            else:
-                width, gates = sum(projections.widths), _gates(modulation)
-                each.append(choose(op, wanted, device, dtype, width, gates, tokens=tokens, **how))
+                continue
+            Wc, ws, _, rank, _ = modulation
+            gates = Gates(channel=Wc is not None, scalar=ws is not None, rank=rank) if rank else None
+            each.append(choose(op, wanted, device, dtype, sum(projections.widths), gates, tokens=tokens, **how))
         together = replace(each[0], tiles=tuple({key: tile for choice in each for key, tile in choice.tiles}.items()))
         choices[op] = next((choice for choice in each if not choice.fused), together)
     for op, parts in _token_parts(model).items():
@@ -70,11 +68,13 @@ def use_kernels(
             part.fused = op in choices and choices[op].fused
     units = _units(model)
     for gate, alike in sorted(units.items()):
-        hidden = max(map(_hidden, alike))
+        carried = [_gate_of(part) for unit in alike for part in (unit.convolution, unit.norm)]
+        read = [A for each in carried if each is not None and (A := each.down_projection()) is not None]
         channels = min(len(unit.norm.get_parameter("bias")) for unit in alike)
-        choice = choices[NORMS[gate]] = choose_norm(wanted, device, dtype, channels, gate, hidden, **how)
+        hidden = max(map(len, read), default=0)
+        choices[NORMS[gate]] = choose_norm(wanted, device, dtype, channels, gate, hidden, **how)
         for unit in alike:
-            unit.fused = choice.fused
+            unit.fused = choices[NORMS[gate]].fused
     taken = {id(part) for alike in units.values() for unit in alike for part in (unit.convolution, unit.norm)}
     if any(_gate_of(part) is not None and id(part) not in taken for part in model.modules()):
         choices[ALONE] = Choice(False, "there is no kernel for them")
@@ -122,20 +122,13 @@ def _token_parts(model: Model) -> dict[Op, list[Attention | FeedForward | PreNor
 
 def _alone(block: nn.Module) -> list[Projections]:
     """The projections whose gates no kernel applies together with what comes next."""
-    taken = {id(each.qkv) for each in _those(block, Attention)} | {
-        id(each.gate_up) for each in _those(block, FeedForward)
-    }
+    taken = {id(each.qkv) for each in _those(block, Attention)}
+    taken |= {id(each.gate_up) for each in _those(block, FeedForward)}
     return [each for each in _those(block, Projections) if id(each) not in taken]
 
 
 def _those(module: nn.Module, kind: type[M]) -> list[M]:
     return [part for part in module.modules() if isinstance(part, kind)]
-
-
-def _gates(modulation: Modulation) -> Gates | None:
-    if not modulation.rank:
-        return None
-    return Gates(channel=modulation.Wc is not None, scalar=modulation.ws is not None, rank=modulation.rank)
 
 
 def _units(model: Model) -> dict[NormGate, list[ConvolutionNorm]]:
@@ -152,9 +145,3 @@ def _units(model: Model) -> dict[NormGate, list[ConvolutionNorm]]:
 
 def _gate_of(part: nn.Module) -> Gate | None:
     return part.gate if isinstance(part, BatchNorm | Convolution) else None
-
-
-def _hidden(unit: ConvolutionNorm) -> int:
-    """The hidden width of the unit's wider gate; 0 without any."""
-    gates = (_gate_of(part) for part in (unit.convolution, unit.norm))
-    return max(0 if gate is None or (A := gate.down_projection()) is None else len(A) for gate in gates)

@@ -1,28 +1,25 @@
 """LLaMA (Touvron et al. 2023): RMSNorm, rotary positions, SwiGLU, untied head; grouped-query attention and tied
 embeddings where a public checkpoint needs them.
 
-How a block joins skip and branch, and which sites carry a gate, comes from outside (`Wiring`).
 Shapes: B batch, T tokens, D width, V vocabulary.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from comt_cli.layers.attention import Attention, FeedForward, Rotation, rotation_table
+from comt_cli.layers.attention import Attention, FeedForward
+from comt_cli.layers.kv_cache import KeyValueCache, LayerCache
 from comt_cli.layers.norms import NormPlace, rms_norm
+from comt_cli.layers.positions import Rotation, rotation_table
 from comt_cli.layers.projection import TokenEmbedding
 from comt_cli.layers.residual.base import State, final_stream
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts, TokenBlock, VocabularyModel, end_of_stack, ids, refuse_absent
 from comt_cli.tasks.base import DECODER_SITES
 from comt_cli.tasks.settings.language import ModelSettings
-
-if TYPE_CHECKING:
-    from comt_cli.layers.kv_cache import KeyValueCache, LayerCache
 
 
 class Block(TokenBlock):
@@ -69,8 +66,7 @@ class Llama(VocabularyModel):
         blocks = [Block(settings, wiring, layer) for layer in range(shape.layers)]
         self.blocks = nn.ModuleList(blocks)
         place, last = NormPlace(shape.width, settings.norm_eps, "final"), blocks[-1].mlp_connection
-        end = end_of_stack(wiring, last, place, rms_norm, keeps_norm=last.keeps_final_norm)
-        self.read_out, self.final_norm = end
+        self.read_out, self.final_norm = end_of_stack(wiring, last, place, rms_norm, after_norm=True)
         self.head = None if settings.tied_embeddings else TokenEmbedding(vocabulary, shape.width, settings.init_std)
 
     def example(self, samples: int) -> tuple[Tensor]:
@@ -83,10 +79,8 @@ class Llama(VocabularyModel):
         return self.embedding.weight if self.head is None else self.head.weight
 
     def hidden(self, tokens_BT: Tensor, cache: KeyValueCache | None = None) -> Tensor:
-        """Input of the head: the stream after the last block and the final norm, [B, T, D].
-
-        With a cache, the tokens follow on those whose keys and values it holds, and theirs are added to it.
-        """
+        """Input of the head: the stream after the last block and the final norm, [B, T, D]. With a cache, the tokens
+        follow on those whose keys and values it holds, and theirs are added to it."""
         x_BTD: Tensor = self.entry(self.embedding(tokens_BT))
         length = tokens_BT.shape[1]
         if cache is None:

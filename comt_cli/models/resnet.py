@@ -3,10 +3,8 @@ al. 2016b: no norm behind the stem, and a norm and ReLU behind the last block).
 
 A bottleneck's stride is that of its 3x3 convolution ("v1.5", as in torchvision), not of its first 1x1 as in the paper.
 Where a block changes the shape, the skip path is projected by a 1x1 convolution with a batch norm (the paper's B). The
-stem `3x3` (stride 1) is the usual one for 32-pixel images, `7x7` (stride 2, then 3x3 max pooling) ImageNet's.
-
-How a block joins skip path and branch, and which of its convolutions and norms are modulated, comes from outside
-(`Wiring`); the stem, projections of the skip path, the layers behind the blocks and the classifier are never modulated.
+stem `3x3` (stride 1) is the usual one for 32-pixel images, `7x7` (stride 2, then 3x3 max pooling) ImageNet's. The stem,
+projections of the skip path, the layers behind the blocks and the classifier are never modulated.
 Shapes: B images, C channels, H x W pixels.
 """
 
@@ -103,11 +101,8 @@ class ResidualBlock(nn.Module):
 
 
 class Block(ResidualBlock):
-    """Two 3x3 convolutions, or 1x1, 3x3, 1x1, each with its norm; ReLU between them and behind the addition.
-
-    Plain addition is left to the last of them (`ConvolutionNorm`), which may do it on the way; `connection` is then not
-    called.
-    """
+    """Two 3x3 convolutions, or 1x1, 3x3, 1x1, each with its norm; ReLU between them and behind the addition, which the
+    last of them (`ConvolutionNorm`) does where it is plain; `connection` is then not called."""
 
     def __init__(self, place: BlockPlace, windows: tuple[int, ...], wiring: Wiring) -> None:
         super().__init__(place, wiring)
@@ -130,15 +125,10 @@ class Block(ResidualBlock):
             projection = Convolution(place.d_in, place.d_out, 1, place.stride)
             self.shortcut = ConvolutionNorm(projection, BatchNorm(place.d_out), relu=False)
 
-    @property
-    def units(self) -> tuple[ConvolutionNorm, ...]:
-        """The convolutions of the branch with their norms, in order."""
-        return (self.conv1, self.conv2) if self.conv3 is None else (self.conv1, self.conv2, self.conv3)
-
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, C, H, W], of this block's output shape."""
         # With plain addition: relu(shortcut(x) + F(x)), F = norm(conv(relu(norm(conv(x))))).
-        *units, last = self.units
+        *units, last = [unit for unit in (self.conv1, self.conv2, self.conv3) if unit is not None]
         skip_BCHW = x_BCHW if self.shortcut is None else self.shortcut(x_BCHW)
         for unit in units:
             x_BCHW = unit(x_BCHW)
@@ -160,11 +150,8 @@ class NormActivation(nn.Module):
 
 class PreActBlock(ResidualBlock):
     """Two 3x3 convolutions, each behind a norm and ReLU, and nothing behind the addition. `conv1` holds norm2, which
-    follows it.
-
-    As in the authors' code (KaimingHe/resnet-1k-layers), a block that changes the shape activates once for both paths,
-    and its skip path is a bare 1x1 convolution of that; and as in the paper's appendix, so does the first block, whose
-    skip path is then its activated input.
+    follows it. As in the authors' code (KaimingHe/resnet-1k-layers), a block that changes the shape activates once for
+    both paths, with a bare 1x1 convolution on the skip path; and so does the first block, as in the paper's appendix.
     """
 
     def __init__(self, place: BlockPlace, windows: tuple[int, ...], wiring: Wiring) -> None:

@@ -1,37 +1,30 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017), as tensor2tensor has it: sinusoidal positions, LayerNorm with
 a shift, a ReLU feed-forward network with biases, attention without; one matrix is the embedding of both sides and head.
 
-How a block joins skip and branch, and which sites carry a gate, comes from outside (`Wiring`). `post-ln` is the network
-of the paper; `pre-ln` has a norm behind each stack, as every method has whose last connection does not end in a norm
-(`ResidualConnection.ends_in_norm`): `sas` does, and has none here, while that of language models keeps one.
-tensor2tensor also adds a learned vector for the target's language to the source; this does not.
+`post-ln` is the network of the paper; `pre-ln` has a norm behind each stack, as every method has whose last connection
+does not end in a norm. tensor2tensor also adds a learned vector for the target's language to the source; this does not.
 Shapes: B batch, S source tokens, T target tokens, D width, V vocabulary, H heads, E head width, R rows of hypotheses.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.data.tokenizer import PAD
 from comt_cli.layers.dropout import Dropout
 from comt_cli.layers.kv_cache import DecodingCache, LayerColumns
-from comt_cli.layers.multi_head import (
-    CrossAttention,
-    KeysValues,
-    ReluFeedForward,
-    SelfAttention,
-    TwoLayerFeedForward,
-    sinusoids,
-)  # fmt: skip
+from comt_cli.layers.multi_head import CrossAttention, KeysValues, SelfAttention, TwoLayerFeedForward
 from comt_cli.layers.norms import NormPlace, layer_norm
+from comt_cli.layers.positions import sinusoids
 from comt_cli.layers.projection import Projections, TokenEmbedding
-from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, State, final_stream
+from comt_cli.layers.residual.base import State, final_stream
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts, TokenBlock, VocabularyModel, end_of_stack, ids, refuse_absent
 from comt_cli.tasks.base import ENCODER_DECODER_SITES
@@ -55,7 +48,7 @@ class EncoderBlock(TokenBlock):
     """Self-attention and feed-forward network, each joined to the stream by its residual connection."""
 
     attention_bias: ClassVar[bool] = False
-    feed_forward: ClassVar[type[TwoLayerFeedForward]] = ReluFeedForward
+    activation: ClassVar[Callable[[Tensor], Tensor]] = F.relu
 
     def __init__(self, settings: EncoderDecoderSettings | BertSettings, parts: BlockParts) -> None:
         super().__init__()
@@ -66,7 +59,7 @@ class EncoderBlock(TokenBlock):
         bias, dropped = self.attention_bias, settings.attention_dropout
         self.attention = SelfAttention(shape.width, shape.heads, dropped, make, bias=bias)
         make = partial(parts.projections, self.mlp_connection)
-        self.mlp = self.feed_forward(shape.width, shape.ffn_width, settings.relu_dropout, make)
+        self.mlp = TwoLayerFeedForward(shape.width, shape.ffn_width, settings.relu_dropout, make, type(self).activation)
         self.attention_path, self.mlp_path = parts.path("attention"), parts.path("mlp")
         self.attention_dropout, self.mlp_dropout = Dropout(dropout), Dropout(dropout)
 
@@ -94,7 +87,7 @@ class DecoderBlock(TokenBlock):
         self.attention = SelfAttention(*attend, partial(parts.projections, self.attention_connection))
         self.cross = CrossAttention(*attend, partial(parts.projections, self.cross_connection))
         make = partial(parts.projections, self.mlp_connection)
-        self.mlp = ReluFeedForward(shape.width, shape.ffn_width, settings.relu_dropout, make)
+        self.mlp = TwoLayerFeedForward(shape.width, shape.ffn_width, settings.relu_dropout, make, F.relu)
         self.attention_path, self.mlp_path = parts.path("attention"), parts.path("mlp")
         self.cross_path = parts.path("cross", "attention")
         self.attention_dropout, self.cross_dropout, self.mlp_dropout = (Dropout(dropout) for _ in range(3))
@@ -120,15 +113,6 @@ def _parts(settings: EncoderDecoderSettings, wiring: Wiring, stack: str, layer: 
         init_std=None,  # Glorot's: tensor2tensor's `uniform_unit_scaling`
         depths=shape.depths,
     )  # fmt: skip
-
-
-def end_behind(
-    wiring: Wiring, last: ResidualConnection, place: NormPlace
-) -> tuple[OutputAggregation | None, nn.Module]:
-    """Output aggregation and norm behind a stack; no norm where its `last` connection ends in one, or its method has
-    none there."""
-    keeps_norm = last.keeps_final_norm and not last.ends_in_norm
-    return end_of_stack(wiring, last, place, layer_norm, keeps_norm=keeps_norm)
 
 
 class EncoderDecoder(VocabularyModel):
@@ -159,7 +143,7 @@ class EncoderDecoder(VocabularyModel):
         decoder = [DecoderBlock(settings, wiring, layer) for layer in range(shape.decoder_layers)]
         self.encoder, self.decoder = nn.ModuleList(encoder), nn.ModuleList(decoder)
         place = NormPlace(shape.width, settings.norm_eps, "final")
-        ends = [end_behind(wiring, blocks[-1].mlp_connection, place) for blocks in (encoder, decoder)]
+        ends = [end_of_stack(wiring, stack[-1].mlp_connection, place, layer_norm) for stack in (encoder, decoder)]
         self.encoder_read_out, self.decoder_read_out = (aggregation for aggregation, _ in ends)
         self.encoder_norm, self.decoder_norm = (norm for _, norm in ends)
 
@@ -207,11 +191,9 @@ class EncoderDecoder(VocabularyModel):
         """Logits of each next target, [B, T, V], in the parameters' type; `inputs` as those of `body`."""
         return self.outputs(self.body(*inputs))
 
-    def decoder_blocks(self) -> Iterator[DecoderBlock]:
+    def decoder_blocks(self) -> list[DecoderBlock]:
         """The blocks of the decoder, in order."""
-        for block in self.decoder:
-            assert isinstance(block, DecoderBlock)
-            yield block
+        return [block for block in self.decoder if isinstance(block, DecoderBlock)]
 
     @torch.no_grad()
     def encode(self, *source: Tensor) -> Memory:

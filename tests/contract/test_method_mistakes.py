@@ -15,10 +15,9 @@ from comt_cli import methods as room
 from comt_cli.errors import UserError
 from comt_cli.methods import Method, catalogue, methods, mistakes
 from comt_cli.methods.base import Declared, declared_in
-from comt_cli.models import accounting, counting
+from comt_cli.models import accounting
+from comt_cli.models.accounting import Cost, Network, count
 from comt_cli.models.build import wiring_of
-from comt_cli.models.cost import Cost, Network
-from comt_cli.models.counting import count
 from comt_cli.recipe.find import find_recipe
 from comt_cli.recipe.load import load_recipe
 from comt_cli.tasks.settings.language import ModelSettings
@@ -192,7 +191,7 @@ def test_what_no_method_can_cause_is_not_blamed_on_its_file(
             raise error
         return ""
 
-    monkeypatch.setattr(counting, "_unused", fails)
+    monkeypatch.setattr(accounting, "_unused", fails)
     with pytest.raises(error):
         counted("", "")
 

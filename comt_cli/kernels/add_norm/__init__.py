@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation, gated_sites
-from comt_cli.kernels.operators import Derivative, differentiable, like_gradients, unit_stride
+from comt_cli.kernels.operators import differentiable, like_gradients, unit_stride
 
 
 def reference(
@@ -66,8 +66,9 @@ def _gradients(backward: Any, saved: Saved, dy: Tensor, dn: Tensor) -> dict[str,
 
 
 _add_norm = differentiable(
-    "add_norm", reference, _empty, Derivative(Saved, "dy dn", _empty_gradients, 5, _gradients, _save)
-)
+    "add_norm", reference, _empty, saved=Saved, incoming="dy dn", empty_gradients=_empty_gradients, results=5,
+    gradients=_gradients, save=_save,
+)  # fmt: skip
 
 
 def add_norm(

@@ -1,9 +1,7 @@
 """Compiling the C++ kernels on first use, and keeping what was compiled.
 
 The library is plain C to the outside and includes nothing of PyTorch, so that compiling takes seconds. It is compiled
-for this very processor: the file's name is a hash of the sources, the flags, the compiler and the processor. The file
-ends with its own SHA-256, so that a damaged one is seen before it is loaded (a shortened library can end the process
-that loads it).
+for this very processor: the file's name is a hash of the sources, the flags, the compiler and the processor.
 
 What is loaded is code. It is kept in a folder of the user's own that nobody else can write to, and neither the folder
 nor a library in it is used where that is not so: whoever may write to a shared cache must not run code as its users.
@@ -13,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import os
 import platform
 import re
@@ -36,18 +33,11 @@ from comt_cli.kernels.processors import described
 FOLDER = Path(__file__).parents[1]
 """Every operation's folder in it has its own source; what they share is in `cpu`."""
 FLAGS = (
-    "-std=c++17",
-    "-O3",
-    "-fPIC",
-    "-fvisibility=hidden",
+    *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wno-psabi"),
     # Products may be fused with sums; sums are never reordered, and NaN and infinity are honoured.
-    "-ffp-contract=fast",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-Wno-psabi",
+    *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
 )
 NATIVE = {"x86_64": "-march=native", "aarch64": "-mcpu=native"}
-DIGEST = hashlib.sha256().digest_size
 SECONDS = 600
 """What a compiler may take before it is given up: a file of sources takes about 6 at most."""
 
@@ -91,13 +81,13 @@ def _load() -> ctypes.CDLL:
         path = folder / f"cpu-{key}.so"
         refuse_foreign(folder)
         refuse_foreign(path)
-        if not is_whole(path):
+        if not path.exists():
             with file_lock(path.with_suffix(".lock")):  # several workers want it at once: one compiles, the others wait
-                if not is_whole(path):
+                if not path.exists():
                     content = compile_library([*compiler, *flags], runtime)
                     with atomic_file(path) as handle:
                         os.fchmod(handle.fileno(), 0o600)  # also where the user's files are usually a group's
-                        handle.write(content + hashlib.sha256(content).digest())
+                        handle.write(content)
         return ctypes.CDLL(str(path))
     except (OSError, UserError) as error:
         raise Unavailable(str(error).splitlines()[0]) from error
@@ -112,15 +102,6 @@ def refuse_foreign(path: Path) -> None:
     is_own = status.st_uid in (os.getuid(), 0) and not stat.S_ISLNK(status.st_mode)
     if not is_own or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise Unavailable(f"{path} is a link, of another user or writable by others, and would be run: delete it")
-
-
-def is_whole(path: Path) -> bool:
-    """Whether the file is there and ends with the SHA-256 of what comes before."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return False
-    return hashlib.sha256(content[:-DIGEST]).digest() == content[-DIGEST:]
 
 
 def find_compiler() -> tuple[list[str], str]:
@@ -149,10 +130,9 @@ def compile_library(command: list[str], runtime: Path) -> bytes:
             objects = list(pool.map(compiled, sources))
         output = Path(folder) / "kernels.so"
         _run([*command, "-shared", *sorted(objects), str(runtime), "-o", str(output)])
-        try:
-            return output.read_bytes()
-        except FileNotFoundError as error:
-            raise Unavailable(f"{command[0]} compiled the CPU kernels to nothing") from error
+        if not output.exists():
+            raise Unavailable(f"{command[0]} compiled the CPU kernels to nothing")
+        return output.read_bytes()
 
 
 def openmp_runtime() -> Path:

@@ -12,14 +12,12 @@ import torch
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation, gated_sites
-from comt_cli.kernels.operators import Derivative, differentiable, like_gradients
+from comt_cli.kernels.operators import differentiable, like_gradients
 
 
 def rotate(x_TN: Tensor, cos_PE: Tensor, sin_PE: Tensor) -> Tensor:
     """Rotary position embedding (Su et al. 2021) of rows of heads side by side: channels i and i + E/2 of every head.
-
-    Row t turns by the angles in row t % P of the tables, [P, E/2] each.
-    """
+    Row t turns by the angles in row t % P of the tables, [P, E/2] each."""
     half = cos_PE.shape[-1]
     positions = torch.arange(len(x_TN), device=x_TN.device) % len(cos_PE)
     cos_T1E, sin_T1E = cos_PE[positions].unsqueeze(1), sin_PE[positions].unsqueeze(1)
@@ -61,16 +59,10 @@ def _empty(
 
 
 _heads = differentiable(
-    "heads",
-    reference,
-    _empty,
-    Derivative(
-        Saved,
-        "dq dk dv",
-        empty=lambda saved: like_gradients(saved.q.new_empty(saved.q.shape[0], saved.columns), saved.modulation),
-        save=lambda given, output: Saved._make([*output, *given[1:], given[0].shape[1]]),
-    ),
-)
+    "heads", reference, _empty, saved=Saved, incoming="dq dk dv",
+    empty_gradients=lambda saved: like_gradients(saved.q.new_empty(len(saved.q), saved.columns), saved.modulation),
+    save=lambda given, output: Saved._make([*output, *given[1:], given[0].shape[1]]),
+)  # fmt: skip
 
 
 def heads(

@@ -1,9 +1,7 @@
 """The language-model head and its loss together, a few rows at a time: the logits of a whole batch never exist.
 
-For V tokens of vocabulary the logits of a batch are by far its largest tensor, and computing, reading and
-differentiating them costs more than the head's three matrix products. Here a block of rows goes through product,
-softmax and gradient while it is in the cache. The gradient is computed in the forward pass (the loss is a scalar, so
-it only remains to be multiplied by the incoming derivative).
+A block of rows goes through product, softmax and gradient while it is in the cache. The gradient is computed in the
+forward pass: the loss is a scalar, so it only remains to be multiplied by the incoming derivative.
 
 Shapes: T tokens, D width, V vocabulary.
     z = h W^T + b,  loss = sum_t [logsumexp(z_t) - z_t[target]],  dz = softmax(z) - onehot(target)
@@ -13,17 +11,12 @@ b is the bias of those heads that have one (BERT's).
 With label smoothing e (Szegedy et al. 2016) the targets' distribution is (1 - e) onehot(target) + e / V, the target's
 own e / V included: the convention of `torch.nn.functional.cross_entropy`.
     loss = sum_t [(1 - e) (-log p_t[target]) + e mean_v(-log p_t[v])],  dz = softmax(z) - (1 - e) onehot(target) - e / V
-Tensor2Tensor and fairseq spread e over the V - 1 other tokens: that is e V / (V - 1) here. (From the loss that it shows
-Tensor2Tensor also subtracts the distribution's entropy, a constant.)
+Tensor2Tensor and fairseq spread e over the V - 1 other tokens: that is e V / (V - 1) here.
 
-On a CPU softmax, loss and gradient of a block are one call of C++ (`linear_cross_entropy.cpp`), which reads the logits
-once, in place of some ten operations of PyTorch; products remain the library's, and take more rows at a time.
-
-On CUDA, liger-kernel (the extra `gpu`) does the same where it is installed: softmax and gradient in one Triton kernel,
-which reads a block of logits twice and writes it once. It uses no atomic additions: each row is one program's and the
-rest are matrix products, so a step repeats to the bit. It waits for the device twice a call (to count the targets, and
-to see whether the incoming derivative is 1), so it cannot be captured in a CUDA graph; and its backward pass runs only
-once, since it scales in place what it kept. On a GPU `comt bench step` times whole steps with it.
+On a CPU softmax, loss and gradient of a block are one call of C++, which reads the logits once; products remain
+PyTorch's, and take more rows at a time. On CUDA liger-kernel (the extra `gpu`) does the same in Triton where it is
+installed. It adds nothing atomically, so a step repeats to the bit; it waits for the device twice a call, so it cannot
+be captured in a CUDA graph; and its backward pass runs only once, since it scales in place what it kept.
 """
 
 from __future__ import annotations
@@ -47,26 +40,18 @@ FUSED_BLOCK_ELEMENTS = 4 * 1024 * 1024
 BY_LIGER = "cuda"
 """The type of device on which the fused loss is liger-kernel's."""
 LIGER_BLOCK_ELEMENTS = 256 * 1024 * 1024
-"""The same for liger-kernel, 0.5 GiB in 16 bits; its blocks may be up to twice that, since it rounds their rows up to a
-power of two. Of itself it takes blocks with as many logits as h has elements: 32 in a step of 65,536 tokens 512 wide,
-each of which reads and writes all of dW. With this it takes 8."""
+"""The same for liger-kernel, 0.5 GiB in 16 bits, or up to twice that: it rounds rows up to a power of two. Of itself it
+takes blocks with as many logits as h has elements, each of which reads and writes all of dW."""
 
 
 def linear_cross_entropy(
-    h_TD: Tensor,
-    W_VD: Tensor,
-    targets_T: Tensor,
-    wanted: Wanted = "auto",
-    smoothing: float = 0.0,
+    h_TD: Tensor, W_VD: Tensor, targets_T: Tensor, wanted: Wanted = "auto", smoothing: float = 0.0,
     bias_V: Tensor | None = None,
-) -> Tensor:
-    """The sum over targets other than `IGNORE` of -log softmax(h W^T + b)[target], in nats, fp32.
-
-    With `smoothing` in [0, 1) it is the cross entropy against the smoothed targets.
-
-    The products run in the type of `h_TD`, softmax and sums in fp32 (all in fp64 where `h_TD` is). With "reference" it
-    is PyTorch's, neither C++ nor liger-kernel's (`choice.choose_loss`).
-    """
+) -> Tensor:  # fmt: skip
+    """The sum over targets other than `IGNORE` of -log softmax(h W^T + b)[target], in nats, fp32; with `smoothing` in
+    [0, 1) the cross entropy against the smoothed targets. The products run in the type of `h_TD`, softmax and sums in
+    fp32 (all in fp64 where `h_TD` is). With "reference" it is PyTorch's, neither C++ nor liger-kernel's
+    (`choice.choose_loss`)."""
     if not torch.is_grad_enabled():  # inside the function this is no longer known
         h_TD, W_VD = h_TD.detach(), W_VD.detach()
         bias_V = None if bias_V is None else bias_V.detach()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation, gated_sites
-from comt_cli.kernels.operators import Derivative, differentiable, like_gradients
+from comt_cli.kernels.operators import differentiable, like_gradients
 
 
 def reference(product_TC: Tensor, modulation: Modulation, widths: Sequence[int]) -> Tensor:
@@ -23,8 +23,10 @@ def reference(product_TC: Tensor, modulation: Modulation, widths: Sequence[int])
 _modulate = differentiable(
     "modulate",
     reference,
-    empty=lambda product, modulation, widths: product.new_empty(product.shape[0], sum(widths)),
-    derivative=Derivative(3, "G", empty=lambda saved: like_gradients(*saved[:2])),
+    lambda product, modulation, widths: product.new_empty(product.shape[0], sum(widths)),
+    saved=3,
+    incoming="G",
+    empty_gradients=lambda saved: like_gradients(*saved[:2]),
 )
 
 

@@ -18,20 +18,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from comt_cli.kernels.operators import Derivative, differentiable, unit_stride
+from comt_cli.kernels.operators import differentiable, unit_stride
 
 
 def reference(
-    product_PK: Tensor,
-    window_h: Tensor | None,
-    A_rC: Tensor | None,
-    b_r: Tensor | None,
-    weight_C: Tensor | None,
-    bias_C: Tensor,
-    skip_PC: Tensor | None,
-    relu: bool,
-    epsilon: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+    product_PK: Tensor, window_h: Tensor | None, A_rC: Tensor | None, b_r: Tensor | None, weight_C: Tensor | None,
+    bias_C: Tensor, skip_PC: Tensor | None, relu: bool, epsilon: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """y, [P, C], in the product's type; the batch's mean and biased variance, [C], in at least fp32."""
     wide = torch.promote_types(product_PK.dtype, torch.float32)
     C = len(bias_C)
@@ -97,15 +90,14 @@ def _gradients(backward: Any, saved: Saved, dy: Tensor) -> dict[str, Any]:
 
 
 _modulated_norm = differentiable(
-    "modulated_norm", reference, _empty, Derivative(Saved, "dy", _empty_gradients, 7, _gradients, _save)
-)
+    "modulated_norm", reference, _empty, saved=Saved, incoming="dy", empty_gradients=_empty_gradients, results=7,
+    gradients=_gradients, save=_save,
+)  # fmt: skip
 
 
 def modulated_norm(product_PK: Tensor, *operands: Any) -> tuple[Tensor, Tensor, Tensor]:
     """As `reference` of the same arguments, by a hand-written kernel; mean and variance, in fp32, have no gradient.
-
-    product: fp32 or bf16, its rows in one piece each. skip is taken in the product's type.
-    """
+    product: fp32 or bf16, its rows in one piece each. skip is taken in the product's type."""
     *before, skip_PC, relu, epsilon = operands
     skip_PC = None if skip_PC is None else unit_stride(skip_PC.to(product_PK.dtype))
     y, mean, var = _modulated_norm(product_PK, *before, skip_PC, relu, epsilon)

@@ -2,9 +2,8 @@
 
     Wc = exp(log_alpha_c) Bc and ws = exp(log_alpha_s) bs of every gated site, under each other
 
-Written with PyTorch's operations these are some twenty small kernels a layer, forward and backward, of a few
-microseconds each on a GPU, where nothing else runs meanwhile. There one kernel does them all, and another gives all
-gradients, dB = exp(log_alpha) dW and dlog_alpha = sum(dW W). On a CPU the compiler's code is as good.
+On a GPU, where PyTorch's operations would be some twenty small kernels a layer, one does them all, and another gives
+all gradients, dB = exp(log_alpha) dW and dlog_alpha = sum(dW W). On a CPU the compiler's code is as good.
 
 Shapes: N rows of one matrix, R bottleneck width, Mg and S rows of all sites' Wc and ws.
 """
@@ -29,9 +28,8 @@ def reference(
     [Mg, R], and of the others, [S, R]; where there are none, a tensor without elements. None stands for alpha = 1.
     """
     scaled = [B_NR if each is None else each.exp() * B_NR for B_NR, each in zip(B, log_alpha, strict=True)]
-    filled = [
-        F.pad(W_NR, (0, 0, 0, n - len(W_NR))) if n > len(W_NR) else W_NR for W_NR, n in zip(scaled, rows, strict=True)
-    ]
+    pairs = zip(scaled, rows, strict=True)
+    filled = [F.pad(W_NR, (0, 0, 0, n - len(W_NR))) if n > len(W_NR) else W_NR for W_NR, n in pairs]
     Wc, ws = (torch.cat(part) if part else B[0].new_empty(0) for part in (filled[:channel], filled[channel:]))
     return Wc, ws
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation, gated_sites
-from comt_cli.kernels.operators import Derivative, differentiable, like_gradients
+from comt_cli.kernels.operators import differentiable, like_gradients
 
 
 def reference(product_TC: Tensor, modulation: Modulation, width: int, padded: int) -> Tensor:
@@ -23,8 +23,10 @@ def reference(product_TC: Tensor, modulation: Modulation, width: int, padded: in
 _swiglu = differentiable(
     "swiglu",
     reference,
-    empty=lambda product, modulation, width, padded: product.new_empty(product.shape[0], padded),
-    derivative=Derivative(3, "dh", empty=lambda saved: like_gradients(*saved[:2])),
+    lambda product, modulation, width, padded: product.new_empty(product.shape[0], padded),
+    saved=3,
+    incoming="dh",
+    empty_gradients=lambda saved: like_gradients(*saved[:2]),
 )
 
 

@@ -1,26 +1,9 @@
-"""Attention Residuals (Kimi Team 2026, arXiv 2603.15031): what a branch reads is a mixture of all that branches before
-it put out, weighted by a softmax over depth.
-
-    h_l = sum_i a_i v_i     a = softmax_i(w_l . N_l(v_i))     v_0 = the embedding, v_i = F_i(N(h_i))
-
-With `blocks` the residual adds are divided into so many groups, some one longer than others where their number does not
-divide, and a group's outputs count as one source, their sum; within a group its sum so far is the newest source. Behind
-the last add another query mixes all sources.
-Delta Attention Residuals (arXiv 2605.18855) keep the plain stream, x + F, and add the mixture of the same sources to
-what the branch reads alone: F(N(x + sum_i a_i v_i)); the first branch reads the embedding.
+"""Connections whose branches read mixtures of all that came before, v_0 the embedding: a softmax over depth (Attention
+Residuals, Kimi Team 2026; Delta Attention Residuals, 2026), or sums with a weight for every channel
+(DeepCrossAttention, Heddes et al. 2025). Their equations are in the methods' files.
 
 All queries are zero at the start: every source counts alike, and since the branch begins with a norm, it reads the same
-direction as that of Pre-LN, whose stream is the sum. The norm N_l has a gain, and no norm is on the values.
-
-DeepCrossAttention (Heddes et al. 2025, arXiv 2502.06785): a block's queries, keys and values are each a mixture of
-all earlier blocks' outputs, with a weight for every channel that depends on the token.
-
-    g(G) = sum_s G_s * (b_s + relu(w . G_s))     G_0 = the embedding, G_s = what block s put out
-    a = attention(N_Q(g_Q), N_K(g_K), N_V(g_V))     f = a + mlp(N(g_Q + a))
-
-f is what the block puts out: its skips stay within it, and g adds up what was put out. With b = 1 and w = 0 that is
-Pre-LN. Behind the last block one more mixture is what the final norm reads. With `last` k only the k newest outputs
-and the embedding are told apart, and those between them count as one source, their sum.
+direction as that of Pre-LN, whose stream is the sum. The norm N has a gain, and no norm is on the values.
 
 Shapes: B batch, T tokens, D width, S sources. Weights and sums are computed in fp32.
 """
@@ -44,10 +27,9 @@ EPSILON = 1e-6
 
 
 class DepthAttention(nn.Module):
-    """sum_i a_i v_i, a = softmax_i(w . N(v_i)), over sources [B, T, D] each.
-
-    Sources may be narrower than fp32, and all is computed in fp32 all the same: operations promote what they read, so
-    that autograd keeps the sources themselves, once for all adds, and no copies in fp32."""
+    """sum_i a_i v_i, a = softmax_i(w . N(v_i)), over sources [B, T, D] each. Sources may be narrower than fp32, and all
+    is computed in fp32 all the same: operations promote what they read, so that autograd keeps the sources themselves,
+    once for all adds, and no copies in fp32."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -72,8 +54,9 @@ class DepthAttention(nn.Module):
 
 
 class AttentionResiduals(NormedResidual):
-    """The state's sources are those of finished groups, and its stream the sum of the present group: at its end the
-    newest source. Each add is a group of its own unless `blocks` says how many there are."""
+    """h = sum_i a_i v_i, F(N(h)). The state's sources are those of finished groups, and its stream the sum of the
+    present group: at its end the newest source. Each add is a group of its own unless `blocks` says how many there are.
+    """
 
     name = "attention-residuals"
     needs = ("states",)
@@ -133,7 +116,8 @@ class AttentionAggregation(OutputAggregation):
 
 
 class DeltaAttentionResiduals(NormedResidual):
-    """The state has the plain stream, and as sources the embedding and the outputs of all branches."""
+    """y = x + F(N(x + sum_i a_i v_i)). The state has the plain stream, and as sources the embedding and the outputs of
+    all branches."""
 
     name = "delta-attention-residuals"
     needs = ("states",)
@@ -160,8 +144,8 @@ STD = 1e-3
 
 
 class DepthMixture(Initialised):
-    """g: sources [B, T, D] each -> [B, T, D], in the first source's type. `offset` is b, less the 1 it starts at.
-    Sources are kept and promoted as in `attention_residuals.DepthAttention`."""
+    """g(G) = sum_s G_s * (b_s + relu(w . G_s)): sources [B, T, D] each -> [B, T, D], in the first source's type.
+    `offset` is b, less the 1 it starts at. Sources are kept and promoted as in `DepthAttention`."""
 
     def __init__(self, width: int, sources: int) -> None:
         super().__init__()
@@ -202,8 +186,9 @@ def count_of(outputs: int, last: int | None) -> int:
 
 
 class DeepCrossAttention(NormedResidual):
-    """The state's sources are the embedding and the outputs of all blocks, the newest the part of a present one; its
-    stream is g_Q + a within a block, and behind one g_Q + f, which nothing reads."""
+    """a = attention(N_Q(g_Q), N_K(g_K), N_V(g_V)), f = a + mlp(N(g_Q + a)), f what the block puts out. The state's
+    sources are the embedding and the outputs of all blocks, the newest the part of a present one; its stream is g_Q + a
+    within a block, and behind one g_Q + f, which nothing reads."""
 
     name = "deep-cross-attention"
     needs = ("states", "values")

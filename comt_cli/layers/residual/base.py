@@ -31,14 +31,13 @@ class Branch(Protocol):
 class State(NamedTuple):
     """Residual stream `x`, [B, T, D], and whatever else one residual add passes to the next.
 
-    Attributes:
-        sources: previous layer outputs, oldest first, or other tensors beside the stream, [B, T, D] each: not stacked,
-            so that all blocks together keep each tensor once.
-        has_streams: whether x holds several streams, [B, T, n, D].
-        qkv: inputs of the next block's queries, keys and values, [B, T, D] each.
-        weights: mixing weights that made `qkv` and x, less their start, [B, T, 4, sources]: for analyses, detached.
-        deferred: product [B, T, C] and gate of an add that the next norm does: the stream is x + gamma * z.
-        shared: keys and values of earlier blocks, [B, K, T, E] each (`shared_values`).
+    sources: previous layer outputs, oldest first, or other tensors beside the stream, [B, T, D] each: not stacked, so
+        that all blocks together keep each tensor once.
+    has_streams: whether x holds several streams, [B, T, n, D].
+    qkv: inputs of the next block's queries, keys and values, [B, T, D] each.
+    weights: mixing weights that made `qkv` and x, less their start, [B, T, 4, sources]: for analyses, detached.
+    deferred: product [B, T, C] and gate of an add that the next norm does: the stream is x + gamma * z.
+    shared: keys and values of earlier blocks, [B, K, T, E] each (`shared_values`).
     """
 
     x: Tensor
@@ -79,12 +78,10 @@ class State(NamedTuple):
 class ResidualSite:
     """Place of one residual add: number `index` of `count` in its stack, in block `layer` of `layers`, from 0.
 
-    `part` is the model's name of the branch: `attention`, `mlp` ... A block of a ResNet has one add, `map`: its feature
-    maps come with the channels last, [B, H, W, D], so that what works on the last dimension works on them; its branch
-    has its own norms, and `norm` makes the identity.
-
-    `before` are the connections of the block's earlier adds, with which parameters may be shared. `depths` is the
-    number of blocks of every stack by its name, where a model has several.
+    `part` is the model's name of the branch: `attention`, `mlp` ... A block of a ResNet has one add, `map`, on feature
+    maps with the channels last, [B, H, W, D]; its branch has its own norms, and `norm` makes the identity. `before` are
+    the connections of the block's earlier adds, with which parameters may be shared; `depths` is the number of blocks
+    of every stack by its name, where a model has several.
     """
 
     width: int
@@ -100,11 +97,8 @@ class ResidualSite:
 
 
 class ResidualConnection(nn.Module):
-    """y = connection(x, F). Subclasses define it, and hold what they need besides x and F.
-
-    One with a `name` is found by being in this folder; `name` and `needs` are read without importing it, and so are
-    literals there.
-    """
+    """y = connection(x, F). Subclasses define it, and hold what they need besides x and F. One with a `name` is found
+    by being in this folder; `name` and `needs` are read without importing it, and so are literals there."""
 
     name: ClassVar[str]
     """Recipes' name of the connection."""

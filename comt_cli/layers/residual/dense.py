@@ -1,12 +1,7 @@
-"""Dense connections over depth: residual streams that are learned sums of what earlier blocks put out.
+"""Dense connections over depth: residual streams that are learned sums of what earlier blocks put out, X_0 the
+embedding and X_i the output of block i: start lambdas (nanochat, Karpathy 2026), DenseFormer (Pagliardini et al. 2024)
+and MUDDFormer (Xiao et al. 2025).
 
-- Start lambdas (nanochat's `resid_lambdas` and `x0_lambdas`, Karpathy 2026): before every block x <- r x + m x0.
-- DenseFormer (Pagliardini et al. 2024): behind block i the stream becomes Y_i = sum_j a_ij X_j, j = 0 ... i.
-- MUDDFormer (Xiao et al. 2025, arXiv 2502.12170): behind block i the next block's queries, keys, values and stream are
-  each a mixture of all blocks' outputs, with weights that depend on the token:
-  Xbar_c = sum_j A_cj X_j, c in Q, K, V, R, A = GELU(N(X_i) W1) W2 + a.
-
-X_0 is the embedding and X_i the output of block i.
 Shapes: B batch, T tokens, D width, C mixtures, J sources, K hidden width. Weights and sums are computed in fp32.
 """
 
@@ -71,11 +66,9 @@ class StartLambdas(NormedResidual):
 
 
 class DenseFormer(NormedResidual):
-    """y = x + F(N(x)); behind the block's last add the weighted sum. `DWA` holds a_ij, less what it starts at: a_ii = 1
-    and 0 else, which is Pre-LN.
-
-    With dilation k only every k-th X behind the newest is mixed, and with period p only behind every p-th block.
-    """
+    """y = x + F(N(x)); behind the last add of block i sum_j a_ij X_j, j = 0 ... i. `DWA` holds a_ij, less what it
+    starts at: a_ii = 1 and 0 else, which is Pre-LN. With dilation k only every k-th X behind the newest is mixed, and
+    with period p only behind every p-th block."""
 
     name = "denseformer"
     needs = ("states",)
@@ -115,10 +108,8 @@ class DenseFormer(NormedResidual):
 
 
 class DenseWeights(Initialised):
-    """A of MUDDFormer, less what the static part starts at: X [B, T, D] -> [B, T, C, J], in fp32.
-
-    N has no gain, W1 is [D, K] and W2 [K, C J], K = 4 J; W2 = 0 at the start.
-    """
+    """A = GELU(N(X) W1) W2 + a of MUDDFormer, a less what it starts at: X [B, T, D] -> [B, T, C, J], in fp32. N has no
+    gain, W1 is [D, K] and W2 [K, C J], K = 4 J; W2 = 0 at the start."""
 
     def __init__(self, width: int, mixtures: int, sources: int) -> None:
         super().__init__()

@@ -1,51 +1,16 @@
-"""Hyper-Connections (Zhu et al. 2024, arXiv 2409.19606): n residual streams, of which each branch reads a mixture, and
-to each of which it adds its output, weighted.
+"""Connections of n residual streams H: Hyper-Connections (Zhu et al. 2024), and those whose streams are mixed by doubly
+stochastic matrices (mHC, DeepSeek-AI 2025; mHC-lite, 2026) or not at all (identity-HC).
 
-    h = sum_i A_m[i] H[i]     o = F(N(h))     H'[m] = sum_i A_r[i, m] H[i] + B[m] o
-
-All streams start as the embedding, and their sum is read behind the last block. At the start A_r is the identity, B is
-1, and A_m reads stream k mod n at add k alone: n equal streams, which is Pre-LN; the staggered reading parts them.
-At the first add the streams are equal, and A_m gives h a size alone, which N takes away: there it has no gradient.
-
-Dynamic ones add, with Hbar[i] the RMSNorm of stream i without a gain,
-
-    A_m += s_a tanh(Hbar W_m)     B += s_b tanh(Hbar W_b)     A_r += s_a tanh(Hbar W_r)
-
-W_m and W_b in R^D and W_r in R^(D x n) serve all streams; they start at 0 and the scales s at 0.01.
+All streams start as the embedding, and their sum is read behind the last block. At the start add k reads stream
+k mod n alone: n equal streams, which is Pre-LN; the staggered reading parts them. At the first add the streams are
+equal: how they are read gives h a size alone, which the norm N takes away, and mixing makes the same of them. There
+neither has a gradient, nor has mixing that keeps the sum behind the last.
 
 Compiled, streams are mixed by sums of products, which the compiler fuses with the operations around them; uncompiled,
 where each sum would be a call, by products of small matrices.
 
-Shapes: B batch, T tokens, n streams, D width. Coefficients are computed in fp32; static ones are stored as what they
-differ from the start by.
-
-Manifold-constrained Hyper-Connections (mHC, DeepSeek-AI 2025, arXiv 2512.24880), mHC-lite (arXiv 2601.05732), and
-those whose streams are not mixed (identity-HC).
-
-With x' the RMSNorm of all n streams side by side, without a gain, and three learned scales alpha,
-
-    Ht = alpha (x' phi) + b     H_pre = sigmoid(Ht_pre)     H_post = 2 sigmoid(Ht_post)     H_res = M(Ht_res)
-    h = sum_i H_pre[i] x[i]     o = F(N(h))                 x[i] <- sum_j H_res[i, j] x[j] + H_post[i] o
-
-M makes a doubly stochastic matrix, so that the sum of the streams passes through any depth unchanged:
-- `sinkhorn` divides exp(Ht_res) 20 times by the sums of its columns and then of its rows: rows are exact, each new
-  stream is a weighted mean;
-- `permutations` (mHC-lite) takes the mean of all n! permutation matrices with the weights softmax(Ht_res): exact;
-- `identity` has H_res = I, and no parameters for it.
-
-The papers do not say where b and phi start, nor how streams are read behind the last block; here their sum is. `start`:
-- `pre-ln`: phi = 0, b_pre is 1 for stream k mod n at add k and -1 for the others, b_post = 0, and b_res makes
-  H_res all but the identity (0 on the diagonal or identity permutation, -8 elsewhere). Streams are then equal, and N
-  takes the size of h away: Pre-LN. The staggered reading parts them; with equal b_pre they would never part.
-- `mhc-lite`: as the code of mHC-lite, b_post = b_pre: branches write to one stream more than to the others.
-- `random`: as Megatron-LM, phi by Glorot's draw and b = 0: H_pre = 1/2, H_res = 1/n, and the streams are equal but for
-  what phi does.
-
-At two adds a part of phi and b can do nothing. At the first the streams are equal: H_res makes the same of them, and
-H_pre gives h a size alone, which N takes away. Behind the last they are summed, and H_res does not change the sum.
-
-Shapes: B batch, T tokens, n streams, D width, K coefficients. Coefficients are computed in fp32, and b is stored as
-what it differs from the start by.
+Shapes: B batch, T tokens, n streams, D width, K coefficients. Coefficients are computed in fp32; static ones and b are
+stored as what they differ from the start by.
 """
 
 from __future__ import annotations
@@ -109,7 +74,9 @@ def normalised_products(x_BTD: Tensor, W_KD: Tensor) -> Tensor:
 
 
 class Dynamic(Initialised):
-    """Input-dependent parts of A_m, B and A_r: streams [B, T, n, D] -> [B, T, n], [B, T, n] and [B, T, n, n] (i, m)."""
+    """Input-dependent parts of A_m, B and A_r: streams [B, T, n, D] -> [B, T, n], [B, T, n] and [B, T, n, n] (i, m):
+    s_a tanh(Hbar W_m), s_b tanh(Hbar W_b) and s_a tanh(Hbar W_r), Hbar the RMSNorm of each stream without a gain, W of
+    all three 0 at the start."""
 
     def __init__(self, n: int, width: int, *, tanh: bool) -> None:
         super().__init__()
@@ -148,8 +115,10 @@ class StreamsConnection(NormedResidual):
 
 
 class HyperConnection(StreamsConnection):
-    """`n` streams; `dynamic` and `tanh` as above; `divide_output_std`: the branch's last projection starts with its
-    standard deviation divided by sqrt(n), one reading of the paper, which is then no longer Pre-LN's start."""
+    """h = sum_i A_m[i] H[i], o = F(N(h)), H'[m] = sum_i A_r[i, m] H[i] + B[m] o, A_r the identity and B 1 at the start.
+
+    `dynamic`: with input-dependent parts, bounded by `tanh`; `divide_output_std`: the branch's last projection starts
+    with its standard deviation divided by sqrt(n), one reading of the paper, which is then no longer Pre-LN's start."""
 
     name = "hyper-connections"
     needs = ("states",)
@@ -211,11 +180,6 @@ def sinkhorn(logits_nn: Tensor, iterations: int = 20) -> Tensor:
     return found_nn.movedim((0, 1), (-2, -1))
 
 
-def permutation_matrices(n: int) -> Tensor:
-    """All n! of them, [n!, n, n]; the identity is the first."""
-    return torch.stack([torch.eye(n)[list(order)] for order in itertools.permutations(range(n))])
-
-
 class Coefficients(Initialised):
     """alpha (x' phi) + b: streams [B, T, n, D] -> logits of H_pre and of H_post, [B, T, n], and of H_res, [B, T, K]."""
 
@@ -253,7 +217,13 @@ class Coefficients(Initialised):
 
 
 class ManifoldHyperConnection(StreamsConnection):
-    """`n` streams; `mixing` and `start` as above."""
+    """h = sum_i H_pre[i] x[i], o = F(N(h)), x[i] <- sum_j H_res[i, j] x[j] + H_post[i] o, with Ht = alpha (x' phi) + b
+    of the RMSNorm x' of all streams side by side, H_pre = sigmoid(Ht), H_post = 2 sigmoid(Ht), and H_res = M(Ht).
+
+    `mixing` is M: `sinkhorn`, 20 times, whose rows are exact; `permutations`, the exact mean of all n! with the weights
+    softmax(Ht); or `identity`, without parameters. `start`: `pre-ln` has phi = 0, b_pre 1 for the stream that is read
+    and -1 for the others, b_post = 0, and H_res all but the identity; `mhc-lite`, as its code, b_post = b_pre;
+    `random`, as Megatron-LM, phi by Glorot's draw and b = 0."""
 
     name = "manifold-hyper-connections"
     needs = ("states",)
@@ -267,7 +237,8 @@ class ManifoldHyperConnection(StreamsConnection):
             "identity": (0, []),
         }[mixing]
         if mixing == "permutations":
-            self.permutations = Fixed(partial(permutation_matrices, n))
+            orders = itertools.permutations(range(n))  # the identity is the first
+            self.permutations = Fixed(lambda: torch.stack([torch.eye(n)[list(order)] for order in orders]))
         self.coefficients = Coefficients(n, site.width, K, start, site.index % n, least_mixed)
 
     def matrices(self, H_BTnD: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:

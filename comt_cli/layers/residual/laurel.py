@@ -1,9 +1,4 @@
-"""LAuReL, learned augmented residual layers (Menghani et al. 2024), on Pre-LN: F is the branch with its norm.
-
-RW     y = a F(x) + b x                                    two learned weights, bounded
-LR     y = F(x) + x + B A x                                a low-rank map beside the identity
-RW+LR  y = a F(x) + b (x + B A x)
-PA     y = F(x) + x + sum over j < k of g_j B A x_(i-j)    previous activations too; j = 0 is the present one
+"""LAuReL, learned augmented residual layers (Menghani et al. 2024), on Pre-LN: N is the norm of the branch F.
 
 A layer of theirs is a residual add here: there are two in a block. The paper leaves the start open. Here the two
 weights start equal, at 1/2, and the k numbers g, one set an add, at 1/k. B is zero, so LR and PA start as the ordinary
@@ -80,10 +75,8 @@ class LaurelRWLR(NormedResidual):
 
 
 class LaurelPA(NormedResidual):
-    """y = F(N(x)) + x + B A (sum over j of g_j x_(i-j)): the map is linear, so the sum is taken before it.
-
-    The state's sources are the inputs of earlier adds, newest first: fewer near the start of a stack.
-    """
+    """y = F(N(x)) + x + B A (sum over j of g_j x_(i-j)): the map is linear, so the sum is taken before it. The state's
+    sources are the inputs of earlier adds, newest first: fewer near the start of a stack."""
 
     name = "laurel-pa"
 

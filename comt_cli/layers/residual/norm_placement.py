@@ -1,23 +1,6 @@
 """Residual adds with fixed unit weights or fixed factors, which differ in where their norms are. N is a norm.
 
-| name | y | paper |
-| --- | --- | --- |
-| pre-norm | x + F(N(x)) | Xiong et al. 2020; LLaMA |
-| post-norm | N(x + F(x)) | Vaswani et al. 2017 |
-| sandwich-ln | x + N2(F(N1(x))) | Ding et al. 2021, CogView |
-| mix-ln | post-norm in the first quarter of the blocks, pre-norm in the rest | Li et al. 2024 |
-| layernorm-scaling | x + F(N(x) / sqrt(l)), l the block from 1 | Sun et al. 2025 |
-| scaled-init | x + F(N(x)), projections that write to the stream start smaller | Radford et al. 2019, GPT-2 |
-| keel | N_out(alpha x + F(N_in(x))) | KEEL, 2026, arXiv 2601.19895 |
-| deepnorm | N(alpha x + F(x)) | Wang et al. 2022 |
-
 Language models keep their final norm behind post-norm, as the scripts behind the papers do.
-
-SiameseNorm (2026, arXiv 2602.08064): two streams that share one branch, x normalised behind every addition as in
-Post-LN, y never, as in Pre-LN.
-
-At every residual add x <- N_post(x); z = F(N_in(x + N_pre(y))); x <- x + z / c; y <- y + z, with c = sqrt(2 (l + 1)) in
-block l from 0. Behind the last block N_x(x) + N_y(y) is read.
 """
 
 from __future__ import annotations
@@ -80,11 +63,8 @@ class SandwichLN(NormedResidual):
 
 
 class MixLN(NormedResidual):
-    """Post-LN where `layer < fraction * layers`, layers from 0 as in the authors' code, else Pre-LN.
-
-    `fraction * layers` is rounded to a whole number, a half up: of 10 blocks 3, not the 2 of Python's `round`. (The
-    authors name the number itself, and theirs divide evenly: 3 of 12, 6 of 24.)
-    """
+    """Post-LN where `layer < fraction * layers`, layers from 0 as in the authors' code, else Pre-LN. The product is
+    rounded to a whole number, a half up: of 10 blocks 3, not the 2 of Python's `round`."""
 
     name = "mix-ln"
 
@@ -110,11 +90,8 @@ class LayerNormScaling(NormedResidual):
 
 
 class ScaledInit(PreNorm):
-    """y = x + F(N(x)), whose projections that write to the stream start 1 / sqrt(additions) times as large.
-
-    With all additions of a stack (2L; 3L in the decoder of an encoder-decoder) the variance of the stream does not grow
-    with depth.
-    """
+    """y = x + F(N(x)), whose projections that write to the stream start 1 / sqrt(additions) times as large: with all of
+    a stack (2L; 3L in the decoder of an encoder-decoder) its variance does not grow with depth."""
 
     name = "scaled-init"
 
@@ -127,10 +104,8 @@ class ScaledInit(PreNorm):
 
 
 class Keel(NormedResidual):
-    """y = N_out(alpha x + F(N_in(x))), alpha = the number of residual adds.
-
-    The first add is plain Pre-LN, and the second has alpha = 1, so that the embedding is not drowned.
-    """
+    """y = N_out(alpha x + F(N_in(x))), alpha the number of residual adds. The first add is plain Pre-LN, and the second
+    has alpha = 1, so that the embedding is not drowned."""
 
     name = "keel"
     ends_in_norm = True
@@ -146,17 +121,10 @@ class Keel(NormedResidual):
 
 
 class DeepNorm(NormedResidual):
-    """y = N(alpha x + F(x)); no norm after the last block.
-
-    | | alpha | beta |
-    | --- | --- | --- |
-    | L blocks alone (2L adds) | (2L)^(1/4) | (8L)^(-1/4) |
-    | encoder of N beside a decoder of M | 0.81 (N^4 M)^(1/16) | 0.87 (N^4 M)^(-1/16) |
-    | decoder of M beside an encoder (3M adds) | (3M)^(1/4) | (12M)^(-1/4) |
-
-    The initialisation is half of the method: Glorot's with gain beta for the value, output and feed-forward
-    projections, and gain 1 for query and key. Those of cross-attention have the decoder's beta.
-    """
+    """y = N(alpha x + F(x)); no norm after the last block. With S adds in a stack alpha = S^(1/4) and beta = (4
+    S)^(-1/4); in an encoder of N blocks beside a decoder of M 0.81 (N^4 M)^(1/16) and 0.87 (N^4 M)^(-1/16). Glorot's
+    initialisation has gain beta for the value, output and feed-forward projections, and gain 1 for query and key. Those
+    of cross-attention have the decoder's beta."""
 
     name = "deepnorm"
     keeps_final_norm = False
@@ -177,11 +145,8 @@ class DeepNorm(NormedResidual):
 
 
 class DeepNormOfMixLNCode(DeepNorm):
-    """y = N(2.8284271247461903 x + F(x)), as the public scripts of Mix-LN and LayerNorm Scaling have it.
-
-    Their two errors: alpha is that of 32 layers at any depth, and the exponent of beta has the wrong sign. The final
-    norm stays.
-    """
+    """y = N(2.8284271247461903 x + F(x)), as the public scripts of Mix-LN and LayerNorm Scaling have it: alpha is that
+    of 32 layers at any depth, and the exponent of beta has the wrong sign. The final norm stays."""
 
     name = "deepnorm-mixln-code"
     keeps_final_norm = True
@@ -192,7 +157,8 @@ class DeepNormOfMixLNCode(DeepNorm):
 
 
 class SiameseNorm(NormedResidual):
-    """The state has y as its stream, and x as its source."""
+    """x <- N_post(x), z = F(N(x + N_pre(y))), x <- x + z / sqrt(2 (l + 1)) in block l from 0, y <- y + z. The state
+    has y as its stream, and x as its source."""
 
     name = "siamese-norm"
     needs = ("states",)

@@ -1,11 +1,9 @@
 """Self-Adaptive Scaling (SAS, 2019, Eq. 2 to 4): y = a x + b F + c N(x + F), c = (1 - a)(1 - b) or a gate of its own;
 and the single gate of its Table 6: y = g F + (1 - g) x.
 
-a, b and c are one number a token each, from gates of their own: sigmoid(tanh([x; F] W_f + b_f) W_ff + b_ff), with W_f
-of 2D x D and W_ff of D x 1. As published, F reads the stream without a norm before it: at a = b = 0 this is Post-LN.
-
-What the paper leaves open for feature maps [B, H, W, D] are arguments: whether the gates read every pixel, or x and F
-averaged over the pixels, which gives one number an image; and what N is.
+a, b and c are one number a token each, from gates of their own. As published, F reads the stream without a norm before
+it: at a = b = 0 this is Post-LN. What the paper leaves open for feature maps [B, H, W, D] are arguments: whether the
+gates read every pixel, or x and F averaged over the pixels, which gives one number an image; and what N is.
 """
 
 from __future__ import annotations
@@ -48,10 +46,8 @@ def as_read(x_BTD: Tensor, reads: Reads) -> Tensor:
 
 
 class SelfAdaptiveScaling(ResidualConnection):
-    """y = a x + b F(x) + c N(x + F(x)), c = (1 - a)(1 - b), or from a third gate where `gamma` is `free`.
-
-    `norm` makes N from the width, in place of the site's own.
-    """
+    """y = a x + b F(x) + c N(x + F(x)), c = (1 - a)(1 - b), or from a third gate where `gamma` is `free`. `norm` makes
+    N from the width, in place of the site's own."""
 
     name = "sas"
     ends_in_norm = True  # its third term has; the shares of the other two, the gates choose

@@ -17,10 +17,8 @@ Scale = float | Literal["depth", "learned"]
 
 
 class ScaledBranch(NormedResidual):
-    """y = x + s F(N(x)), s fixed or one learned number, 1 at the start.
-
-    With `depth`, 1 / sqrt(L) of L blocks, the sum of L independent branches has the variance of one.
-    """
+    """y = x + s F(N(x)), s fixed, one learned number, 1 at the start, or with `depth` 1 / sqrt(L) of L blocks: the sum
+    of L independent branches has the variance of one."""
 
     name = "scaled"
 
@@ -35,10 +33,8 @@ class ScaledBranch(NormedResidual):
 
 
 class ReZero(ResidualConnection):
-    """y = x + a F(x) (Bachlechner et al. 2021), no norm anywhere, a = 0 at the start.
-
-    One a for all adds of a block, as in the authors' code: every block starts as the identity.
-    """
+    """y = x + a F(x) (Bachlechner et al. 2021), no norm anywhere, a = 0 at the start: one a for all adds of a block, as
+    in the authors' code."""
 
     name = "rezero"
     keeps_final_norm = False
@@ -101,10 +97,8 @@ class ProgressiveResidual(NormedResidual):
 
 
 class Highway(NormedResidual):
-    """y = T(x) F(N(x)) + (1 - T(x)) x, T(x) = sigmoid(W x + b).
-
-    A negative b starts the network near the identity. The gate reads the stream, before the norm.
-    """
+    """y = T(x) F(N(x)) + (1 - T(x)) x, T(x) = sigmoid(W x + b), which reads the stream, before the norm. A negative b
+    starts the network near the identity."""
 
     name = "highway"
 
@@ -119,9 +113,7 @@ class Highway(NormedResidual):
 
 class GatedResidual(NormedResidual):
     """y = x + g F(N(x)), or with `norm: post` y = N(x + g F(x)); g = sigmoid(W . + b) reads x, F, or both side by side.
-
-    With `at: ffn` only the feed-forward network's add has a gate; elsewhere g = 1.
-    """
+    With `at: ffn` only the feed-forward network's add has a gate."""
 
     name = "grc"
 

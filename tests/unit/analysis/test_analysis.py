@@ -18,8 +18,8 @@ from comt_cli.analysis.model_figure import Subject
 from comt_cli.analysis.observed import DEFAULT_TEXT, Observation, SiteValues, observed_gates, tokens_of, watch
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedModel
-from comt_cli.layers.attention import rotation_table
 from comt_cli.layers.initialise import initialise
+from comt_cli.layers.positions import rotation_table
 from comt_cli.layers.residual.base import State
 from comt_cli.layers.residual.norm_placement import shares_of_sum
 from comt_cli.layers.shared_values import LayerRouter, SharedValues

@@ -78,12 +78,8 @@ def test_what_is_faster_is_taken_and_nothing_else(measured, fused, taken):
 def test_where_there_is_no_compiler_it_is_the_reference(measured, monkeypatch):
     measured(({}, ALL_THREE), (ON_H200, ALL_THREE))
     monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: "there is no C++ compiler")
-    assert (
-        ask()
-        == ask("fused")
-        == choice.choose_loss("auto", CPU, torch.float32)
-        == Choice(False, "there is no C++ compiler")
-    )
+    found = ask(), ask("fused"), choice.choose_loss("auto", CPU, torch.float32)
+    assert found == (Choice(False, "there is no C++ compiler"),) * 3
     monkeypatch.setattr(choice, "liger", lambda: "liger-kernel is not installed")
     assert choice.choose_loss("auto", CUDA, torch.bfloat16) == Choice(False, "liger-kernel is not installed")
     assert ask(device=CUDA).fused
@@ -140,17 +136,10 @@ def test_times_of_two_runs_are_not_compared(measured, other):
 
 
 @pytest.mark.parametrize(
-    "stranger",
-    [
-        {"device_class": "Intel AVX2"},
-        {"device_class": "AMD AVX-512"},
-        {"device": "Some CPU, 9 threads"},
-        {"device_class": UNKNOWN},
-    ],
-    ids=str,
+    "stranger", [{"device_class": "AMD AVX-512"}, {"device": "Some CPU, 9 threads"}, {"device_class": UNKNOWN}], ids=str
 )
 def test_a_device_that_says_nothing_about_this_one(measured, stranger):
-    """Another vendor, another instruction set, whatever the name; or more than four times as many threads."""
+    """Another instruction set, whatever the name; or more than four times as many threads."""
     measured((stranger, ALL_THREE))
     assert "no kernel was measured" in ask().reason
 

@@ -1,4 +1,4 @@
-"""Compiling the CPU kernels: every way to fail gives a reason, and what is kept is whole or built again."""
+"""Compiling the CPU kernels: every way to fail gives a reason, and what is kept is used again."""
 
 from __future__ import annotations
 
@@ -48,24 +48,8 @@ def kept_in(cache: Path) -> Path:
 def test_what_was_compiled_is_kept_and_used_again(fresh, monkeypatch):
     assert build.available() is None
     assert build.library().comt_answer() == 42
-    (kept,) = kept_in(fresh).glob("*.so")
     monkeypatch.setattr(build, "compile_library", lambda *_: pytest.fail("compiled again"))
     assert build.available() is None
-    assert build.is_whole(kept)
-
-
-@BUILDS
-@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b[:900] + b"x" + b[901:]])
-def test_a_damaged_file_is_built_again(fresh, damage):
-    assert build.available() is None
-    (kept,) = kept_in(fresh).glob("*.so")
-    content = kept.read_bytes()
-    other = kept.with_suffix(".new")  # another file, since this process has loaded the first
-    other.write_bytes(damage(content))
-    other.replace(kept)
-    assert not build.is_whole(kept)
-    assert build.library().comt_answer() == 42
-    assert build.is_whole(kept)
 
 
 @BUILDS

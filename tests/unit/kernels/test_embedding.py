@@ -9,7 +9,7 @@ from same_bits import Reason, assert_same_bits
 from torch._dynamo.backends.common import aot_autograd
 from torch._inductor.decomposition import select_decomp_table
 
-from comt_cli.layers.projection import TokenEmbedding, _embedding_backward
+from comt_cli.layers.projection import TokenEmbedding
 
 
 def gradient(of: TokenEmbedding, forward, ids: torch.Tensor) -> torch.Tensor:
@@ -37,12 +37,3 @@ def test_a_compiled_backward_pass_is_the_eager_one(dtype, ids):
     assert called.count("comt.embedding_backward.default") == 1
     assert not [name for name in called if "index_put" in name]
     torch._dynamo.reset()
-
-
-def test_the_operator_is_sound():
-    """Also for columns that do not lie side by side."""
-    for arguments in (
-        (torch.randn(3, 2).T, torch.tensor([4, 4]), 6),
-        (torch.randn(2, 5, 3), torch.randint(9, (2, 5)), 9),
-    ):
-        torch.library.opcheck(_embedding_backward, arguments)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -147,9 +147,7 @@ def add_norm(case: Case) -> tuple[Results, Results]:
     return _named(case, [y, n, rstd], gradients) | {"dx": dx, "dgain": dgain}, right
 
 
-RUNS: dict[str, Callable[[Case], tuple[Results, Results]]] = {
-    "modulate": modulate, "heads": heads, "swiglu": swiglu, "add_norm": add_norm,
-}  # fmt: skip
+RUNS: dict[str, Any] = {"modulate": modulate, "heads": heads, "swiglu": swiglu, "add_norm": add_norm}
 
 
 def widths_of(operation: str, n: int) -> list[int]:
@@ -243,28 +241,20 @@ def test_any_shape(by, operation, data):
     assert_agree(RUNS[operation](case), TOLERANCE[dtype])
 
 
-def by_columns(W: torch.Tensor) -> torch.Tensor:
-    return W.T.contiguous().T
-
-
-def apart(W: torch.Tensor) -> torch.Tensor:
-    return W.new_full((3 * len(W), 2 * W.shape[1]), torch.nan)[::3, ::2].copy_(W)
-
-
 @IMPLEMENTATIONS
 @EVERY
-@pytest.mark.parametrize(("layout", "beyond"), [(by_columns, math.nan), (apart, math.inf)], ids=["columns", "apart"])
-def test_matrices_of_any_layout_give_the_same(by, operation, layout, beyond):
+def test_matrices_of_any_layout_give_the_same(by, operation):
     """To rounding: a layout decides in which order a product is summed. Triton takes products of columns too."""
     found = []
-    for lay in (lambda W: W, layout):
+    for in_columns in (False, True):
         rows, width = (40, 83) if by == "cpp" else (20, 19)  # the interpreter is slow
         case = make(by, rows, widths_of(operation, width), 8, "both", torch.bfloat16)
         Wc, ws = case.gates[:2]
-        Wc[Wc > 1.5] += beyond
-        case.gates = case.gates._replace(Wc=lay(Wc), ws=lay(ws))
-        if by == "triton" and layout is by_columns:
-            case.product = lay(case.product)
+        Wc[Wc > 1.5] += math.inf
+        if in_columns:
+            case.gates = case.gates._replace(Wc=Wc.T.contiguous().T, ws=ws.T.contiguous().T)
+        if in_columns and by == "triton":
+            case.product = case.product.T.contiguous().T
         found.append(RUNS[operation](case)[0])
     for name, one in found[0].items():
         far = TOLERANCE[torch.bfloat16] * max(2.0, float(one.abs().nan_to_num(0, 0).max()))
@@ -340,27 +330,10 @@ def test_weights_small_and_large(by, size):
     assert_agree(modulate(case), 1e-5 * max(1, size))
 
 
-# ---- in Triton alone
-
-
 # ---- in C++ alone
 
 
 NO_GATES = Modulation(None, None, 1.0, 0, (False,))
-
-
-def cpp(name: str, *arguments: Any) -> Any:
-    return Case("cpp", *[None] * 4).call(name, *arguments)
-
-
-@IMPLEMENTATIONS
-@EVERY
-def test_no_rows(by, operation):
-    if operation != "heads":  # the definition cannot turn no rows
-        mine, right = RUNS[operation](make(by, 0, widths_of(operation, 19), 4, "both", torch.float32))
-        assert {name: tensor.shape for name, tensor in mine.items()} == {name: right[name].shape for name in right}
-        assert not mine["dWc"].any()
-        assert not mine["dws"].any()
 
 
 @IN_CPP
@@ -371,7 +344,7 @@ def test_bf16_rounds_to_nearest_even_and_keeps_nan():
     values = torch.cat([values, -values, torch.tensor([math.nan, math.inf, -math.inf])]).view(-1, 1)
     values = values[~(values.abs() < torch.finfo(torch.float32).tiny)].view(-1, 1)  # subnormal ones may become zero
     product, ones = torch.zeros(len(values), 1, dtype=torch.bfloat16), torch.ones(len(values), 1)
-    dx, dproduct, *_ = cpp("add_norm_backward", values, product, ones, ones[:, 0], product, NO_GATES, ones[0])
+    dx, dproduct, *_ = calls.add_norm_backward(values, product, ones, ones[:, 0], product, NO_GATES, ones[0])
     assert_same_bits(dx, values, Reason.IDENTITY)
     assert_same_bits(dproduct, values.bfloat16(), Reason.EXACT)
 
@@ -383,14 +356,14 @@ def test_types_and_shapes_that_do_not_fit_are_refused():
     product, gain = torch.randn(4, 24), torch.ones(16)
     of_16, rstd = product[:, :16], product[:, 0]
     how = one._replace(gated=(True, False, False)), torch.ones(3, 4), torch.ones(3, 4), 4, 2
-    outputs = cpp("heads", torch.randn(4, 72), *how)
+    outputs = calls.heads(torch.randn(4, 72), *how)
     for name, *arguments in (
         *(("modulate", other, one, (16,)) for other in (product.double(), product.to("meta"), product.long())),
         ("modulate_backward", of_16.bfloat16(), product, one, (16,)),
         ("add_norm_backward", of_16, of_16.bfloat16(), of_16, rstd, of_16, NO_GATES, gain),
     ):
         with pytest.raises(TypeError):
-            cpp(name, *arguments)
+            getattr(calls, name)(*arguments)
     for name, *arguments in (
         *(("modulate", torch.randn(shape), one, (16,)) for shape in ((2, 4, 24), (24,))),
         ("add_norm", of_16, product[None], one, gain, 1e-5),
@@ -408,4 +381,4 @@ def test_types_and_shapes_that_do_not_fit_are_refused():
         ("heads_backward", outputs[1], *outputs[1:3], *outputs, *how, 72),
     ):
         with pytest.raises(ValueError, match=f"{name}|not the shape"):
-            cpp(name, *arguments)
+            getattr(calls, name)(*arguments)

@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pairwise import pairwise
 from same_bits import Reason, assert_same_bits
 from torch import Tensor, nn
 
@@ -67,53 +66,36 @@ def assert_near(found: list[Tensor], expected: list[Tensor], tolerance: float) -
             assert (mine.double() - right).abs().max() <= tolerance * max(1.0, right.abs().max())
 
 
-def set_rows(patch: pytest.MonkeyPatch, rows: int, V: int) -> None:
-    """Blocks of so many rows."""
-    patch.setitem(kernel.BLOCK_ELEMENTS, "cpu", rows * V)
-    patch.setattr(kernel, "FUSED_BLOCK_ELEMENTS", rows * V)
-
-
-@WAYS
-@pairwise(dtype=list(TOLERANCE), rows=[1, 5, 8, 17], smoothing=[0.0, 0.1, 0.9], has_bias=[False, True])
-def test_value_and_gradients(wanted, dtype, rows, smoothing, has_bias, monkeypatch):
-    """Of 16 rows one at a time, with a rest, two halves, all. In float64 C++ leaves it to PyTorch."""
-    set_rows(monkeypatch, rows, 29)
-    tensors = inputs(16, 40, 29, dtype)
-    bias = torch.linspace(-2, 3, 29, dtype=dtype).requires_grad_() if has_bias else None
-    found = ours(*tensors, smoothing, bias, wanted)
-    assert_near(found, reference(*tensors, smoothing, bias), TOLERANCE[dtype])
-    assert [each.dtype for each in found] == [torch.promote_types(dtype, torch.float32)] + [dtype] * (2 + has_bias)
-    with torch.no_grad():
-        without = linear_cross_entropy(*tensors, wanted, smoothing, bias)
-    assert without.grad_fn is None
-    # Products without a gradient may be of another order; of a mean over rows, rounded to bf16, half a rounding stays.
-    rtol = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2**-9}[dtype]
-    torch.testing.assert_close(without, found[0], rtol=rtol, atol=0)
-
-
 @WAYS
 @given(
     T=st.integers(0, 40),
     V=st.integers(1, 70),
-    block=st.integers(1, 40),
+    block=st.integers(1, 400),
     ignored=st.sampled_from([0.0, 0.3, 1.0]),
     size=st.sampled_from([1.0, 1e4]),
-    smoothing=st.floats(0, 0.99),
+    smoothing=st.sampled_from([0.0, 0.1, 0.9]),
     has_bias=st.booleans(),
-    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    dtype=st.sampled_from([*TOLERANCE]),
 )
-def test_any_shape(wanted, T, V, block, ignored, size, smoothing, has_bias, dtype):
-    """With rows that count nothing, and logits of some 10,000, which must not overflow."""
+def test_value_and_gradients(wanted, T, V, block, ignored, size, smoothing, has_bias, dtype):
+    """With rows that count nothing, and logits of some 10,000, which must not overflow. In float64 C++ leaves it to
+    PyTorch."""
     with pytest.MonkeyPatch.context() as patch:
-        set_rows(patch, 1, block)  # also less than one row
+        patch.setitem(kernel.BLOCK_ELEMENTS, "cpu", block)  # also less than one row
+        patch.setattr(kernel, "FUSED_BLOCK_ELEMENTS", block)
         h, W, targets = inputs(T, 9, V, dtype, ignored)
         h = (h * size).detach().requires_grad_()
         bias = torch.linspace(-2, 3, V, dtype=dtype).requires_grad_() if has_bias else None
         found, right = ours(h, W, targets, smoothing, bias, wanted), reference(h, W, targets, smoothing, bias)
-        if size == 1:
-            assert_near(found, right, TOLERANCE[dtype])
-        assert all(each.isfinite().all() for each in found)
-        assert not found[1][targets == IGNORE].any()
+        with torch.no_grad():
+            without = linear_cross_entropy(h, W, targets, wanted, smoothing, bias)
+    assert without.grad_fn is None
+    assert [each.dtype for each in found] == [torch.promote_types(dtype, torch.float32)] + [dtype] * (2 + has_bias)
+    if size == 1:
+        assert_near(found, right, TOLERANCE[dtype])
+        assert_near([without], right[:1], TOLERANCE[dtype])
+    assert all(each.isfinite().all() for each in found)
+    assert not found[1][targets == IGNORE].any()
 
 
 @pytest.mark.parametrize("h_needs", [True, False])

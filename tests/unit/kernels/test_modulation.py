@@ -1,4 +1,4 @@
-"""The matrices of a product's gates: Triton's kernel for them against the definition, and what models make of it."""
+"""The matrices of a product's gates by Triton's kernel against the definition, and what a launch is kept under."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton exists for Linux alone")
 
+from triton.backends.nvidia.compiler import CUDABackend
+from triton.runtime.jit import native_specialize_impl
+
 from comt_cli.kernels import operators
 from comt_cli.kernels.gates import Bottleneck
 from comt_cli.kernels.modulation import modulation_of, reference
 from comt_cli.kernels.modulation import triton as modulation_kernels
+from comt_cli.kernels.triton import launch
 from comt_cli.kernels.triton.sums import MOST, add_groups
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where there is no GPU, conftest.py has them interpreted
@@ -38,23 +42,21 @@ def gates(widths: list[int], rank: int, kinds: str) -> list[Bottleneck]:
     return [Bottleneck(random("c", n, rank), random("s", 1, rank), 2.0, random("c"), random("s")) for n in widths]
 
 
-def parameters(each: list[Bottleneck]) -> list[Tensor]:
-    return [field for gate in each for field in gate if isinstance(field, Tensor)]
-
-
 def with_gradients(each: list[Bottleneck], joined: Sequence[Tensor | None]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
     """Wc and ws, as far as there are, and the gradients of a sum of random multiples of them for every parameter."""
     there = [W for W in joined if W is not None and W.numel()]
     outgoing = [torch.randn(W.shape, generator=torch.Generator().manual_seed(1)).to(W) for W in there]
-    return there, torch.autograd.grad(there, parameters(each), outgoing)
+    parameters = [field for gate in each for field in gate if isinstance(field, Tensor)]
+    return there, torch.autograd.grad(there, parameters, outgoing)
 
 
 def expected_of(each: list[Bottleneck], filled: list[int]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
     """The same by the definition, in fp64, whatever computes `results` on this device."""
-    wide = [
-        Bottleneck(*(f.detach().double().requires_grad_() if isinstance(f, Tensor) else f for f in gate))
-        for gate in each
-    ]
+
+    def widened(field):
+        return field.detach().double().requires_grad_() if isinstance(field, Tensor) else field
+
+    wide = [Bottleneck(*map(widened, gate)) for gate in each]
     channel = [(g.Bc, g.log_alpha_c, width) for g, width in zip(wide, filled, strict=True) if g.Bc is not None]
     scalar = [(g.bs, g.log_alpha_s, 1) for g in wide if g.bs is not None]
     return with_gradients(wide, reference(*zip(*channel, *scalar, strict=True), len(channel)))
@@ -94,3 +96,17 @@ def test_sums_of_groups(groups, columns):
     parts = [torch.randn(groups, n, generator=torch.Generator().manual_seed(n)).to(DEVICE) for n in columns]
     for mine, part in zip(add_groups(parts), parts, strict=True):
         torch.testing.assert_close(mine, part.double().sum(0).float(), rtol=1e-5, atol=1e-5)
+
+
+NUMBERS = (0, 1, 2, 15, 16, 17, 32, 2**31 - 1, 2**31, 2**31 + 16, 1.5, None)
+TENSORS = [torch.zeros(8, dtype=dtype)[start:] for dtype in (torch.float32, torch.bfloat16) for start in (0, 1, 4)]
+
+
+def test_what_triton_tells_apart_has_another_key():
+    """Of every kind of argument that kernels have: Triton's own function says what it compiles for."""
+    told = {}
+    for argument in (*NUMBERS, *TENSORS):
+        what = native_specialize_impl(CUDABackend, argument, False, True, True)
+        key: list[object] = []
+        launch._look([argument], key)
+        assert told.setdefault(tuple(key), what) == what

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from comt_cli.kernels import products
 from comt_cli.runs.directory import PYTORCH
@@ -51,12 +50,6 @@ check(z.T.clone().T.addmm_(a, b), z.double() + right, 1)
 square = torch.randn(256, 256)
 expected = square.double() @ square.double()
 check(torch.mm(square, square, out=square), expected, 1)
-for other in (a, bias, z[None]):
-    try:
-        torch.mm(a, other)
-    except RuntimeError:
-        continue
-    raise AssertionError("no error")
 with products.by_pytorch():
     assert products.multiplier() == "PyTorch"
     check(a @ b, right, 0)
@@ -77,12 +70,18 @@ assert len(calls) == 3, len(calls)
 """
 
 
-LAYOUTS = st.sampled_from(["rows", "columns", "slice", "slice of columns"])
+LAYOUTS = {
+    "rows": torch.randn,
+    "columns": lambda rows, columns: torch.randn(columns, rows).T,
+    "slice": lambda rows, columns: torch.randn(rows, columns + 7)[:, 3:-4],
+    "slice of columns": lambda rows, columns: torch.randn(columns, rows + 7)[:, 3:-4].T,
+}
+EACH = st.sampled_from([*LAYOUTS])
 
 
-@given(st.integers(32, 300), st.integers(1, 300), st.integers(32, 300), LAYOUTS, LAYOUTS, st.booleans())
+@given(st.integers(32, 300), st.integers(1, 300), st.integers(32, 300), EACH, EACH, st.booleans())
 def test_product_agrees_with_fp64(M: int, K: int, N: int, of_a: str, of_b: str, bias: bool) -> None:
-    a, b = _matrix(M, K, of_a), _matrix(K, N, of_b)
+    a, b = LAYOUTS[of_a](M, K), LAYOUTS[of_b](K, N)
     bias_N = torch.randn(N) if bias else None
     expected = a.double() @ b.double() + (0 if bias_N is None else bias_N.double())
     if not products.fits(a, b):
@@ -91,14 +90,6 @@ def test_product_agrees_with_fp64(M: int, K: int, N: int, of_a: str, of_b: str, 
     found = products.product(a, b, bias_N)
     assert found.is_contiguous()
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
-
-
-def _matrix(rows: int, columns: int, stride: str) -> Tensor:
-    if stride == "rows":
-        return torch.randn(rows, columns)
-    if stride == "columns":
-        return torch.randn(columns, rows).T
-    return torch.randn(rows, columns + 7)[:, 3:-4] if stride == "slice" else torch.randn(columns, rows + 7)[:, 3:-4].T
 
 
 def test_what_onednn_does_not_read_or_gains_nothing_on_is_left_to_pytorch() -> None:

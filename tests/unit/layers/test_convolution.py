@@ -1,22 +1,13 @@
-"""Convolutions, CoMT's modulators and batch norm against their equations, written out a pixel at a time (`naive`)."""
+"""Convolutions, CoMT's modulators and batch norm against their equations."""
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
-from naive import close, dot, matrix, normal, shaken, sigmoid, sigmoids
-from torch import Tensor, nn
+from naive import close, normal, shaken
+from torch import nn
 
-from comt_cli.layers.convolution import (
-    EPSILON,
-    LEAST_CHANNELS,
-    BatchNorm,
-    Convolution,
-    PixelGate,
-    WindowGate,
-)
+from comt_cli.layers.convolution import EPSILON, LEAST_CHANNELS, BatchNorm, Convolution, PixelGate, WindowGate
 from comt_cli.layers.gates import Site
 
 
@@ -31,37 +22,20 @@ def pixel_norm(*, weighted: bool = True) -> BatchNorm:
     return BatchNorm(3, gate, weighted=weighted)
 
 
-def naive_convolution(x_CHW: Tensor, filters: Tensor, stride: int) -> Tensor:
-    """Sums over the window with zeros around the image, one output number at a time."""
-    k = filters.shape[-1]
-    padded = nn.functional.pad(x_CHW, [k // 2] * 4)
-    size = (x_CHW.shape[-1] - 1) // stride + 1
-    out = torch.empty(len(filters), size, size, dtype=torch.float64)
-    for n, filter_Ckk in enumerate(filters):
-        for i in range(size):
-            for j in range(size):
-                patch = padded[:, i * stride : i * stride + k, j * stride : j * stride + k]
-                out[n, i, j] = dot(patch.flatten(), filter_Ckk.flatten())
-    return out
-
-
 @pytest.mark.parametrize(("window", "stride", "ratio"), [(3, 1, 2), (3, 2, 2), (1, 1, 1), (1, 2, 64)])
 def test_the_sliding_window_modulator(window, stride, ratio):
     """Eq. 13: sigma(Conv1x1(phi(Conv_kxk(x)))) * Conv_kxk(x)."""
     part = shaken(Convolution(4, 3, window, stride, window_gate(ratio, window)))
     assert len(part.gate.filters) == max(1, 4 // ratio)
-    x_BCHW = normal(2, 4, 5, 5)
-    maps = []
+    x_BCHW, maps = normal(2, 4, 5, 5), []
     part.gate.register_forward_hook(lambda gate, read, _: maps.append(gate.values(read[1])["scalar"]))
-    y_BCHW = part(x_BCHW)
-    for b in range(2):
-        main = naive_convolution(x_BCHW[b], part.weight, stride)
-        u = naive_convolution(x_BCHW[b], part.gate.filters, stride)
-        for i in range(main.shape[1]):
-            for j in range(main.shape[2]):
-                g = sigmoid(dot(sigmoids(u[:, i, j]), part.gate.w[0]))
-                close(maps[0][b, 0, i, j].item(), g)
-                close(y_BCHW[b, :, i, j], g * main[:, i, j])
+    main, u = (
+        nn.functional.conv2d(x_BCHW, filters, stride=stride, padding=window // 2)
+        for filters in (part.weight, part.gate.filters)
+    )
+    g = torch.sigmoid(torch.einsum("h,bhij->bij", part.gate.w[0], torch.sigmoid(u)))[:, None]
+    close(part(x_BCHW), g * main)
+    close(maps[0], g)
 
 
 def test_the_gates_filters_are_in_the_main_convolution_and_what_fills_it_up_changes_nothing(monkeypatch):
@@ -77,31 +51,17 @@ def test_the_gates_filters_are_in_the_main_convolution_and_what_fills_it_up_chan
     close(part(x_BCHW), expected)
 
 
-def naive_normalised(x_BCHW: Tensor) -> Tensor:
-    """Eq. 10, channel by channel, with the biased variance of the batch."""
-    n_BCHW = torch.empty_like(x_BCHW)
-    for c in range(x_BCHW.shape[1]):
-        values = x_BCHW[:, c].flatten().tolist()
-        mean = math.fsum(values) / len(values)
-        variance = math.fsum((value - mean) ** 2 for value in values) / len(values)
-        n_BCHW[:, c] = (x_BCHW[:, c] - mean) / math.sqrt(variance + EPSILON)
-    return n_BCHW
-
-
 @pytest.mark.parametrize("gamma", ["kept", "dropped"])
 def test_the_pixel_modulator(gamma):
     """Eq. 10 to 12, and gamma where it is kept."""
     norm = shaken(pixel_norm(weighted=gamma == "kept"))
     x_BCHW = normal(2, 3, 4, 4) * 3 + 1
-    y_BCHW, n_BCHW = norm(x_BCHW), naive_normalised(x_BCHW)
+    centred = x_BCHW - x_BCHW.mean((0, 2, 3), keepdim=True)
+    n_BHWC = (centred / (centred.square().mean((0, 2, 3), keepdim=True) + EPSILON).sqrt()).permute(0, 2, 3, 1)
     assert (norm.weight is None) == (gamma == "dropped")
-    for b in range(2):
-        for i in range(4):
-            for j in range(4):
-                n_C = n_BCHW[b, :, i, j]
-                g = sigmoid(dot(sigmoids(matrix(norm.gate.A, n_C)), norm.gate.b[0]))
-                scale_C = 1 if norm.weight is None else norm.weight
-                close(y_BCHW[b, :, i, j], g * scale_C * n_C + norm.bias)
+    g = torch.sigmoid(torch.sigmoid(n_BHWC @ norm.gate.A.T) @ norm.gate.b.T)
+    expected = g * (1 if norm.weight is None else norm.weight) * n_BHWC + norm.bias
+    close(norm(x_BCHW).permute(0, 2, 3, 1), expected)
 
 
 def test_batch_norm_and_its_running_statistics_are_torchs():

@@ -32,9 +32,8 @@ def make(dtype: torch.dtype, width: int = N) -> Projections:
 
 
 def by_autograd(module: Projections, x_BTD: Tensor) -> Tensor:
-    return F.linear(
-        x_BTD, module.packing.join(D, multiplied_in(module.weight), module.weight, *module.down_projections().values())
-    )
+    matrices = module.weight, *module.down_projections().values()
+    return F.linear(x_BTD, module.packing.join(D, multiplied_in(module.weight), *matrices))
 
 
 def gradients(
@@ -44,11 +43,8 @@ def gradients(
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         output = product_of(module, x_BTD)
     weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(1))
-    found = iter(
-        torch.autograd.grad(
-            output, [leaf for leaf in leaves if leaf.requires_grad], weights.to(output.dtype), allow_unused=True
-        )
-    )
+    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    found = iter(torch.autograd.grad(output, wanted, weights.to(output.dtype), allow_unused=True))
     return [output.detach(), *(next(found) if leaf.requires_grad else None for leaf in leaves)]
 
 

@@ -1,6 +1,6 @@
 """Connections whose state is more than a stream, against their papers' equations written out a token at a time.
 
-What they start as, and what a dead one would look like: `test_modern_starts`.
+What they start as: `test_modern_starts`.
 """
 
 from __future__ import annotations
@@ -266,9 +266,6 @@ def test_options_of_no_effect_are_refused(options, said):
         built(wiring_of(options))
 
 
-WIDTH = 6
-
-
 @pytest.mark.parametrize("spread", [1, 300])
 def test_sinkhorn(spread):
     """As in logarithms, also of logits that lie hundreds apart, where exponentials of a whole column would be 0: and
@@ -302,7 +299,7 @@ def test_mixtures_of_streams_are_what_they_are_called(compiled, static):
     """In both forms, and their gradients: the compiler's front end alone makes sums of the products."""
     torch._dynamo.reset()
     of = () if static else (3, 5)
-    H, o, W = normal(3, 5, 4, WIDTH), normal(3, 5, WIDTH), normal(6, WIDTH)
+    H, o, W = normal(3, 5, 4, D), normal(3, 5, D), normal(6, D)
     M, s = normal(*of, 4, 4), normal(*of, 4)
     Hbar = H / (H.square().mean(-1, keepdim=True) + torch.finfo(H.dtype).eps).sqrt()
     cases = [

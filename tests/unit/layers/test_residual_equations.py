@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 
 import pytest
 import torch
-from naive import ONE_STREAM, close, dot, naive_connection, normal, shaken, sigmoid
+from naive import ONE_STREAM, close, naive_connection, normal, shaken, sigmoid
 from same_bits import Reason, assert_same_bits
 from torch import Tensor, nn
 
@@ -100,34 +99,14 @@ def test_routed_keys_and_values():
                 close(found[which][0, head], expected)
 
 
-def map_site(width: int) -> ResidualSite:
-    return ResidualSite(width, "blocks", 0, 4, 0, 4, "map", nn.Identity)
+MAP_SITE = ResidualSite(3, "blocks", 0, 4, 0, 4, "map", nn.Identity)
 
 
-def naive_gate(gate: nn.Module, both: Tensor) -> float:
-    """Eq. 2 followed by a sigmoid; Table 6's single layer."""
-    hidden = both
-    if gate.hidden is not None:
-        weights, biases = parts(gate.hidden)
-        hidden = both.new_tensor([math.tanh(dot(row, both) + b) for row, b in zip(weights, biases, strict=True)])
-    (row,), (b,) = parts(gate.output)
-    return sigmoid(dot(row, hidden) + b)
-
-
-def parts(affine: nn.Module) -> tuple[Tensor, list[float]]:
-    return affine.weight.double(), affine.bias.tolist()
-
-
-def layer_normed(values: list[float]) -> list[float]:
-    mean = math.fsum(values) / len(values)
-    variance = math.fsum((value - mean) ** 2 for value in values) / len(values)
-    return [(value - mean) / math.sqrt(variance + EPSILON) for value in values]
-
-
-def naive_layer_norm(norm: MapLayerNorm, x_HWC: Tensor) -> Tensor:
-    groups = x_HWC.flatten()[None] if norm.over == "sample" else x_HWC.flatten(0, 1)
-    n = torch.tensor([layer_normed(group.tolist()) for group in groups], dtype=torch.float64).view_as(x_HWC)
-    return norm.weight * n + norm.bias
+def gate_of(gate: nn.Module, *both: Tensor, reads: str) -> Tensor:
+    """Eq. 2 followed by a sigmoid, or Table 6's single layer, of every pixel or of the mean over all."""
+    read = torch.cat([each.mean((1, 2), keepdim=True) if reads == "pooled" else each for each in both], -1)
+    hidden = read if gate.hidden is None else torch.tanh(read @ gate.hidden.weight.T + gate.hidden.bias)
+    return torch.sigmoid(hidden @ gate.output.weight.T + gate.output.bias)
 
 
 @pytest.mark.parametrize(
@@ -141,31 +120,22 @@ def naive_layer_norm(norm: MapLayerNorm, x_HWC: Tensor) -> Tensor:
 )
 def test_the_readings_of_sas_on_maps(gate, reads, over, gamma):
     norm = partial(MapLayerNorm, over=over)
-    connection = shaken(SelfAdaptiveScaling(map_site(3), gate=gate, reads=reads, norm=norm, gamma=gamma))
+    connection = shaken(SelfAdaptiveScaling(MAP_SITE, gate=gate, reads=reads, norm=norm, gamma=gamma))
     x_BHWC, F_BHWC = normal(2, 2, 3, 3), normal(2, 2, 3, 3, seed=1)
-    y_BHWC = connection(x_BHWC, lambda _: F_BHWC)
-    for b in range(2):
-        x, F = x_BHWC[b], F_BHWC[b]
-        n = naive_layer_norm(connection.norm, x + F)
-        for i in range(2):
-            for j in range(3):
-                read = (x[i, j], F[i, j]) if reads == "pixel" else (x.flatten(0, 1).mean(0), F.flatten(0, 1).mean(0))
-                both = torch.cat(read)
-                alpha, beta = naive_gate(connection.alpha_gate, both), naive_gate(connection.beta_gate, both)
-                c = (1 - alpha) * (1 - beta) if gamma == "product" else naive_gate(connection.gamma_gate, both)
-                close(y_BHWC[b, i, j], alpha * x[i, j] + beta * F[i, j] + c * n[i, j])
+    total, dims = x_BHWC + F_BHWC, (1, 2, 3) if over == "sample" else 3
+    centred = total - total.mean(dims, keepdim=True)
+    n = connection.norm.weight * centred / (centred.square().mean(dims, keepdim=True) + EPSILON).sqrt()
+    gates = connection.alpha_gate, connection.beta_gate, connection.gamma_gate
+    a, b, c = (None if each is None else gate_of(each, x_BHWC, F_BHWC, reads=reads) for each in gates)
+    c = (1 - a) * (1 - b) if gamma == "product" else c
+    expected = a * x_BHWC + b * F_BHWC + c * (n + connection.norm.bias)
+    close(connection(x_BHWC, lambda _: F_BHWC), expected)
 
 
 @pytest.mark.parametrize("gate", ["two-layer", "single-layer"])
 @pytest.mark.parametrize("reads", ["pooled", "pixel"])
 def test_one_scaling_gate(gate, reads):
-    connection = shaken(GatedShare(map_site(3), gate=gate, reads=reads))
+    connection = shaken(GatedShare(MAP_SITE, gate=gate, reads=reads))
     x_BHWC, F_BHWC = normal(2, 2, 3, 3), normal(2, 2, 3, 3, seed=1)
-    y_BHWC = connection(x_BHWC, lambda _: F_BHWC)
-    for b in range(2):
-        x, F = x_BHWC[b], F_BHWC[b]
-        for i in range(2):
-            for j in range(3):
-                read = (x[i, j], F[i, j]) if reads == "pixel" else (x.flatten(0, 1).mean(0), F.flatten(0, 1).mean(0))
-                g = naive_gate(connection.gate, torch.cat(read))
-                close(y_BHWC[b, i, j], g * F[i, j] + (1 - g) * x[i, j])
+    g = gate_of(connection.gate, x_BHWC, F_BHWC, reads=reads)
+    close(connection(x_BHWC, lambda _: F_BHWC), g * F_BHWC + (1 - g) * x_BHWC)

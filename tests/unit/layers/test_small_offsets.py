@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from connection_stacks import connections_of
 from naive import normal
 from same_bits import differ
 from torch import Tensor, nn
@@ -19,11 +20,11 @@ from torch.utils._pytree import tree_leaves
 
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.learned import Constant
-from comt_cli.layers.residual.base import ResidualConnection, ResidualSite, State
+from comt_cli.layers.residual.base import ResidualConnection, State
 from comt_cli.layers.shared_values import ValueResidual
-from comt_cli.methods.base import residual_connection, residual_connections
+from comt_cli.methods.base import residual_connections
 
-D, LAYERS = 16, 3
+D = 16
 LARGE, SMALL = 2**-3, 2**-10
 MIX = normal(D, D).bfloat16() / D**0.5
 STORES_NO_OFFSETS = {"rezero", "laurel-pa"}
@@ -41,18 +42,13 @@ def branch(h_BTD: Tensor, *kv_BTD: Tensor) -> Tensor:
 def steps(name: str, options: dict[str, object]) -> Iterator[tuple[ResidualConnection, State]]:
     """Every connection of three blocks in bf16, and a state that it may be handed. Offsets are `LARGE`: of a
     coefficient that stands alone beside zeros, a product with the stream may be rounded to the stream itself."""
-    before: list[ResidualConnection] = []
     state = State(normal(8, 32, D).bfloat16())
-    for index in range(2 * LAYERS):
-        norm, part = partial(nn.RMSNorm, D), ("attention", "mlp")[index % 2]
-        before = before[-1:] if index % 2 else []
-        site = ResidualSite(D, "decoder", index, 2 * LAYERS, index // 2, LAYERS, part, norm, before)
-        connection = residual_connection(name)(site, **options)
+    for connection in connections_of(name, D, **options):
         initialise(connection, seed=1)
         for module in connection.modules():
             if isinstance(module, Constant) and module.start == 0:
                 nn.init.constant_(module.value, LARGE)
-        before.append(connection.to(torch.bfloat16))
+        connection.to(torch.bfloat16)
         yield connection, state
         with torch.no_grad():
             state = connection.step(state, branch)
@@ -77,26 +73,20 @@ def without_effect(constant: Constant, result: Callable[[], Any]) -> list[int]:
     return found
 
 
-def offsets() -> Iterator[tuple[str, ResidualConnection, State, str, Constant]]:
-    for name in residual_connections():
-        if name in STORES_NO_OFFSETS:
-            continue
-        for connection, state in (step for options in OPTIONS.get(name, [{}]) for step in steps(name, options)):
-            for path, part in connection.named_modules():
-                if isinstance(part, Constant) and part.start == 0 and part.value.numel():
-                    yield name, connection, state, path, part
-
-
 @torch.no_grad()
 def test_a_small_offset_takes_effect_in_bf16():
     named, dead = set(), []
-    for name, connection, state, path, constant in offsets():
-        none = without_effect(constant, partial(connection.step, state, branch))
-        if name == "manifold-hyper-connections":
-            # The rest are logits of H_res: changes of exp(-8), and of what its rows, whose sums are 1, are divided by.
-            none = [index for index in none if index < 2 * connection.n]
-        named.add(name)
-        dead += [f"{name} {connection.site.index} {path} {index}" for index in none]
+    for name in residual_connections().keys() - STORES_NO_OFFSETS:
+        for connection, state in (step for options in OPTIONS.get(name, [{}]) for step in steps(name, options)):
+            for path, constant in connection.named_modules():
+                if not isinstance(constant, Constant) or constant.start != 0:
+                    continue
+                none = without_effect(constant, partial(connection.step, state, branch))
+                if name == "manifold-hyper-connections":
+                    # The rest are logits of H_res: changes of exp(-8), and of what its rows are divided by.
+                    none = [index for index in none if index < 2 * connection.n]
+                named.add(name)
+                dead += [f"{name} {connection.site.index} {path} {index}" for index in none]
     assert dead == []
     assert {"laurel-rw", "hyper-connections", "mudd", "start-lambdas"} <= named
 

@@ -32,9 +32,6 @@ def model_of(method: str | dict = "post-ln", **dimensions: int):
     return shaken(initialised(BERT, wiring, 1, vocabulary=VOCABULARY, **dimensions)).double().eval()
 
 
-# ---- parameters
-
-
 def test_parameters_are_those_of_the_public_models():
     for size, (d, L) in BERT_SIZES.items():
         assert counted(size, "post-ln") == PLAIN[size]
@@ -52,9 +49,6 @@ def test_a_network_that_cannot_be_so_narrow_is_refused():
         empty_network(settings, wiring, vocabulary=PIECES)
     with pytest.raises(ValidationError, match="residual: belongs to the plain network"):
         wiring_of({"name": "wider", "of": "sas", "like": "post-ln", "residual": "post-norm"})
-
-
-# ---- what it computes
 
 
 def test_it_starts_with_truncated_numbers_and_predicts_nothing():
@@ -84,21 +78,13 @@ def test_the_equations():
     norms = model.embedding_norm, model.head.norm
     x = F.layer_norm(x, (L.width,), norms[0].weight, norms[0].bias, 1e-12)
     for block in model.blocks:
+        parts = [
+            *(("self_attn.in_proj", "_", block.attention.qkv), ("self_attn.out_proj", ".", block.attention.output)),
+            *(("linear1", ".", block.mlp.up), ("linear2", ".", block.mlp.down)),
+            *(("norm1", ".", block.attention_connection.norm), ("norm2", ".", block.mlp_connection.norm)),
+        ]
         reference.load_state_dict(
-            {
-                "self_attn.in_proj_weight": block.attention.qkv.weight,
-                "self_attn.in_proj_bias": block.attention.qkv.bias,
-                "self_attn.out_proj.weight": block.attention.output.weight,
-                "self_attn.out_proj.bias": block.attention.output.bias,
-                "linear1.weight": block.mlp.up.weight,
-                "linear1.bias": block.mlp.up.bias,
-                "linear2.weight": block.mlp.down.weight,
-                "linear2.bias": block.mlp.down.bias,
-                "norm1.weight": block.attention_connection.norm.weight,
-                "norm1.bias": block.attention_connection.norm.bias,
-                "norm2.weight": block.mlp_connection.norm.weight,
-                "norm2.bias": block.mlp_connection.norm.bias,
-            }
+            {f"{name}{join}{kind}": getattr(part, kind) for name, join, part in parts for kind in ("weight", "bias")}
         )
         with torch.no_grad():
             x = reference(x, src_key_padding_mask=TOKENS == 0)
@@ -133,6 +119,3 @@ def test_a_pooled_output_reads_segments_and_all_tokens():
     of_model, of_classifier = {*model_of().state_dict()}, {*model.state_dict()}
     assert {name.split(".")[0] for name in of_classifier - of_model} == {"pooler", "classifier"}
     assert {name.split(".")[0] for name in of_model - of_classifier} == {"head"}
-
-
-# ---- what it has from `Model`

@@ -10,8 +10,6 @@ from initialised import initialised, shaken
 from same_bits import Reason, assert_same_bits
 from small_networks import CAPTIONER, MASK, REGIONS, SMALL, TARGET
 
-from comt_cli.generation.beam import beam_search
-from comt_cli.generation.sampling import drawn_sequences
 from comt_cli.models.build import empty_network, wiring_of
 from comt_cli.models.captioner import Captioner
 from comt_cli.models.flops import parameter_count
@@ -58,24 +56,3 @@ def test_what_words_depend_on(name):
         after = model(changed, MASK, TARGET)
         assert_same_bits(after[:2], before[:2], Reason.CAUSAL)
         assert (after[2] != before[2]).any(dim=-1).all(), "every word sees all regions"
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_decoding_is_the_forward_pass(name):
-    """Beam search's scores are those of a forced pass, and greedy draws its best with a beam of one."""
-    model = captioner(name)
-    found = beam_search(model, REGIONS, MASK, width=3, alpha=0.0, max_lengths=[6] * 3, begin=2, end=1, n_best=2)
-    for image, each in enumerate(found):
-        for best in each:
-            said = [*best.tokens, *([1] if best.ended else [])]
-            read = torch.tensor([[2, *said[:-1]]])
-            logs = model(REGIONS[image : image + 1], MASK[image : image + 1], read)[0].detach().log_softmax(-1)
-            assert float(logs[range(len(said)), said].sum()) == pytest.approx(best.log_probability, rel=1e-5)
-    uniform = torch.rand(3, 4, 6, generator=torch.Generator().manual_seed(3))
-    drawn = drawn_sequences(model, REGIONS, MASK, uniform_BKL=uniform, begin=2, end=1, greedy=True)
-    assert drawn.shape[:2] == (3, 5)
-    greedy = beam_search(model, REGIONS, MASK, width=1, max_lengths=[6] * 3, begin=2, end=1)
-    for image in range(3):
-        (first,) = greedy[image]
-        said = [token for token in drawn[image, 0].tolist() if token not in (0, 1)]
-        assert said == list(first.tokens)

@@ -13,8 +13,7 @@ from tiny_runs import image_spec, tiny_spec, write_corpus
 
 from comt_cli import methods as methods_room
 from comt_cli.models import accounting
-from comt_cli.models.accounting import cost_of, to_count, total_flops
-from comt_cli.models.cost import network_of
+from comt_cli.models.accounting import cost_of, network_of, to_count, total_flops
 from comt_cli.verbs.plan import plan_recipe
 
 
@@ -36,7 +35,7 @@ def test_a_network_is_counted_once(monkeypatch):
     assert [one.id for one in to_count([spec, image_spec(method="comt-pixel", seed=2)])] == [spec.id]
     cost = cost_of(spec)
     anew()
-    monkeypatch.setattr("comt_cli.models.counting.count", None)
+    monkeypatch.setattr("comt_cli.models.accounting.count", None)
     assert cost_of(spec) == cost
     assert list(to_count([spec])) == []
 

@@ -38,13 +38,7 @@ def images(count: int = 6) -> torch.Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
-@pytest.fixture
-def compiled_kernels() -> None:
-    if reason := build.available():
-        pytest.skip(reason)
-
-
-@pytest.mark.usefixtures("compiled_kernels")
+@pytest.mark.skipif(build.available() is not None, reason=str(build.available()))
 @pytest.mark.parametrize(
     ("method", "size"), [*((method, "resnet18") for method in METHODS), ("window", "resnet50"), ("pixel", "resnet50")]
 )
@@ -64,7 +58,6 @@ def test_a_fused_network_trains_as_the_reference_does(method, size):
     torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-4)
     other = dict(fused.named_parameters())
     for name, parameter in reference.named_parameters():
-        assert parameter.grad is not None
         scale = parameter.grad.abs().max().clamp_min(1e-4)
         assert (other[name].grad - parameter.grad).abs().max() <= 2e-4 * scale, name
     kept = dict(fused.named_buffers())

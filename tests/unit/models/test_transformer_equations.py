@@ -13,8 +13,6 @@ import pytest
 import torch
 from method_cases import wiring_of
 from naive import close, dot, matrix, naive_gate, normal, sigmoid, sigmoids
-from naive import shaken as shaken_alone
-from same_bits import Reason, assert_same_bits
 from small_networks import PAIRS, SOURCE, TARGET, pair_model
 from torch import Tensor, nn
 
@@ -103,15 +101,6 @@ def test_gates_act_where_their_sites_are(options):
     assert left.unexpected_keys
     gate_plain_network(plain, gated)
     close(gated(SOURCE, TARGET), plain(SOURCE, TARGET))
-
-
-def test_the_units_equation_and_its_identity():
-    gate = shaken_alone(EvaluatorAdjuster(pair_model({"name": "eau"}).encoder[0].attention_path.sites[0], 0.25))
-    z_BTD = normal(2, 3, PAIRS.shape().width)
-    torch.testing.assert_close(gate(z_BTD, None)[1, 2], naive_eau(gate, z_BTD[1, 2]), rtol=1e-6, atol=1e-6)
-    gate.W3.weight.zero_()
-    gate.W3.bias.zero_()
-    assert_same_bits(gate(z_BTD, None), z_BTD, Reason.IDENTITY)
 
 
 @pytest.mark.parametrize("method", ["post-ln", "pre-ln"])

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from image_method_cases import NETWORKS
 from method_cases import SETTINGS, VOCABULARY
 from pydantic import ValidationError
-from torch import Tensor, nn
+from torch import nn
 
 from comt_cli.errors import UserError
 from comt_cli.layers.convolution import BatchNorm
-from comt_cli.layers.gates import Gate, Site
-from comt_cli.layers.initialise import Draw
+from comt_cli.layers.gates import ComtGate
 from comt_cli.layers.norms import NormPlace
 from comt_cli.layers.residual.base import ResidualSite
 from comt_cli.layers.residual.norm_placement import PreNorm
@@ -23,22 +24,6 @@ from comt_cli.models.build import empty_network
 from comt_cli.models.kernels import use_kernels
 
 CPU = torch.device("cpu")
-
-
-class Half(Gate):
-    """1/2, whatever it reads: of a form that no kernel knows, and with no parameter."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__()
-
-    def down_projection(self) -> None:
-        return None
-
-    def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
-        return {"scalar": torch.tensor(0.5)}
-
-    def initialise(self, draw: Draw) -> None:
-        pass
 
 
 def language(wiring: Wiring) -> Model:
@@ -57,11 +42,8 @@ def test_connections_know_where_they_are():
         return PreNorm(site)
 
     model = language(Wiring(residual))
-    assert [(j.index, j.count, j.layer, j.layers, j.part) for j in seen[:3]] == [
-        (0, 8, 0, 4, "attention"),
-        (1, 8, 0, 4, "mlp"),
-        (2, 8, 1, 4, "attention"),
-    ]
+    found = [(j.index, j.count, j.layer, j.layers, j.part) for j in seen[:3]]
+    assert found == [(0, 8, 0, 4, "attention"), (1, 8, 0, 4, "mlp"), (2, 8, 1, 4, "attention")]
     first = model.stacks["decoder"][0]
     assert [list(j.before) for j in seen[:3]] == [[], [first.attention_connection], []]
     seen.clear()
@@ -73,7 +55,7 @@ def test_connections_know_where_they_are():
 def test_a_gate_that_would_be_nowhere_is_refused():
     for build, site in ((language, "conv1"), (images, "q_proj"), (images, "conv3")):
         with pytest.raises(UserError, match=f"have no {site}"):
-            build(Wiring(PreNorm, {site: Half}))
+            build(Wiring(PreNorm, {site: partial(ComtGate, hidden=2, init="normal")}))
 
 
 def test_norms_are_made_by_their_place():
