@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from comt_cli.analysis.images import EXAMPLES, WatchedImages, stages_of
 from comt_cli.analysis.model_figure import MARKERS, ModelFigure, Subject, evenly, mark_groups
-from comt_cli.analysis.observed import hooked
+from comt_cli.analysis.observed import recorded
 from comt_cli.errors import UserError
 from comt_cli.report.figures.lines import log_ticks
 from comt_cli.report.figures.style import QUIET, SEQUENCE, layer_axis, page_figure, series_colours, style
@@ -38,16 +38,12 @@ _MOST_STEPS = 60
 """More steps than this are thinned out in the maps: a line of a map is then wide enough to see."""
 _STEP = "step "
 """The columns of a map: this, and the step's number."""
-_LOOKS: dict[str, dict[str, Any]] = {
-    "median": {"linestyle": "solid", "linewidth": 1.1},
-    "greatest": {"linestyle": (0, (2, 1)), "linewidth": 0.8},
-}
+_LOOKS: dict[str, dict[str, Any]] = {"median": {"linewidth": 1.1}, "greatest": {"linestyle": (0, (2, 1))}}
 
 
 class BlockGradients(ModelFigure):
-    """One line a row, the mean norm over images: a flat line is an even distribution over depth. The band is twice the
-    standard error of the mean: of these images, not of several trainings. The stages marked are the deepest network's.
-    """
+    """One line a row, the mean norm over images: a flat line is an even distribution over depth. The stages marked are
+    the deepest network's."""
 
     name: ClassVar = "block-gradients"
     title: ClassVar = "Gradients at the output of every residual block"
@@ -101,25 +97,16 @@ class BlockGradients(ModelFigure):
 
 def _norms(blocks: nn.ModuleList, images: WatchedImages, x_BCHW: Tensor, labels_B: Tensor) -> Tensor:
     """The norm of each image's gradient at every block's output, [L, B]."""
-    outputs: list[Tensor] = []
-
-    def keep(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> None:
-        outputs.append(output)
-
-    with hooked((block, keep) for block in blocks), torch.enable_grad():
+    with recorded(blocks) as kept, torch.enable_grad():
         # The sum: an image's gradient is then its own, and not divided by the size of the batch.
         loss = F.cross_entropy(images.logits(x_BCHW), labels_B, reduction="sum")
-        gradients = torch.autograd.grad(loss, outputs)
+        gradients = torch.autograd.grad(loss, [kept[block][1] for block in blocks])
     return torch.stack([gradient_BCHW.flatten(1).norm(dim=1) for gradient_BCHW in gradients])
 
 
 class ConvGradients(ModelFigure):
-    """Panel (a): the median and the greatest norm of the logged steps over depth, panel (b): those of the convolutions
-    over the steps; all runs on one logarithmic axis. Panels (c), (d) ...: a map of depth and step for each run, all of
-    one scale of colours. The norms are those that training logged (`train.gradient_norms_every`).
-
-    Norms of 0, as where a residual branch is switched off, count in neither and stay white in a map.
-    """
+    """The norms that training logged (`train.gradient_norms_every`): over depth, steps, and both. Norms of 0, as
+    where a residual branch is switched off, count in no curve and stay white in a map."""
 
     name: ClassVar = "conv-gradients"
     title: ClassVar = "Gradients of the convolutions over depth and training"

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from comt_cli.analysis.figures.mixing import connections_of
 from comt_cli.analysis.images import EXAMPLES, stages_of
 from comt_cli.analysis.model_figure import MARKERS, ModelFigure, Subject, mark_groups
-from comt_cli.analysis.observed import hooked, watch
+from comt_cli.analysis.observed import recorded, watch
 from comt_cli.errors import UserError
 from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.laurel import LaurelRW, LaurelRWLR
@@ -26,15 +26,9 @@ from comt_cli.layers.residual.scaled import GatedResidual, Highway, ReZero, Scal
 from comt_cli.report.figures.style import OKABE_ITO, PAGE_WIDTH, ROUND, layer_ticks, page_figure, style
 
 _TITLES = {
-    "alpha": "α, of x",
-    "beta": "β, of F(x)",
-    "(1-alpha)(1-beta)": "(1−α)(1−β), of N(x + F)",
-    "gamma": "γ, of N(x + F)",
-    "gate": "gate: share of F(x)",
-    "g": "g, of F(x)",
-    "a": "a, of F(x)",
-    "b": "b, of x",
-    "scale": "scale of F(x)",
+    **{"alpha": "α, of x", "beta": "β, of F(x)", "(1-alpha)(1-beta)": "(1−α)(1−β), of N(x + F)"},
+    **{"gamma": "γ, of N(x + F)", "gate": "gate: share of F(x)", "g": "g, of F(x)", "a": "a, of F(x)"},
+    **{"b": "b, of x", "scale": "scale of F(x)"},
 }
 _LEAST_SPAN = 0.1
 """A panel shows at least this much of the axis, so that rounding noise does not look like structure."""
@@ -46,9 +40,8 @@ Share = tuple[tuple[nn.Module, ...], Callable[..., Tensor]]
 
 
 class ResidualShares(ModelFigure):
-    """One panel a share: means over images or tokens, with bars from the 10th to the 90th percentile, over blocks or,
-    of a network of tokens, residual adds, with a colour and a mark for each branch. All axes span as much, each about
-    its own middle, so that equal heights are equal changes."""
+    """One panel a share, over the blocks or residual adds. All axes span as much, each about its own middle, so that
+    equal heights are equal changes."""
 
     name: ClassVar = "residual-shares"
     title: ClassVar = "Shares of the residual connections over depth"
@@ -64,22 +57,16 @@ class ResidualShares(ModelFigure):
         share (says what the model is); see `WatchedImages` and `watch`."""
         known = {connection: shares_of(connection) for connection in _connections(of)}
         if not any(known.values()):
-            said = f"the residual connections of {of.model.name} have no learned shares"
-            raise UserError(f"{said}: it holds {of.model.description}")
-        outputs: dict[nn.Module, Tensor] = {}
-
-        def keep(gate: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> None:
-            outputs[gate] = output
-
+            raise UserError(f"{of.model.name} has no learned shares: it holds {of.model.description}")
         sums = {(connection, name): Sums() for connection, shares in known.items() for name in shares}
         gates = {gate for shares in known.values() for own, _ in shares.values() for gate in own}
         seen = 0
-        with hooked((gate, keep) for gate in gates), torch.no_grad():
+        with recorded(gates) as kept, torch.no_grad():
             for inputs in _passes(of):
                 seen += inputs
                 for (connection, name), found in sums.items():
                     own, factor = known[connection][name]
-                    found.add(factor(*(outputs[gate] for gate in own)))
+                    found.add(factor(*(kept[gate][1] for gate in own)))
         stages = dict(zip(known, stages_of(of.model), strict=True)) if of.is_image_classifier else {}
         numbers, rows = {connection: number for number, connection in enumerate(known, start=1)}, []
         for (connection, name), found in sums.items():
@@ -141,14 +128,14 @@ def _connections(of: Subject) -> list[ResidualConnection]:
 
 
 def _passes(of: Subject) -> Iterator[int]:
-    """Run the network on all that it is observed on, and yield after each pass how many inputs it had."""
-    if not of.is_image_classifier:
+    """Run the network on all that it is observed on; the number of inputs of each pass."""
+    if of.is_image_classifier:
+        for x_BCHW, labels_B in of.validation_images.first(EXAMPLES):
+            of.validation_images.logits(x_BCHW)
+            yield len(labels_B)
+    else:
         watch(of.model, of.observation.inputs)
         yield 1
-        return
-    for x_BCHW, labels_B in of.validation_images.first(EXAMPLES):
-        of.validation_images.logits(x_BCHW)
-        yield len(labels_B)
 
 
 def _placed(frame: pd.DataFrame) -> pd.DataFrame:

@@ -10,10 +10,9 @@ import pandas as pd
 import pytest
 import torch
 
-from comt_cli.analysis.figures.gate_maps import summary_frame
+from comt_cli.analysis.figures.gate_summary import summary_frame
 from comt_cli.analysis.figures.mixing import DISPERSION, READ_OUT, Mixing, recorded_states
-from comt_cli.analysis.figures.residual_stream import ResidualStream
-from comt_cli.analysis.figures.token_gates import ChannelGates, GateValues
+from comt_cli.analysis.figures.tokens import ChannelGates, GateValues, ResidualStream
 from comt_cli.analysis.model_figure import Subject
 from comt_cli.analysis.observed import DEFAULT_TEXT, Observation, SiteValues, observed_gates, tokens_of, watch
 from comt_cli.errors import UserError
@@ -80,7 +79,7 @@ def test_frames_have_the_values_of_gates_and_channels_are_thinned_out(monkeypatc
     for (site, layer), own in scalar.groupby(["site", "layer"]):
         np.testing.assert_allclose(own["value"], values[site, "scalar"][layer][:, 0], rtol=1e-6)
     assert len(scalar) == 7 * 3 * len(TEXT)
-    monkeypatch.setattr("comt_cli.analysis.figures.token_gates.MAX_CHANNELS", 11)
+    monkeypatch.setattr("comt_cli.analysis.figures.tokens.MAX_CHANNELS", 11)
     channel = frame_of(ChannelGates, source)
     assert sorted(channel["channel"].unique()) == list(range(0, 32, 3))
     for layer, own in channel.groupby("layer"):

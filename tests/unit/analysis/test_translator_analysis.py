@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from toy_translation import TOKENIZER, toy_model, toy_spec
 
-from comt_cli.analysis.figures.gate_maps import summary_frame
+from comt_cli.analysis.figures.gate_summary import summary_frame
 from comt_cli.analysis.figures.residual_shares import ResidualShares
 from comt_cli.analysis.model_figure import Subject
 from comt_cli.analysis.observed import observed_gates, observed_pair

@@ -26,7 +26,6 @@ NOWHERE = "nowhere/at/all.pt"
 WRONG = {
     "generate": (["generate", NOWHERE, "--prompt", "A"], "there is no model nowhere/at/all.pt"),
     "analyze-gates": (["analyze-gates", NOWHERE], "there is no model"),
-    "analyze-gates on no images": (["analyze-gates", NOWHERE, "--images", "many"], "--images many"),
     "plot-gradients": (["plot-gradients", "empty"], "is not a run directory"),
     "plot-images": (["plot-images", "glyphs10", "--size", "3"], "size"),
     "export": (["export", NOWHERE, "out"], "there is no model"),

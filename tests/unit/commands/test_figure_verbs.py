@@ -23,7 +23,6 @@ from comt_cli.exchange.loaded import LoadedCaptioner
 from comt_cli.layers.initialise import initialise
 from comt_cli.models.build import model_of
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.verbs.figures import image_numbers
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
@@ -162,27 +161,16 @@ def test_gradients_of_one_run_and_of_several_are_drawn(runs, tmp_path) -> None:
     assert shown == {frozenset({"addition", "comt-pixel"}), frozenset({"addition", "sas-resnet"})}
 
 
-def test_gates_of_images_are_drawn_as_maps_and_connections_as_shares(runs) -> None:
-    assert drawn("analyze-gates", runs["pixel"].path, "--images", "2,5") == ["gate-maps", "gate-summary"]
-    assert read("gate-maps")["image"].unique().tolist() == [2, 5]
+def test_gates_of_images_are_summed_up_and_connections_drawn_as_shares(runs) -> None:
+    assert drawn("analyze-gates", runs["pixel"].path) == ["gate-summary"]
     summary = read("gate-summary")
     assert summary[["site", "layer"]].to_numpy().tolist() == [["norm1", 1], ["norm1", 2], ["norm2", 1], ["norm2", 2]]
     assert "residual-shares" in drawn("analyze-gates", runs["sas"].path)
     for name, arguments, said in (
-        ("sas", ["--images", 3], "has no gates that are maps over an image"),
         ("plain", [], "has no gates to analyse: it holds method addition"),
-        ("pixel", ["--text", "a"], "is an image classifier; --text is for language models, translators"),
-        ("pixel", ["--images", "1,99"], "there is no image 99"),
+        ("pixel", ["--text", "a"], "is an image classifier, which takes no such option"),
     ):
         assert said in refused("analyze-gates", runs[name].path, *arguments)
-
-
-def test_images_are_counted_or_named() -> None:
-    assert [image_numbers(text) for text in ("3", "3,", "8, 3,8")] == [[0, 1, 2], [3], [8, 3]]
-    for text, said in (*((text, "a number of images") for text in ("a", "", "-1", "1,-2", "1.5", "3-5", "²")),
-                       *((text, "1 to 12 images") for text in ("0", "13", "999999999", ","))):  # fmt: skip
-        with pytest.raises(UserError, match=said):
-            image_numbers(text)
 
 
 def test_a_data_set_is_drawn_as_a_network_sees_it(monkeypatch) -> None:
