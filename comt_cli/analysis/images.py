@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -73,7 +73,7 @@ def gate_sites(loaded: LoadedImageModel) -> GateSites:
     for number, module in enumerate(loaded.model.blocks, start=1):
         block = cast(ResidualBlock, module)
         norms = {site: each for site, each in block.norms.items() if isinstance(each, BatchNorm)}
-        carriers = {**block.convolutions, **norms}
+        carriers: dict[str, Any] = {**block.convolutions, **norms}
         for site in sorted(carriers, key=lambda site: site[-1]):
             if (gate := carriers[site].gate) is not None:
                 found[number, site] = gate

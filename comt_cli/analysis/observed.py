@@ -23,7 +23,7 @@ from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedText, LoadedTranslator
 from comt_cli.generation.caption import ImageCaptioner, Seen
 from comt_cli.generation.transcript import one_line
-from comt_cli.generation.translate import Options, translator
+from comt_cli.generation.translate import translator
 from comt_cli.layers.gates import CarriesGates, EvaluatorAdjuster
 from comt_cli.methods.base import PROJECTIONS
 from comt_cli.models.transformer import EncoderDecoder
@@ -100,7 +100,7 @@ def observed_pair(loaded: LoadedTranslator, text: str | None = None) -> Observat
     ids = tokenizer.encode(default)[:limit] if text is None else tokenizer.encode(one_line(text))
     _check_length(loaded, len(ids), 1, limit)
     source = (*ids, using.end)
-    found = using.search([source], Options(loaded.decode))[0][0]
+    found = using.search([source], loaded.decode)[0][0]
     assert found.hypothesis is not None
     target = (using.begin, *found.hypothesis.tokens)
     said = f"Source: “{tokenizer.decode(ids)}”; its translation, by the network itself: “{found.text}”."

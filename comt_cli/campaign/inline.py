@@ -43,7 +43,7 @@ def train_queue(
 ) -> None:
     """Train every open run of the queue, which has the outcome of each also after an error. `datasets` are the queue's,
     where they are prepared already. Raises `UserError` where nothing can be started, and with several processes that of
-    a run that failed; `RunInterrupted` where a signal came, and `StorageError` where something could not be written."""
+    a run that failed; `RunInterrupted` where a signal came, `StorageError` where the disk refused."""
     with join_world(device) as world:
         for shared in queue.every:
             share_of_batch(shared.spec.settings.train.batch_size, world)

@@ -95,10 +95,10 @@ Text = Annotated[str, AfterValidator(_one_line)]
 
 
 class Site(BaseModel):
-    """Resources and options of every job. `time` is the limit of one start of a job: minutes, or text as Slurm writes
-    times. `warning` seconds before it the run stops, saves, and its job is requeued, at most `requeues` times. `cpus`
-    and `memory` are the whole job's; `gpus` share every batch. `sbatch` holds further options by their long names,
-    `true` for one without a value; `setup` the lines of shell that a job begins with."""
+    """Resources and options of every job. `time` limits one start of a job: minutes, or text as Slurm writes times.
+    `warning` seconds before its end the run stops, saves, and its job is requeued, at most `requeues` times. `cpus` and
+    `memory` are the whole job's; `gpus` share every batch. `sbatch` holds further options by their long names, `true`
+    for one without a value; `setup` the lines of shell that a job begins with."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -192,16 +192,14 @@ def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site)
     """Submit each distinct run of `specs` that has no result, is not being trained and is in no queued job; before them
     the runs from whose weights they start. A job of a started run begins after its source's job, however that ended
     (`afterany`): with `afterok` it would stay in the queue for ever. Raises `UserError` where submitit or Slurm is not
-    there, does not answer or refuses, and `StorageError` where the run directories cannot be written."""
+    there, does not answer or refuses, and `StorageError`."""
     executor_class = _executor_class()
     distinct = needed_runs(adopt_contents(specs, runs, ambiguous=True), runs)
     sources = {shared.spec.start.run.id for shared in distinct if shared.spec.start is not None}
     states = {shared.id: shared.directory(runs).state() for shared in distinct}
     is_open = {name: state in (RunState.missing, RunState.unfinished) for name, state in states.items()}
-    asked = [
-        each for each in distinct if is_open[each.id] or (each.id in sources and states[each.id] is RunState.running)
-    ]
-    jobs = {each.id: job for each in asked if (job := job_of(runs, each.spec)) is not None}
+    asked = {name for name in states if is_open[name] or (name in sources and states[name] is RunState.running)}
+    jobs = {each.id: job for each in distinct if each.id in asked and (job := job_of(runs, each.spec)) is not None}
     queued = ask_squeue(jobs.values())
     numbers = {run: job.number for run, job in jobs.items() if job.run in queued}
     for shared in distinct:
@@ -231,16 +229,13 @@ def begin_anew(specs: Sequence[RunSpec], runs: Path) -> list[Path]:
     jobs = [job for shared in shared_runs(specs) if (job := job_of(runs, shared.spec)) is not None]
     queued = ask_squeue(jobs)
     if numbers := [job.number for job in jobs if job.run in queued]:
-        raise UserError(
-            f"--fresh: {len(numbers)} of these runs are in Slurm's queue",
-            f"End their jobs first: scancel {' '.join(numbers)}",
-        )
+        said = f"--fresh: {len(numbers)} of these runs are in Slurm's queue"
+        raise UserError(said, f"End their jobs first: scancel {' '.join(numbers)}")
     return set_aside(adopt_contents(specs, runs, ambiguous=True), runs)
 
 
 def sbatch_parameters(site: Site, spec: RunSpec, after: str | None = None) -> dict[str, Any]:
-    """The parameters of submitit's Slurm executor: its names are sbatch's, exceptions are explained here. `after`
-    is the number of a job that must have ended before."""
+    """The parameters of submitit's Slurm executor. `after` is the number of a job that must have ended before."""
     further: dict[str, Any] = {"requeue": True}  # also where the cluster's default is that jobs are not requeued
     further |= {name: value for name, value in site.sbatch.items() if value is not False}
     if after is not None:  # and what the site file waits for
@@ -269,15 +264,10 @@ def _executor_class() -> Any:
     try:
         from submitit import SlurmExecutor
     except ImportError:
-        raise UserError(
-            "--slurm needs the package submitit, which is not installed here", install_extra("slurm")
-        ) from None
+        raise UserError("--slurm needs the package submitit, which is missing", install_extra("slurm")) from None
     for program in ("sbatch", "srun"):
         if shutil.which(program) is None:
-            raise UserError(
-                f"--slurm needs Slurm, but {program} is not on this machine",
-                "Submit on a machine of the cluster that may (often called its login node).",
-            )
+            raise UserError(f"--slurm needs Slurm, but {program} is not on this machine", "Use a login node.")
     return SlurmExecutor
 
 
@@ -288,10 +278,8 @@ def _submit_one(executor: Any, arguments: tuple[Any, ...]) -> str:
         return str(executor.submit(TrainJob(), *arguments).job_id)
     except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError) as error:
         reasons = [line for line in str(error).splitlines() if "sbatch: error" in line] or [str(error)]
-        raise UserError(
-            f"Slurm refused a job: {' '.join(reasons)}",
-            "What was submitted before stays; the same command submits the rest, once the reason is fixed.",
-        ) from None
+        hint = "What was submitted before stays; the same command submits the rest, once the reason is fixed."
+        raise UserError(f"Slurm refused a job: {' '.join(reasons)}", hint) from None
     except OSError as error:
         raise StorageError(f"cannot submit a job: {error}") from error
 
@@ -303,8 +291,7 @@ _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPE
 
 @dataclass(frozen=True)
 class Job:
-    """A job that was submitted for the run that is asked for as `run` (`RunSpec.request`: a job may have to prepare
-    the data first, and the run has no id before)."""
+    """A job for the run that is asked for as `run` (`RunSpec.request`: before its data is prepared it has no id)."""
 
     number: str
     run: str
@@ -369,9 +356,8 @@ def ask_squeue(jobs: Iterable[Job]) -> dict[str, str]:
         raise UserError(f"squeue does not answer: {done.stderr.strip() or f'status {done.returncode}'}")
     states = {}
     for line in done.stdout.splitlines():
-        number, _, rest = line.strip().partition("|")
-        if number in asked and rest.endswith(f"|comt-{asked[number]}"):
-            state, node, _ = rest.split("|", 2)
+        number, state, node, name = [*line.strip().split("|", 3), *[""] * 3][:4]
+        if number in asked and name == f"comt-{asked[number]}":
             where = f" on {node}" if node else ""
             words = f"queued (job {number})" if state in _WAITING else f"running (job {number}{where})"
             states[asked[number]] = words

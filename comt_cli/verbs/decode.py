@@ -87,9 +87,14 @@ def show(text: str) -> None:
 
 
 def _settings(decoding: Decoding, decode: Decode) -> Decode:
-    """Settings of the beam search: the run's, but for those that the user gives."""
+    """Settings of the beam search: the run's, but for those that the user gives. Raises `UserError` where more texts
+    are wanted than there are beams."""
     given = {"beam": decoding.beam, "alpha": decoding.alpha}
-    return decode.model_copy(update={key: value for key, value in given.items() if value is not None})
+    settings = decode.model_copy(update={key: value for key, value in given.items() if value is not None})
+    if decoding.n_best > settings.beam:
+        said = f"{decoding.n_best} texts cannot be had from a beam of {settings.beam}"
+        raise UserError(said, f"Give --beam {decoding.n_best} or more.")
+    return settings
 
 
 def _rows(decoding: Decoding, name: str, found: Sequence[Decoded]) -> list[str]:
@@ -109,15 +114,15 @@ def _rows(decoding: Decoding, name: str, found: Sequence[Decoded]) -> list[str]:
 def translate_lines(source: str, lines: Iterable[str], out: Path | None, decoding: Decoding) -> None:
     """Print the translations of lines by the model at `source`, or write them to `out`, resuming a stopped call."""
     where, loaded = pick_device(decoding.device), load(source, LoadedTranslator)
-    chosen = translation.Options(_settings(decoding, loaded.decode), decoding.n_best)
+    settings = _settings(decoding, loaded.decode)
     using = translation.translator(loaded, where, lambda text: typer.echo(f"comt: {text}", err=True))
     file, done = None, 0
     if out is not None:
         lines = list(lines)
-        file, done = _part_file(lines, chosen, out, scores=decoding.scores, model=_stamp(source))
+        file, done = _part_file(lines, settings, decoding, out, _stamp(source))
         lines = lines[done:]
     numbers = count(done + 1)
-    for pool in using.pools(lines, chosen, done + 1):
+    for pool in using.pools(lines, settings, decoding.n_best, done + 1):
         numbered = list(zip(pool, numbers, strict=False))  # in this order: the other takes a number too many
         rows = [row for found, number in numbered for row in _rows(decoding, str(number), found)]
         if file is None:
@@ -136,13 +141,13 @@ def translate_lines(source: str, lines: Iterable[str], out: Path | None, decodin
 
 
 def _part_file(
-    lines: Sequence[str], chosen: translation.Options, out: Path, *, scores: bool, model: object
+    lines: Sequence[str], settings: BeamSettings, decoding: Decoding, out: Path, model: object
 ) -> tuple[PartFile, int]:
     """The file that the output is written to, and the number of lines that an earlier call has translated."""
-    decode = chosen.decode.model_dump(mode="json")
-    key = sha256(canonical_json([model, decode, chosen.n_best, scores, *lines]))
+    n_best = decoding.n_best
+    key = sha256(canonical_json([model, settings.model_dump(mode="json"), n_best, decoding.scores, *lines]))
     file = PartFile(out, f"comt translate {key}")
-    done = file.resume(translation.POOL * chosen.n_best) // chosen.n_best
+    done = file.resume(translation.POOL * n_best) // n_best
     if done:
         typer.echo(f"comt: {file.part} has the first {done:,} of {len(lines):,} lines", err=True)
     return file, done
@@ -156,15 +161,9 @@ def _stamp(checkpoint: str) -> list[object]:
 
 
 def caption_images(source: str, images: Sequence[Path], decoding: Decoding) -> None:
-    """Print captions of images by the model at `source`. Raises `UserError` where it cannot have so many, or an image
-    cannot be read."""
+    """Print captions of images by the model at `source`. Raises `UserError` where an image cannot be read."""
     where, loaded = pick_device(decoding.device), load(source, LoadedCaptioner)
     settings = _settings(decoding, loaded.decode)
-    if decoding.n_best > settings.beam:
-        raise UserError(
-            f"{decoding.n_best} captions of each image cannot be had from a beam of {settings.beam}",
-            f"Give --beam {decoding.n_best} or more.",
-        )
     using = ImageCaptioner(loaded, where)
     for number, path in enumerate(images, 1):
         image = look_at(path, loaded.data)

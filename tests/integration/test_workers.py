@@ -37,6 +37,7 @@ class Notes(Display):
     """Keeps what it hears, and does something at a worker's n-th event."""
 
     def __init__(self, at: tuple[str, int] = ("", 0), action: Callable[[int], object] = lambda worker: None) -> None:
+        super().__init__(is_silent=True)
         self.heard: list[tuple] = []
         self.at, self.action = at, action
         self.seeds: dict[int, int] = {}

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from caption_cases import CIDER, caption_spec
 from hypothesis import given
 from hypothesis import strategies as st
 from same_bits import same_integers
@@ -135,17 +134,6 @@ def test_gpus_are_shared_by_runs_and_processes_have_one_each(corpus, tmp_path, m
         assert estimator(tmp_path, 1, None, where, 2).of(tiny_spec(corpus)).seconds == pytest.approx(seconds / devices)
 
 
-def test_runs_that_minimise_something_else_are_not_alike(tmp_path):
-    """Self-critical training draws captions, which FLOPs do not count."""
-    plain, critical = caption_spec(), caption_spec(**CIDER)
-    assert speed.measured_step_flops(critical, torch.device("cpu"), 1) is None
-    finish(plain, tmp_path, 1e3)
-    assert estimator(tmp_path, 1, 1).of(plain).source.startswith("runs finished")
-    assert not estimator(tmp_path, 1, 1).of(critical).source.startswith("runs")
-    finish(critical, tmp_path, 1e3)
-    assert estimator(tmp_path, 1, 1).of(critical).source.startswith("runs finished")
-
-
 def test_a_step_is_measured_and_leaves_the_random_numbers_alone(corpus):
     random = torch.get_rng_state()
     reached = speed.measured_step_flops(tiny_spec(corpus), torch.device("cpu"), 1)
@@ -189,7 +177,6 @@ def test_a_runs_own_pace(tiny_corpus, clock, first):
     assert left.of_run(left.running[0]) is left.of_all(2) is None  # before steps were seen
     clock.now += 500
     train(left, clock, 20, 0.5, first)
-    assert left.of_run(left.running[0]) == pytest.approx((80 - first) * 0.5)
     clock.now += 3  # seconds go by between two reports
     assert left.of_all(1) == left.of_run(left.running[0]) == pytest.approx((80 - first) * 0.5 - 3)
 

@@ -119,7 +119,7 @@ def test_the_input_is_never_the_output(folder, name):
     [
         (["--beam", "0"], "greater than or equal to 1"),
         (["--alpha", "nan"], "less than or equal to 10"),
-        (["--n-best", "5"], "5 translations of each line cannot be had from a beam of 4"),
+        (["--n-best", "5"], "5 texts cannot be had from a beam of 4"),
         (["-i", "gone"], "gone cannot be read: No such file"),
         (["-i", "pipe"], "pipe cannot be read: "),
         (["-i", "latin"], r"latin is not UTF-8 text \(line 2\)"),
