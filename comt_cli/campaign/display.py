@@ -104,12 +104,9 @@ class Display:
         """A signal came; called by its handler. `again`: it is the second, which ends workers at once."""
         begun = [run.spec.settings.train.save_every for run in self.time_left.running.values() if run.began]
         lost = f"up to {max(begun, default=0)} steps of each run are lost"
-        text = "stopping ..."
-        if again:
-            text = f"ending at once: {lost}" if begun else "ending at once"
-        elif begun:
-            saving = f"saving {plural(len(begun), 'run')} after the step at hand"
-            text = f"stopping: {saving} ... (a second signal ends at once: {lost})"
+        saving = f"stopping: saving {plural(len(begun), 'run')} after the step at hand"
+        text = f"ending at once: {lost}" if again else f"{saving} ... (a second signal ends at once: {lost})"
+        text = text if begun else "stopping ..."
         if self._bars is not None:
             self._bars.stop_text = text
             return

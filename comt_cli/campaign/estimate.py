@@ -1,11 +1,11 @@
 """Estimated time of runs: before they are trained (`Estimator`), and what is left while they are (`TimeLeft`).
 
 The time of a run is its FLOPs, evaluations included, over the FLOP/s that training reaches. These come from the first
-that is there of: the most similar finished run of this device (the same network and batch, else the same network, else
-the same kind of network, nearest in the FLOPs of a step and not far from them); a training step of the first such run,
-measured where it is small; the speed of a matrix product, of which training reaches a typical share. Of a device that
-is not here (`--plan-for`): from runs finished on such a device, else from its data sheet. Runs that are trained at once
-share the cores, or the GPUs. Torch-free except where a step is measured.
+that is there of: the most similar finished run of this device (the same network, else the same kind of network, nearest
+in the FLOPs of a step, which has method and batch in it); a training step of the first such run, measured where it is
+small; the speed of a matrix product, of which training reaches a typical share. Of a device that is not here
+(`--plan-for`): from runs finished on such a device, else from its data sheet. Runs that are trained at once share the
+cores, or the GPUs. Torch-free except where a step is measured.
 """
 
 from __future__ import annotations
@@ -38,13 +38,11 @@ FORWARD_SHARE = 1 / 3
 
 
 class Finished(NamedTuple):
-    """A finished run; device, network and method as its files have them."""
+    """A finished run; device and network as its files have them."""
 
     device: str
     kind: tuple[str, str, Any]
     model: Any
-    method: Any
-    batch_size: int
     step_flops: float
     flops_per_second: float
     evaluated_samples: float
@@ -65,8 +63,7 @@ def finished_runs(runs: Path, where: Hardware, processes: int = 1) -> list[Finis
             samples = evaluation.get("samples") or evaluation["batches"] * evaluation["batch_size"]
             numbers = (flops / result["steps"], flops / result["train_seconds"], float(samples))
             if all(1 <= number < 1e30 for number in numbers):  # the file may come from anywhere
-                run = (result["device"], kind, settings["model"], spec["method"], train["batch_size"], *numbers)
-                found.append(Finished(*run))
+                found.append(Finished(result["device"], kind, settings["model"], *numbers))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError):
             continue
     return found
@@ -130,13 +127,8 @@ class Estimator:
         threads = f", {self.threads} thread{'s' if self.threads != 1 else ''}"
 
         def distance(run: Finished) -> tuple[bool | float, ...]:
-            return (
-                run.model != model,
-                run.method != spec.method,
-                run.batch_size != spec.settings.train.batch_size,
-                self.where.kind == "cpu" and not run.device.endswith(threads),
-                abs(math.log(run.step_flops / flops)),
-            )
+            has_others = self.where.kind == "cpu" and not run.device.endswith(threads)
+            return run.model != model, has_others, abs(math.log(run.step_flops / flops))
 
         alike = [run for run in self._finished if run.kind == _kind(spec)]
         near = [run for run in alike if run.model == model or 1 / MOST_APART <= run.step_flops / flops <= MOST_APART]

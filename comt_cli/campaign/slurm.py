@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    NonNegativeInt,
+    PositiveInt,
+    model_validator,
+)
 
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.files import if_damaged, read_json, write_json
@@ -64,10 +72,8 @@ def minutes(text: str) -> int:
     return -(-(((days * 24 + hours) * 60 + minute) * 60 + second) // 60)
 
 
-def _time(value: int | str) -> int | str:
-    if not value or (isinstance(value, str) and not minutes(value)):
-        raise ValueError("should be more than no time at all")
-    return value
+def _minutes(value: object) -> object:
+    return minutes(value) if isinstance(value, str) else value
 
 
 def _memory(value: str) -> str:
@@ -95,14 +101,14 @@ Text = Annotated[str, AfterValidator(_one_line)]
 
 
 class Site(BaseModel):
-    """Resources and options of every job. `time` limits one start of a job: minutes, or text as Slurm writes times.
+    """Resources and options of every job. `time` limits one start of a job, in minutes (a file may have Slurm's text).
     `warning` seconds before its end the run stops, saves, and its job is requeued, at most `requeues` times. `cpus` and
     `memory` are the whole job's; `gpus` share every batch. `sbatch` holds further options by their long names, `true`
     for one without a value; `setup` the lines of shell that a job begins with."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    time: Annotated[PositiveInt | Text, AfterValidator(_time)]
+    time: Annotated[PositiveInt, BeforeValidator(_minutes)]
     partition: Text | None = None
     gpus: NonNegativeInt = 0
     cpus: PositiveInt = 1
@@ -116,18 +122,13 @@ class Site(BaseModel):
     requeues: NonNegativeInt = 100
 
     @property
-    def minutes(self) -> int:
-        """`time` in minutes."""
-        return minutes(self.time) if isinstance(self.time, str) else self.time
-
-    @property
     def processes(self) -> int:
         """The processes that train a run: one a GPU, one without."""
         return max(1, self.gpus)
 
     @model_validator(mode="after")
     def _leaves_time_to_train(self) -> Self:
-        if self.warning >= self.minutes * 60:
+        if self.warning >= self.time * 60:
             raise ValueError(f"warning: {self.warning} seconds are all of the time that a job has")
         return self
 
@@ -243,7 +244,7 @@ def sbatch_parameters(site: Site, spec: RunSpec, after: str | None = None) -> di
     parameters = {
         "job_name": f"comt-{spec.request}",
         "comment": f"{spec.relative_path}",
-        "time": site.minutes,
+        "time": site.time,
         "gpus_per_node": site.gpus or None,
         "cpus_per_task": site.cpus,
         "mem": site.memory,

@@ -24,23 +24,14 @@ NOT_FINITE = -1
 
 class Sampler:
     """Chooses the tokens of `prompts`, up to `steps` each: at `temperature` 0 the most likely one, else one drawn from
-    the smallest set of tokens whose probability, of logits over `temperature`, reaches `top_p`.
-
-    Every text has a stream of random numbers of its own, which follows from `seed`, its prompt, and which copy of its
-    prompt it is (`copies`, from 0; counted if not given): what else is in the batch does not matter. Raises
-    `ValueError` where a number is out of its range.
-    """
+    the smallest set of tokens whose probability, of logits over `temperature`, reaches `top_p`. Every text has a stream
+    of random numbers of its own, which follows from `seed`, its prompt, and which copy of its prompt it is (`copies`,
+    from 0; counted if not given). Raises `ValueError` where a number is out of its range."""
 
     def __init__(
-        self,
-        prompts: Sequence[Sequence[int]],
-        steps: int,
-        temperature: float,
-        top_p: float,
-        seed: int,
-        device: torch.device,
-        copies: Sequence[int] | None = None,
-    ) -> None:
+        self, prompts: Sequence[Sequence[int]], steps: int, temperature: float, top_p: float, seed: int,
+        device: torch.device, copies: Sequence[int] | None = None,
+    ) -> None:  # fmt: skip
         if not 0 <= temperature < float("inf") or not 0 < top_p <= 1:
             raise ValueError(f"temperature {temperature} must be finite and 0 or more, top_p {top_p} in (0, 1]")
         self.temperature, self.top_p = temperature, top_p

@@ -50,8 +50,7 @@ def continue_texts(
     *,
     as_json: bool,
 ) -> None:
-    """Print the texts of the model at `source` for each prompt: a single one as it comes, several under each other. How
-    fast it was goes to the error stream."""
+    """Print the texts of the model at `source` for each prompt: a single one as it comes, several under each other."""
     where, loaded = pick_device(device), load(source, LoadedModel)
     texts = completion.begin(loaded, prompts)
     longest = max(len(text.ids) for text in texts) + sampling["max_new_tokens"]
@@ -63,7 +62,7 @@ def continue_texts(
     streams = len(texts) == 1 and not as_json
     if streams:
         show(prompts[0])
-    pace = completion.complete(loaded, texts, sampling, show if streams else None)
+    completion.complete(loaded, texts, sampling, show if streams else None)
     if as_json:
         about = {"model": loaded.name, "device": str(where), "precision": str(dtype).removeprefix("torch.")}
         kinds = {op: str(choice) for op, choice in choices.items()}
@@ -71,13 +70,12 @@ def continue_texts(
             {"prompt": t.prompt, "prompt_tokens": len(t.ids), "text": t.text, "tokens": t.tokens, "ended": t.ended}
             for t in texts
         ]
-        typer.echo(json.dumps({**about, "kernels": kinds, "texts": rows, **pace.numbers()}, indent=2))
+        typer.echo(json.dumps({**about, "kernels": kinds, "texts": rows}, indent=2))
     elif streams:
         typer.echo()
     else:
         for number, text in enumerate(texts, 1):
             show(f"[{number}/{len(texts)}] {text.prompt}{text.text}\n\n")
-    typer.echo(pace.words(), err=True)
 
 
 def show(text: str) -> None:

@@ -64,11 +64,10 @@ def generate(
     of: OfRuns,
     as_json: options.AsJson = False,
 ) -> None:
-    """Let a model continue a text. Uses a key-value cache, and says how fast it was.
+    """Let a model continue a text. Uses a key-value cache.
 
-    A single text is printed as it comes; several are generated side by side and printed under each other. The last
-    line, on stderr, has the tokens generated, the time for the prompt up to the first token, and the time of each
-    later one. A text does not depend on the others; it ends where the model ends it, or after --max-new-tokens.
+    A single text is printed as it comes; several are generated side by side and printed under each other. A text does
+    not depend on the others; it ends where the model ends it, or after --max-new-tokens.
 
     Examples:
 

@@ -23,7 +23,7 @@ from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.laurel import LaurelRW, LaurelRWLR
 from comt_cli.layers.residual.sas import GatedShare, SelfAdaptiveScaling
 from comt_cli.layers.residual.scaled import GatedResidual, Highway, ReZero, ScaledBranch
-from comt_cli.report.figures.style import OKABE_ITO, PAGE_WIDTH, ROUND, layer_ticks, page_figure, style
+from comt_cli.report.figures.style import OKABE_ITO, PAGE_WIDTH, ROUND, page_figure, style
 
 _TITLES = {
     **{"alpha": "α, of x", "beta": "β, of F(x)", "(1-alpha)(1-beta)": "(1−α)(1−β), of N(x + F)"},
@@ -87,7 +87,9 @@ class ResidualShares(ModelFigure):
         return [f"Means over {inputs}, with bars from the 10th to the 90th percentile.", f"Means: {ranges}."]
 
     def draw(self, frame: pd.DataFrame) -> Figure:
-        placed, groups = _placed(frame), "stage" if "block" in frame else "stack"
+        groups, keys = ("stage", ["block"]) if "block" in frame else ("stack", ["stack", "layer", "part"])
+        place = frame.groupby(keys, sort=False).ngroup() + 1
+        placed = frame.assign(place=place, branch=frame.get("part", ""), group=frame[groups].replace({1: "stage 1"}))
         shares = list(dict.fromkeys(frame["share"]))
         ends = frame.groupby("share")[["mean", "low", "high"]].agg(["min", "max"])
         low, high = ends.min(axis=1), ends.max(axis=1)
@@ -96,19 +98,18 @@ class ResidualShares(ModelFigure):
             figure = page_figure(2.6, min(3.6 + 1.8 * (len(shares) - 1), PAGE_WIDTH))
             row = figure.subplots(1, len(shares), squeeze=False)[0]
             for axes, share in zip(row, shares, strict=True):
-                for number, (part, own) in enumerate(placed[placed["share"] == share].groupby("part", sort=False)):
-                    for _, line in own.groupby("stack" if groups == "stack" else "part", sort=False):
-                        reach = np.stack([line["mean"] - line["low"], line["high"] - line["mean"]]).clip(0)
+                own = placed[placed["share"] == share]
+                for number, (branch, line) in enumerate(own.groupby("branch", sort=False)):
+                    for _, each in line.groupby("stack" if groups == "stack" else "branch", sort=False):
+                        reach = np.stack([each["mean"] - each["low"], each["high"] - each["mean"]]).clip(0)
                         axes.errorbar(
-                            line["place"], line["mean"], reach, color=OKABE_ITO[number], label=str(part), markersize=3,
-                            marker=MARKERS[number % len(MARKERS)], linewidth=0.8, elinewidth=0.7,
+                            each["place"], each["mean"], reach, color=OKABE_ITO[number], label=str(branch),
+                            marker=MARKERS[number % len(MARKERS)], markersize=3, linewidth=0.8, elinewidth=0.7,
                         )  # fmt: skip
-                ticks = placed.dropna(subset="tick").drop_duplicates("tick").set_index("tick")["number"]
-                axes.set_xlim(0.4, placed["place"].max() + 0.6)
-                axes.set_xticks(ticks.index, ticks.astype(str))
+                axes.set_xlim(0.4, place.max() + 0.6)
+                axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
                 axes.grid(visible=False, axis="x")
-                names = placed[groups].replace({1: "stage 1"}).astype(str)
-                mark_groups(axes, {str(name): own for name, own in placed.groupby(names, sort=False)["place"]})
+                mark_groups(axes, {str(name): own for name, own in placed.groupby("group", sort=False)["place"]})
                 axes.set_title(_TITLES.get(share, share), pad=13)
                 axes.set_ylim((low[share] + high[share]) / 2 - half, (low[share] + high[share]) / 2 + half)
                 axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=ROUND))
@@ -117,8 +118,8 @@ class ResidualShares(ModelFigure):
                 handles, labels = row[0].get_legend_handles_labels()
                 named = dict(zip(labels, handles, strict=True))
                 figure.legend(named.values(), named.keys(), loc="outside upper center", ncols=len(named))
-            over = "residual block (mean over validation images" if groups == "stage" else "layer (mean over the tokens"
-            figure.supxlabel(f"{over}; bars: 10 to 90 %)", fontsize=8)
+            over = "block (mean over validation images" if groups == "stage" else "add (mean over the tokens"
+            figure.supxlabel(f"residual {over}; bars: 10 to 90 %)", fontsize=8)
         return figure
 
 
@@ -136,19 +137,6 @@ def _passes(of: Subject) -> Iterator[int]:
     else:
         watch(of.model, of.observation.inputs)
         yield 1
-
-
-def _placed(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with each row's `place` on the x-axis, the place of the `tick` of its block or layer, NaN where that
-    is not shown, and its `number` there."""
-    if "block" in frame:
-        shown = frame["block"].isin(layer_ticks(frame["block"].max()))
-        return frame.assign(place=frame["block"], tick=frame["block"].where(shown), number=frame["block"], part="")
-    adds = frame[["stack", "layer", "part"]].drop_duplicates()
-    adds = adds.assign(place=range(1, len(adds) + 1), number=adds["layer"])
-    ends = adds.groupby(["stack", "layer"])["place"].transform(lambda place: (place.min() + place.max()) / 2)
-    shown = adds.groupby("stack")["layer"].transform(lambda layer: layer.isin(layer_ticks(layer.max())))
-    return frame.merge(adds.assign(tick=ends.where(shown.astype(bool))))
 
 
 def shares_of(connection: ResidualConnection) -> Mapping[str, Share]:

@@ -124,8 +124,3 @@ def test_a_job_begins_after_its_sources(tmp_path, monkeypatch):
     with of(runs, SOURCE).lock():
         assert [each.is_new for each in submit([FIRST], runs, None, site)] == [False, True]
     assert dependency("6") == ["#SBATCH --dependency=afterany:1"]
-    slurm.forget("1")
-    slurm.forget("6")
-    end(runs, SOURCE)
-    assert [each.is_new for each in submit([FIRST], runs, None, site)] == [False, True]
-    assert dependency("7") == []

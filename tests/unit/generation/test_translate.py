@@ -54,9 +54,7 @@ def test_batches_have_at_most_so_many_tokens(monkeypatch):
     assert sorted(number for batch in found for number in batch) == [n for n, each in enumerate(sources) if each]
     widths = [max(len(sources[number]) for number in batch) for batch in found]
     assert all(width * len(batch) <= 64 for width, batch in zip(widths, found, strict=True))
-    assert widths == sorted(widths, reverse=True)
     assert batches([[1] * 100, [1], []]) == [[0], [1]]
-    assert batches([[], []]) == []
 
 
 def test_attention_is_what_the_network_mixes(network, monkeypatch):

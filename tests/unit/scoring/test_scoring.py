@@ -94,12 +94,10 @@ def test_bleu_compound_is_multi_bleu_of_split_moses_tokens():
     assert "tok:none|smooth:none" in found.signature
 
 
-@pytest.mark.parametrize("pair", [([], []), (["a"], []), (["a"], ["a", "b"])])
-def test_sides_of_different_length_have_no_score(pair):
-    with pytest.raises(ValueError, match="hypotheses for"):
-        score("bleu", *pair)
-    with pytest.raises(ValueError, match="hypotheses for"):
-        compare("bleu", *pair, pair[1])
+def test_sides_of_different_length_have_no_score():
+    for pair in (([], []), (["a"], ["a", "b"])):
+        with pytest.raises(ValueError, match="hypotheses for"):
+            compare("bleu", *pair, pair[1])
 
 
 def test_the_accuracy_of_values():
