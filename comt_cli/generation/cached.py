@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comt_cli.errors import UserError
-from comt_cli.generation.sampling import Sampler
+from comt_cli.generation.sampling import NOT_FINITE, count_copies, draw, uniform_numbers
 from comt_cli.layers.kv_cache import KeyValueCache
 from comt_cli.layers.projection import Projections
 from comt_cli.models.llama import Llama
@@ -104,29 +104,29 @@ def generate(
     graph: bool | None = None,
 ) -> Iterator[list[int | None]]:
     """Yield the next token of every prompt, step by step, until each text has ended or has `max_new_tokens`. One ends
-    with any of `stop_ids`, which is yielded; after it comes None. For the other arguments see `Sampler` and `Decoder`;
-    `graph` None is yes on CUDA. Raises `UserError`, at a step, where the logits of an open text are not finite numbers,
-    `ValueError` where there is nothing to generate, or a number is out of its range."""
+    with any of `stop_ids`, which is yielded; after it comes None. What is drawn for a text depends on no other (see
+    `uniform_numbers`; `copies` are counted if not given); `graph` (see `Decoder`) None is yes on CUDA. Raises
+    `UserError` where the logits of an open text are not finite numbers, `ValueError` where there is nothing to
+    generate, or a number is out of its range."""
     if not prompts or not all(prompts) or max_new_tokens < 1:
         raise ValueError("there must be prompts, each of one token or more, and a token to generate")
+    if not 0 <= temperature < float("inf") or not 0 < top_p <= 1:
+        raise ValueError(f"temperature {temperature} must be finite and 0 or more, top_p {top_p} in (0, 1]")
     device = model.embedding.weight.device
-    sampler = Sampler(prompts, max_new_tokens, temperature, top_p, seed, device, copies)
+    copies = count_copies(prompts) if copies is None else copies
+    uniform_BN = uniform_numbers(prompts, max_new_tokens, seed, copies).to(device)
     capacity = max(map(len, prompts)) + max_new_tokens
     decoder = Decoder(model, len(prompts), capacity, graph=device.type == "cuda" if graph is None else graph)
-
-    def steps() -> Iterator[list[int | None]]:
-        is_open = [True] * len(prompts)
-        logits_BV = decoder.prefill(prompts)
-        for number in range(max_new_tokens):
-            token_B = sampler.draw(logits_BV, number)
-            step = [token if go_on else None for token, go_on in zip(token_B.tolist(), is_open, strict=True)]
-            if any(token is not None and token < 0 for token in step):
-                raise UserError("the outputs of the network are not finite numbers", "Did its training diverge?")
-            yield step
-            is_open = [token is not None and token not in stop_ids for token in step]
-            if not any(is_open):
-                return
-            if number + 1 < max_new_tokens:
-                logits_BV = decoder.step(token_B.clamp(min=0))
-
-    return steps()
+    is_open = [True] * len(prompts)
+    logits_BV = decoder.prefill(prompts)
+    for number in range(max_new_tokens):
+        token_B = draw(logits_BV, uniform_BN[:, number], temperature, top_p)
+        step = [token if go_on else None for token, go_on in zip(token_B.tolist(), is_open, strict=True)]
+        if NOT_FINITE in step:
+            raise UserError("the outputs of the network are not finite numbers", "Did its training diverge?")
+        yield step
+        is_open = [token is not None and token not in stop_ids for token in step]
+        if not any(is_open):
+            return
+        if number + 1 < max_new_tokens:
+            logits_BV = decoder.step(token_B.clamp(min=0))
