@@ -78,11 +78,11 @@ def test_a_killed_call_is_continued_and_ends_with_the_same_bytes(folder, monkeyp
     expected = run(*options).stdout
     search, left = Translator.search, [1]
 
-    def dying(self, sources, options):
+    def dying(self, sources, *settings):
         left[0] -= 1
         if left[0] < 0:
             raise Killed
-        return search(self, sources, options)
+        return search(self, sources, *settings)
 
     monkeypatch.setattr(Translator, "search", dying)
     with pytest.raises(Killed):
