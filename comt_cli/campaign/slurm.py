@@ -315,17 +315,14 @@ def log_folder(runs: Path, run: str) -> Path:
 def job_of(runs: Path, spec: RunSpec) -> Job | None:
     """The job that `spec` was last given to; None if there is none. Raises `UserError` if its file is damaged."""
     folder = log_folder(runs, spec.request)
-    file, remedy = folder / JOB_FILE, "Delete it if no job of this run is queued."
     try:
-        stored = read_json(file)
+        number = read_json(folder / JOB_FILE)["job"]
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise UserError(f"{file} cannot be read: {error}", if_damaged(remedy, error)) from None
-    number = stored.get("job") if isinstance(stored, dict) else None
-    if not isinstance(number, str):
-        raise UserError(f"{file} has no number of a job", remedy)
-    return Job(number, spec.request, folder / f"{number}_0_log.out")
+    except (ValueError, KeyError, TypeError) as error:
+        remedy = if_damaged("Delete it if no job of this run is queued.", error)
+        raise UserError(f"{folder / JOB_FILE} cannot be read: {error}", remedy) from None
+    return Job(str(number), spec.request, folder / f"{number}_0_log.out")
 
 
 def readable_jobs(specs: Iterable[RunSpec], runs: Path) -> dict[str, Job]:

@@ -154,7 +154,7 @@ class ConvGradients(ModelFigure):
             first.xaxis.set_major_locator(MaxNLocator(8, integer=True))
             first.set(title="(a) of each convolution", ylabel="gradient norm (log scale)")
             figure.supxlabel("convolution, counted from the input", fontsize=8)
-            figure.legend(loc="outside lower center")
+            figure.legend(loc="outside upper center")
             label = "gradient norm (log scale)"
             bar = figure.colorbar(image, ax=[first, *panels], pad=0.015, aspect=22 * rows, label=label)
             log_ticks(bar.ax, ends[1] / ends[0])
