@@ -123,6 +123,13 @@ def test_a_job_that_ended_without_a_result_has_failed_and_is_submitted_anew(slur
     assert numbers(specs, runs) == [("3", True), ("4", True)]
 
 
+def test_another_clusters_job_of_the_same_number_is_not_ours(slurm, specs, runs):
+    numbers(specs[:1], runs)
+    slurm.put("1", "RUNNING", "node7", name="someone-elses")
+    assert words(runs, specs[:1])[0].startswith("failed (job 1, see ")
+    assert numbers(specs[:1], runs) == [("2", True)]
+
+
 def test_what_is_done_or_being_trained_is_not_submitted(slurm, specs, runs):
     done, running = (RunDirectory.of(runs, spec) for spec in specs)
     done.create(specs[0])
