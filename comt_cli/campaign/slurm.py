@@ -32,6 +32,7 @@ from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.files import if_damaged, read_json, write_json
 from comt_cli.installing import install_extra
 from comt_cli.recipe.problems import Problem, RecipeError
+from comt_cli.recipe.settings import matching
 from comt_cli.recipe.validate import validate
 from comt_cli.recipe.yaml_lines import read
 from comt_cli.runs.directory import RunState
@@ -52,7 +53,6 @@ _TIME = re.compile(
     r"(?:(?P<days>\d+)-(?=\d+(?::\d\d){0,2}$)|(?=\d+:\d\d:\d\d$))"
     r"(?P<hours>\d+)(?::(?P<minutes>[0-5]\d)(?::(?P<seconds>[0-5]\d))?)?"
 )
-_MEMORY = re.compile(r"[1-9]\d*[KMGT]")
 _OPTION = re.compile(r"[a-z][a-z0-9-]*")
 _SAID: Final = re.compile(
     "account|constraint|partition|qos|time|gres|gpus(-per-(node|socket|task))?|cpus-per-task|mem|(no-)?requeue|signal|"
@@ -62,24 +62,16 @@ _SAID: Final = re.compile(
 its log where `comt status` looks."""
 
 
-def minutes(text: str) -> int:
-    """Slurm's H:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS in whole minutes, rounded up. Raises `ValueError` for anything else,
-    MM:SS too: `12:00` looks like twelve hours."""
-    found = _TIME.fullmatch(text)
+def minutes(value: object) -> object:
+    """Slurm's H:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS in whole minutes, rounded up; what is no text as it is. Raises
+    `ValueError` for any other text, MM:SS too: `12:00` looks like twelve hours."""
+    if not isinstance(value, str):
+        return value
+    found = _TIME.fullmatch(value)
     if found is None:
-        raise ValueError(f"{text!r} is not a time; write hours as 12:00:00, two days as 2-00, or minutes as a number")
+        raise ValueError(f"{value!r} is not a time; write hours as 12:00:00, two days as 2-00, or minutes as a number")
     days, hours, minute, second = (int(found[key] or 0) for key in ("days", "hours", "minutes", "seconds"))
     return -(-(((days * 24 + hours) * 60 + minute) * 60 + second) // 60)
-
-
-def _minutes(value: object) -> object:
-    return minutes(value) if isinstance(value, str) else value
-
-
-def _memory(value: str) -> str:
-    if not _MEMORY.fullmatch(value):
-        raise ValueError(f"{value!r} is not an amount of memory; write a number with its unit, for instance 32G")
-    return value
 
 
 def _option_names(values: dict[str, Any]) -> dict[str, Any]:
@@ -91,13 +83,8 @@ def _option_names(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _one_line(value: str) -> str:
-    if len(value.splitlines()) != 1:
-        raise ValueError("should be one line of text")
-    return value
-
-
-Text = Annotated[str, AfterValidator(_one_line)]
+Text = Annotated[str, matching(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+", "should be one line of text")]
+Memory = Annotated[str, matching(r"[1-9]\d*[KMGT]", "is not an amount of memory; write a number and unit, such as 32G")]
 
 
 class Site(BaseModel):
@@ -108,11 +95,11 @@ class Site(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    time: Annotated[PositiveInt, BeforeValidator(_minutes)]
+    time: Annotated[PositiveInt, BeforeValidator(minutes)]
     partition: Text | None = None
     gpus: NonNegativeInt = 0
     cpus: PositiveInt = 1
-    memory: Annotated[str, AfterValidator(_memory)] | None = None
+    memory: Memory | None = None
     account: Text | None = None
     qos: Text | None = None
     constraint: Text | None = None

@@ -192,7 +192,7 @@ BROKEN = [
     ("mail-type: END", "gpus-per-task: 1", "line 10: sbatch: gpus-per-task "),
     ("mail-type: END", "output: here", "line 10: sbatch: output "),
     ("mail-type: END", "--nice: 3", "line 10: sbatch: '--nice' is no long option of sbatch"),
-    ("partition: gpu", 'partition: "gpu\\nrm -r"', "line 2: partition: should be one line of text"),
+    ("partition: gpu", 'partition: "gpu\\nrm -r"', "line 2: partition: 'gpu\\nrm -r' should be one line of text"),
 ]
 
 
