@@ -93,7 +93,7 @@ def read(stem: str) -> pd.DataFrame:
     return pd.read_csv(f"x/{stem}.csv")
 
 
-def language_model(name: str, **method) -> str:
+def language_model(folder: str, /, **method) -> str:
     """A run directory's checkpoint with a network as it is at the start."""
     settings = Settings(
         model=ModelSettings(size="tiny", width=32, ffn_width=48, layers=2, heads=4),
@@ -105,9 +105,9 @@ def language_model(name: str, **method) -> str:
     model = Llama(settings.model, 258, method_from(method).wiring())
     initialise(model, 0)
     state = {"format": 1, "spec": spec.model_dump(mode="json"), "vocabulary": 258, "model": model.state_dict()}
-    Path(name).mkdir()
-    torch.save({**state, "tokenizer": ByteTokenizer().to_json()}, Path(name) / "checkpoint.pt")
-    return name
+    Path(folder).mkdir()
+    torch.save({**state, "tokenizer": ByteTokenizer().to_json()}, Path(folder) / "checkpoint.pt")
+    return folder
 
 
 STEMS = [
