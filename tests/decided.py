@@ -6,12 +6,14 @@ choice has a margin, which is asserted here.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from same_bits import same_integers
 from torch import Tensor
 
-from comt_cli.generation.sampling import Sampler
+from comt_cli.generation import cached
 
 NEAR = 1e-5
 """Of the greatest logit: some ten times what fp32 rounds in a small network."""
@@ -19,17 +21,17 @@ NEAR = 1e-5
 
 def draw_with_a_margin(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on every token that is drawn is asserted to be the same from logits that are moved by `NEAR`."""
-    draw = Sampler.draw
+    draw = cached.draw
 
-    def checked(self: Sampler, logits_BV: Tensor, step: int) -> Tensor:
-        token_B = draw(self, logits_BV, step)
-        most, generator = NEAR * logits_BV.abs().max(), torch.Generator().manual_seed(step)
+    def checked(logits_BV: Tensor, *how: Any) -> Tensor:
+        token_B = draw(logits_BV, *how)
+        most, generator = NEAR * logits_BV.abs().max(), torch.Generator().manual_seed(0)
         for _ in range(4):
             moved = most * torch.empty(logits_BV.shape).uniform_(-1, 1, generator=generator)
-            assert same_integers(draw(self, logits_BV + moved, step), token_B), "the margin is too small for this test"
+            assert same_integers(draw(logits_BV + moved, *how), token_B), "the margin is too small for this test"
         return token_B
 
-    monkeypatch.setattr(Sampler, "draw", checked)
+    monkeypatch.setattr(cached, "draw", checked)
 
 
 def search_without_rounding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,20 +5,16 @@ Shapes: B images of a batch, S x S pixels, H x W of a map.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from comt_cli.analysis.observed import Values, check_finite, check_images, hooked
+from comt_cli.analysis.observed import Values, check_finite, check_images, recorded
 from comt_cli.data.loader import EvaluationBatches
 from comt_cli.data.prepare import prepare as prepare_images
-from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedImageModel
 from comt_cli.layers.convolution import BatchNorm
 from comt_cli.layers.gates import Gate
@@ -54,32 +50,17 @@ class WatchedImages:
         for batch in EvaluationBatches(self._split, batch_size=size, max_targets=examples):
             yield self._input(batch)
 
-    def chosen(self, indices: Sequence[int]) -> tuple[Tensor, NDArray[np.int64], NDArray[np.uint8]]:
-        """The images with these numbers: x as in `first`, their labels int64 [B], their pixels uint8 [B, S, S, 3].
-        Raises `UserError` where there is no such image."""
-        count = len(self._split)
-        if wrong := [index for index in indices if not 0 <= index < count]:
-            raise UserError(f"there is no image {wrong[0]}", f"They are numbered from 0 to {count - 1}.")
-        batch = self._split.batch(np.array(indices, dtype=np.int64))
-        pixels = batch.pixels if self._split.pixels is None else self._split.pixels[batch.indices]
-        assert pixels is not None  # a split has its images in memory, or reads them batch by batch
-        return self._input(batch)[0], batch.labels, pixels
-
     def logits(self, x_BCHW: Tensor) -> Tensor:
         """Logits of images, [B, classes]. Raises `UserError` where they are not finite."""
         logits: Tensor = self._model(x_BCHW)
         check_finite(self._loaded, logits)
         return logits
 
-    def with_maps(self, x_BCHW: Tensor, sites: GateSites) -> tuple[Tensor, dict[tuple[int, str], Values]]:
-        """Logits of images, without gradients, and the map of each gate on them, fp32 [B, H, W]."""
-        maps: dict[tuple[int, str], Values] = {}
-
-        def keep(at: tuple[int, str], gate: nn.Module, read: tuple[Tensor, Tensor], _: Tensor) -> None:
-            maps[at] = cast(Gate, gate).values(read[1])["scalar"][:, 0].cpu().numpy()
-
-        with hooked((gate, partial(keep, at)) for at, gate in sites.items()), torch.no_grad():
-            return self.logits(x_BCHW), maps
+    def maps(self, x_BCHW: Tensor, sites: GateSites) -> dict[tuple[int, str], Values]:
+        """The map of each gate on images, without gradients, fp32 [B, H, W]."""
+        with recorded(sites.values()) as kept, torch.no_grad():
+            self.logits(x_BCHW)
+            return {at: gate.values(kept[gate][0][1])["scalar"][:, 0].cpu().numpy() for at, gate in sites.items()}
 
 
 GateSites = Mapping[tuple[int, str], Gate]
@@ -91,10 +72,10 @@ def gate_sites(loaded: LoadedImageModel) -> GateSites:
     found: dict[tuple[int, str], Gate] = {}
     for number, module in enumerate(loaded.model.blocks, start=1):
         block = cast(ResidualBlock, module)
-        gates = {site: each.gate for site, each in block.convolutions.items()}
-        gates |= {site: each.gate for site, each in block.norms.items() if isinstance(each, BatchNorm)}
-        for site, gate in sorted(gates.items(), key=lambda item: item[0][-1]):
-            if gate is not None:
+        norms = {site: each for site, each in block.norms.items() if isinstance(each, BatchNorm)}
+        carriers: dict[str, Any] = {**block.convolutions, **norms}
+        for site in sorted(carriers, key=lambda site: site[-1]):
+            if (gate := carriers[site].gate) is not None:
                 found[number, site] = gate
     return found
 

@@ -1,11 +1,9 @@
-"""The contract of a figure of trained networks, and the networks that one is drawn of. A file put into
-`analysis/figures` is found by being there."""
+"""The contract of a figure of trained networks, and the networks that it shows. Files in `figures/` are found."""
 
 from __future__ import annotations
 
 import functools
 import importlib
-import inspect
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +27,6 @@ from comt_cli.analysis.observed import (
     observed_pair,
     tokens_of,
 )
-from comt_cli.errors import UserError
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import Loaded, LoadedImageModel, LoadedText, LoadedTranslator
 from comt_cli.report.caption import Caption
@@ -42,23 +39,22 @@ MARKERS = "os^Dv"
 
 @dataclass
 class Subject:
-    """Networks by row: finished runs, whose checkpoints are loaded when a figure needs them, or one loaded model; and
-    their observations, each made once and shared by all figures.
+    """Networks by row, of finished runs or one loaded model, and their observations, made once for all figures.
 
     The user asks for `text`, the text, sentence or caption that the network reads; `site`, whose channel-wise gates are
-    drawn; `images`, numbers of images; `epochs`, how much of the training is drawn. None is the default.
+    drawn; `image`, a test image's number; `epochs`, how much of the training is drawn. None is the default.
     """
 
     runs: Mapping[str, RunDirectory] = field(default_factory=dict)
     loaded: Any = None
     text: str | None = None
     site: str | None = None
-    images: Sequence[int] | None = None
+    image: int | None = None
     epochs: float = 5
 
     @cached_property
     def models(self) -> Mapping[str, Any]:
-        """The loaded models by row. Raises `UserError` where a checkpoint cannot be read."""
+        """The loaded models by row. Raises `UserError`."""
         if self.loaded is not None:
             return {self.loaded.name: self.loaded}
         return {row: load(run.path, Loaded) for row, run in self.runs.items()}
@@ -66,8 +62,7 @@ class Subject:
     @cached_property
     def model(self) -> Any:
         """The only model."""
-        (model,) = self.models.values()
-        return model
+        return next(iter(self.models.values()))
 
     @property
     def is_image_classifier(self) -> bool:
@@ -81,20 +76,16 @@ class Subject:
 
     @cached_property
     def observation(self) -> Observation:
-        """Inputs of a network of tokens. Raises `UserError` where it cannot read what was asked for."""
+        """Inputs of a network of tokens. Raises `UserError`."""
         if isinstance(self.model, LoadedText):
             return Observation({"text": tokens_of(self.model, self.text)})
         if isinstance(self.model, LoadedTranslator):
             return observed_pair(self.model, self.text)
-        number, *others = self.images or [0]
-        if others:
-            said = f"--images: {self.model.name} is observed on one image at a time"
-            raise UserError(said, f"Give --images {number},")
-        return observed_image(self.model, number, self.text)
+        return observed_image(self.model, self.image or 0, self.text)
 
     @cached_property
     def gates(self) -> list[SiteValues]:
-        """Values of the gates of a network of tokens; none where it has no gates."""
+        """Gate values of a network of tokens; none where it has no gates."""
         return observed_gates(self.model, self.observation) if self.has_token_gates else []
 
     @cached_property
@@ -109,7 +100,7 @@ class ModelFigure(ABC):
     Attributes:
         name: a recipe's `draw` where the task allows it (`Task.drawings`), and the name of its files.
         title: in a caption.
-        split: columns by which the rows go to figures of their own, where the frame has them.
+        split: columns by whose values the rows are divided into several figures.
     """
 
     name: ClassVar[str]
@@ -130,18 +121,18 @@ class ModelFigure(ABC):
 
     @abstractmethod
     def draw(self, frame: pd.DataFrame) -> Figure:
-        """The drawing of a frame."""
+        """Draw a frame."""
 
     def table(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The rows and columns of the CSV file."""
         return frame
 
     def stem(self, frame: pd.DataFrame) -> str:
-        """The name of a frame's files, without their endings."""
+        """The name of a frame's files, without extension."""
         return self.name
 
     def parts(self, frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
-        """The frame of every figure (see `split`); none where there are no rows."""
+        """The frame of each figure (see `split`); none without rows."""
         if self.split and {*self.split} <= {*frame}:
             for _, own in frame.groupby([*self.split], sort=False):
                 yield own.reset_index(drop=True)
@@ -152,8 +143,8 @@ class ModelFigure(ABC):
         self, frame: pd.DataFrame, folder: Path, trained: str, *, said: tuple[str, ...] = (), stem: str = "",
         title: str = "",
     ) -> list[Path]:  # fmt: skip
-        """Draw a frame (see `parts`) and write its files; returns them. The caption also has what was `trained`, and
-        sentences about the input, `said`. Raises `StorageError` (see `write_figure`)."""
+        """Draw a frame (see `parts`) and write its files; returns them. The caption has what was `trained`, and `said`
+        of the input. Raises `StorageError`."""
         caption = Caption(title or self.title, trained, (*said, *self.sentences(frame)))
         figure = self.draw(frame)
         sign(figure, trained)
@@ -164,9 +155,9 @@ class ModelFigure(ABC):
 def model_figures() -> Mapping[str, ModelFigure]:
     """Every figure by its name."""
     package = importlib.import_module("comt_cli.analysis.figures")
-    names = [f"{package.__name__}.{module.name}" for module in pkgutil.iter_modules(package.__path__)]
-    kinds = [kind for name in names for kind in vars(importlib.import_module(name)).values() if inspect.isclass(kind)]
-    return {kind.name: kind() for kind in kinds if issubclass(kind, ModelFigure) and not inspect.isabstract(kind)}
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+    return {kind.name: kind() for kind in ModelFigure.__subclasses__() if kind.__module__.startswith(package.__name__)}
 
 
 def mark_groups(axes: Axes, places: Mapping[str, pd.Series]) -> None:

@@ -1,5 +1,5 @@
 """Networks of tokens on one input: a text, a sentence and its translation, an image and its caption; one forward pass
-with observers on some modules; and the values of the gates in it.
+that keeps what some modules read and give; and the values of the gates in it.
 
 Shapes: T tokens, N channels, R regions of an image, F features.
 """
@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedText, LoadedTranslator
 from comt_cli.generation.caption import ImageCaptioner, Seen
 from comt_cli.generation.transcript import one_line
-from comt_cli.generation.translate import Options, translator
+from comt_cli.generation.translate import translator
 from comt_cli.layers.gates import CarriesGates, EvaluatorAdjuster
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.tasks.base import PROJECTIONS
@@ -57,7 +56,7 @@ class Tokens:
 @dataclass(frozen=True)
 class Observation:
     """Input of one forward pass: `sequences`, the model's inputs in their order, by name; `read`, the sequence that a
-    module reads, where it is not the last one; `said`, sentences for a caption that state what the sequences are."""
+    module reads, where it is not the last one; `said`, sentences for a caption about the sequences."""
 
     sequences: Mapping[str, Tokens]
     read: Mapping[nn.Module, str] = field(default_factory=dict)
@@ -74,9 +73,8 @@ class Observation:
 
 
 def tokens_of(loaded: LoadedText, text: str | None = None) -> Tokens:
-    """`text` (None: `DEFAULT_TEXT`, cut for models of shorter texts) as the model's tokens, with the special token that
-    its texts begin with, but not the one that ends them. Raises `UserError` where it has fewer than two tokens or too
-    many, or the model's tokenizer is missing or another model's."""
+    """`text` (None: `DEFAULT_TEXT`, cut for models of shorter texts) as the model's tokens, without the one that ends
+    texts. Raises `UserError` where these are fewer than two or too many, or the tokenizer is missing or another's."""
     codec = loaded.text_codec()
     limit = min(MAX_TOKENS, loaded.context_length or MAX_TOKENS)
     ids = codec.prompt(DEFAULT_TEXT)[:limit] if text is None else codec.prompt(text)
@@ -93,8 +91,8 @@ def _check_length(loaded: Loaded, count: int, least: int, limit: int) -> None:
 
 def observed_pair(loaded: LoadedTranslator, text: str | None = None) -> Observation:
     """A sentence (None: that of the source language, cut for models of short ones), `source`, and its translation by
-    beam search with the run's settings, `target`, from the begin token to the last before the end. The model becomes
-    fp32. Raises `UserError` where the text is empty or too long, or outputs are not finite."""
+    beam search with the run's settings, `target`, without the end token. The model becomes fp32. Raises `UserError`
+    where the text is empty or too long, or outputs are not finite."""
     using = translator(loaded, torch.device("cpu"))
     tokenizer, limit = loaded.tokenizer, min(MAX_TOKENS, loaded.longest or MAX_TOKENS) - 1
     language = re.split("[_-]", loaded.run.settings_as(TranslationSettings).data.source)[0]
@@ -102,7 +100,7 @@ def observed_pair(loaded: LoadedTranslator, text: str | None = None) -> Observat
     ids = tokenizer.encode(default)[:limit] if text is None else tokenizer.encode(one_line(text))
     _check_length(loaded, len(ids), 1, limit)
     source = (*ids, using.end)
-    found = using.search([source], Options(loaded.decode))[0][0]
+    found = using.search([source], loaded.decode)[0][0]
     assert found.hypothesis is not None
     target = (using.begin, *found.hypothesis.tokens)
     said = f"Source: “{tokenizer.decode(ids)}”; its translation, by the network itself: “{found.text}”."
@@ -112,8 +110,8 @@ def observed_pair(loaded: LoadedTranslator, text: str | None = None) -> Observat
 
 def observed_image(loaded: LoadedCaptioner, number: int = 0, text: str | None = None) -> Observation:
     """A test image of the model's data set, `image`, and a caption of it (None: by beam search with the run's
-    settings), `caption`, from the begin word to the last before the end. The model becomes fp32. Raises `UserError`
-    where the images are not those of the training, or there is none of that number; or as `observed_pair`."""
+    settings), `caption`. The model becomes fp32. Raises `UserError` where the images are not those of the training, or
+    there is none of that number; or as `observed_pair`."""
     dataset = prepare(loaded.data)
     check_images(loaded, dataset.content_hash, loaded.data.corpus)
     if not 0 <= number < len(dataset.test):
@@ -124,12 +122,11 @@ def observed_image(loaded: LoadedCaptioner, number: int = 0, text: str | None = 
     if text is None:
         found = using.captions(Seen(vectors_RF, pixels), loaded.decode)[0].hypothesis
         assert found is not None
-        ids = found.tokens
+        ids, author = found.tokens, "by the network itself"
     else:
-        ids = tuple(tokenizer.encode(one_line(text)))
+        ids, author = tuple(tokenizer.encode(one_line(text))), "as it was given"
         _check_length(loaded, len(ids), 1, using.longest - 1)
     target = (using.begin, *ids)
-    author = "by the network itself" if text is None else "as it was given"
     said = (
         f"Test image {number} of {loaded.data.corpus}; a caption of it, {author}: “{tokenizer.decode(ids)}”; the first "
         f"of its true ones: “{dataset.texts['test'].references[number][0]}”. The image's tokens are its "
@@ -158,32 +155,32 @@ def _encoded_and_decoded(model: EncoderDecoder, sequences: Mapping[str, Tokens],
     return Observation(sequences, dict.fromkeys(of_source, next(iter(sequences))), (said, last))
 
 
-Observer = Callable[[Any, Any], None]
-"""Called with a module's first input and its output."""
-
-
 @contextlib.contextmanager
-def hooked(hooks: Iterable[tuple[nn.Module, Callable[..., None]]]) -> Iterator[None]:
-    """In this context each module calls its forward hook, which changes nothing: `hook(module, inputs, output)`."""
-    handles = [module.register_forward_hook(hook) for module, hook in hooks]
+def recorded(modules: Iterable[nn.Module]) -> Iterator[dict[nn.Module, tuple[tuple[Any, ...], Any]]]:
+    """In this context the inputs and the output of the last call of each module are kept."""
+    kept: dict[nn.Module, tuple[tuple[Any, ...], Any]] = {}
+
+    def keep(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        kept[module] = inputs, output
+
+    handles = [module.register_forward_hook(keep) for module in modules]
     try:
-        yield
+        yield kept
     finally:
         for handle in handles:
             handle.remove()
 
 
-def watch(loaded: Loaded, inputs: Iterable[Tensor], observers: Iterable[tuple[nn.Module, Observer]] = ()) -> None:
+def watch(
+    loaded: Loaded, inputs: Iterable[Tensor], modules: Iterable[nn.Module] = ()
+) -> dict[nn.Module, tuple[tuple[Any, ...], Any]]:
     """Run the model once on its inputs, a batch of one, without gradients and in fp32 (values in a figure should not
-    show the rounding of a storage type), and call each observer as its module runs. Raises `UserError` where the
+    show the rounding of a storage type); what the modules read and gave, as `recorded`. Raises `UserError` where the
     outputs are not finite."""
     model = loaded.model.float().eval()
-
-    def show(observer: Observer, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        observer(inputs[0], output)
-
-    with hooked((module, partial(show, observer)) for module, observer in observers), torch.no_grad():
+    with recorded(modules) as kept, torch.no_grad():
         check_finite(loaded, model(*inputs))
+    return kept
 
 
 def check_finite(loaded: Loaded, logits: Tensor) -> None:
@@ -222,23 +219,18 @@ def no_gates(loaded: Loaded) -> UserError:
 def observed_gates(loaded: Loaded, on: Observation) -> list[SiteValues]:
     """Values of every gate in one forward pass: branch by branch in the order of the model, in each the projections as
     they are usually listed before other sites, each from layer to layer. Raises `UserError` where no gate multiplies
-    anything (says what the network has); see `watch`."""
+    anything; see `watch`."""
     modules = gate_carriers(loaded)
-    kept: dict[nn.Module, Tensor] = {}
-
-    def keep(module: nn.Module, x_BTD: Tensor, _: object) -> None:
-        kept[module] = x_BTD[0]
-
     units = [gate for module in modules for gate in module.gates.values() if isinstance(gate, EvaluatorAdjuster)]
-    watch(loaded, on.inputs, [(module, partial(keep, module)) for module in (*modules, *units)])
+    kept = watch(loaded, on.inputs, (*modules, *units))
     found: list[tuple[tuple[str, ...], SiteValues]] = []
     for module in modules:
         block, text = module.sites[0], on.read_by(module)
         with torch.no_grad():
-            factors = module.gate_values(kept[module])
+            factors = module.gate_values(kept[module][0][0][0])
             for name, gate in module.gates.items():
                 if isinstance(gate, EvaluatorAdjuster):
-                    factors[name] = {"evaluator": gate.evaluation(kept[gate])}
+                    factors[name] = {"evaluator": gate.evaluation(kept[gate][0][0][0])}
         for site, by_kind in factors.items():
             where = {"stack": block.stack, "part": block.part, "text": text, "site": site}
             columns = where if len(on.sequences) > 1 else {"site": site}
@@ -253,8 +245,9 @@ def observed_gates(loaded: Loaded, on: Observation) -> list[SiteValues]:
         raise no_gates(loaded)
     keys = [key for key, _ in found]
     branches, listed = [key[:2] for key in keys], [*PROJECTIONS]
-    ranks = [
-        (branches.index(key[:2]), listed.index(key[3]) if key[3] in listed else len(listed), keys.index(key), place)
-        for place, key in enumerate(keys)
-    ]
-    return [found[place][1] for *_, place in sorted(ranks)]
+
+    def rank(one: tuple[tuple[str, ...], SiteValues]) -> tuple[int, ...]:
+        key, site = one[0], one[0][3]
+        return branches.index(key[:2]), listed.index(site) if site in listed else len(listed), keys.index(key)
+
+    return [values for _, values in sorted(found, key=rank)]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from comt_cli import words
-from comt_cli.analysis.images import gate_sites
 from comt_cli.analysis.model_figure import Subject, model_figures
 from comt_cli.analysis.observed import no_gates
 from comt_cli.errors import UserError
@@ -25,34 +23,31 @@ _MOST_RUNS = 7
 """As many colours as can be distinguished."""
 
 
-_OPTIONS: Mapping[type[Loaded], tuple[str, ...]] = {
-    LoadedText: ("text", "site"),
-    LoadedTranslator: ("text", "site"),
-    LoadedCaptioner: ("images", "text", "site"),
-    LoadedImageModel: ("images",),
+_OPTIONS: Mapping[type[Loaded], set[str]] = {
+    LoadedText: {"text", "site"},
+    LoadedTranslator: {"text", "site"},
+    LoadedCaptioner: {"text", "site", "image"},
+    LoadedImageModel: set(),
 }
 """The kinds of models that are observed, with the options that each takes."""
 
 
 def analyze_gates(
-    source: str, text: str | None, site: str | None, images: Sequence[int] | None, *, out: Path | None, results: Path
+    source: str, text: str | None, site: str | None, image: int | None, *, out: Path | None, results: Path
 ) -> None:
     """Draw every figure that suits the model at `source`; all numbers are there before the first file is written.
     Raises `UserError` where it is no model, or has nothing to draw, or not what the options ask for."""
     loaded = load(source, Loaded)
-    of = Subject(loaded=loaded, text=text, site=site, images=images)
     takes = next((own for kind, own in _OPTIONS.items() if isinstance(loaded, kind)), None)
     if takes is None:
         raise UserError(f"{source} is {loaded.kind()}, whose gates are not drawn", who_takes(loaded.run.task))
-    for option, given in {"text": text, "site": site, "images": images}.items():
-        if given is not None and option not in takes:
-            takers = [kind.kind().partition(" ")[2] + "s" for kind, own in _OPTIONS.items() if option in own]
-            raise UserError(f"--{option}: {source} is {loaded.kind()}; --{option} is for {words.listing(takers)}")
+    given = {"text": text, "site": site, "image": image}
+    if wrong := [option for option in given.keys() - takes if given[option] is not None]:
+        raise UserError(f"--{min(wrong)}: {source} is {loaded.kind()}, which takes no such option")
+    of = Subject(loaded=loaded, text=text, site=site, image=image)
     figures = [figure for figure in model_figures().values() if figure.suits(of)]
     if figures and site is not None and not of.has_token_gates:
         raise UserError(f"--site {site}: {loaded.name} has no gates on projections or branches")
-    if figures and images is not None and of.is_image_classifier and not gate_sites(of.model):
-        raise UserError(f"--images: {loaded.name} has no gates that are maps over an image", "Leave --images out.")
     parts = [(figure, part) for figure in figures for part in figure.parts(figure.frame(of))]
     if not parts:
         raise no_gates(loaded)

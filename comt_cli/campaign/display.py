@@ -25,49 +25,22 @@ SILENT_SECONDS = 30.0
 
 
 class Display:
-    """Receives what happens to a command's runs, and shows nothing: as in all processes but the main one. A worker is
-    named by its position among those of `queue_started`."""
+    """Receives what happens to a command's runs, in workers that are named by their position among those of
+    `queue_started`. Shows it by lines on standard error; on a terminal (`console`) above bars, one for all runs and one
+    for each worker; or not at all (`is_silent`)."""
 
-    def preparing(self, stage: str, done: int, total: int | None) -> None:
-        """Something that all runs need is being prepared."""
-
-    def queue_started(self, queue: RunQueue, workers: Sequence[str], device: str, processes: int = 1) -> None:
-        """The first runs are about to begin, on workers of these names. `device` is its name for people, with each
-        worker's threads; `processes` share every run, each on such a device."""
-
-    def run_taken(self, worker: int, spec: RunSpec) -> None:
-        """A worker has received a run, and sets it up."""
-
-    def run_event(self, worker: int, event: Event) -> None:
-        """Something happened to a worker's run."""
-
-    def run_ended(self, worker: int, ended: RunOutcome | None) -> None:
-        """A worker is done with a run, however it ended; None where another worker will resume it."""
-
-    def stopping(self, again: bool) -> None:
-        """A signal came; called by its handler. `again`: it is the second, which ends workers at once."""
-
-    def tick(self) -> None:
-        """Time passes. Called every second or sooner where there are workers, else after every event."""
-
-    def close(self) -> None:
-        """Nothing more will come."""
-
-
-class ProgressDisplay(Display):
-    """Lines on standard error; on a terminal (`console`) above bars, one for all runs and one for each worker."""
-
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, *, is_silent: bool = False) -> None:
         self.time_left = TimeLeft(())
         self._every: Sequence[RunSpec] = ()
         self._workers: Sequence[str] = ()
         self._done = 0
-        self._stage, self._printed = "", 0.0
+        self._stage, self._printed, self._is_silent = "", 0.0, is_silent
         self._bars = _Bars(console) if console is not None else None
         if self._bars is not None:
             self._bars.start()
 
     def preparing(self, stage: str, done: int, total: int | None) -> None:
+        """Something that all runs need is being prepared."""
         count = f"{done:,} of {total:,}" if total else f"{done:,}" if done else ""
         if stage != self._stage:
             self._stage = stage
@@ -78,12 +51,14 @@ class ProgressDisplay(Display):
             self._bars.show("stage", stage, done, total, count)
 
     def queue_started(self, queue: RunQueue, workers: Sequence[str], device: str, processes: int = 1) -> None:
+        """The first runs are about to begin. `device` is its name for people, with each worker's threads; `processes`
+        share every run, each on such a device."""
         if self._bars is not None:
             self._bars.hide("stage")
         self._stage, self._workers = "", workers
         self._every, waiting = ([shared.spec for shared in runs] for runs in (queue.every, queue.open))
         self._done = len(self._every) - len(waiting)
-        self.time_left = TimeLeft(waiting, time.monotonic)
+        self.time_left = TimeLeft(waiting)
         if waiting:
             finished = f", {self._done} of {len(self._every)} are finished" if self._done else ""
             where = f"{processes} x {device}" if processes > 1 else device
@@ -93,10 +68,12 @@ class ProgressDisplay(Display):
         self._draw()
 
     def run_taken(self, worker: int, spec: RunSpec) -> None:
+        """A worker has received a run, and sets it up."""
         self.time_left.take(worker, spec)
         self._draw()
 
     def run_event(self, worker: int, event: Event) -> None:
+        """Something happened to a worker's run."""
         run = self.time_left.running.get(worker)
         if isinstance(event, Note):
             name = "" if len(self._workers) < 2 else f"{self._workers[worker]}: "
@@ -107,6 +84,7 @@ class ProgressDisplay(Display):
         self.time_left.receive(worker, event)
 
     def run_ended(self, worker: int, ended: RunOutcome | None) -> None:
+        """A worker is done with a run, however it ended; None where another worker will resume it."""
         self.time_left.end(worker, is_left=ended is None)
         if ended is not None:
             self._done += ended.ended
@@ -114,6 +92,7 @@ class ProgressDisplay(Display):
         self._draw()
 
     def tick(self) -> None:
+        """Time passes. Called every second or sooner where there are workers, else after every event."""
         if time.monotonic() - self._printed > SILENT_SECONDS and self.time_left.running:
             running = sorted(self.time_left.running.items())
             runs = "; ".join(f"{self._name(worker, run.spec)}: {self._progress(run)}" for worker, run in running)
@@ -122,22 +101,23 @@ class ProgressDisplay(Display):
         self._draw()
 
     def stopping(self, again: bool) -> None:
+        """A signal came; called by its handler. `again`: it is the second, which ends workers at once."""
         begun = [run.spec.settings.train.save_every for run in self.time_left.running.values() if run.began]
         lost = f"up to {max(begun, default=0)} steps of each run are lost"
-        text = "stopping ..."
-        if again:
-            text = f"ending at once: {lost}" if begun else "ending at once"
-        elif begun:
-            saving = f"saving {plural(len(begun), 'run')} after the step at hand"
-            text = f"stopping: {saving} ... (a second signal ends at once: {lost})"
+        saving = f"stopping: saving {plural(len(begun), 'run')} after the step at hand"
+        text = f"ending at once: {lost}" if again else f"{saving} ... (a second signal ends at once: {lost})"
+        text = text if begun else "stopping ..."
         if self._bars is not None:
             self._bars.stop_text = text
+            return
+        if self._is_silent:
             return
         # In a signal's handler, which may have interrupted a line: written past the buffer, which it would damage.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             os.write(sys.stderr.fileno(), f"{text}\n".encode())
 
     def close(self) -> None:
+        """Nothing more will come."""
         if self._bars is not None:
             self._bars.stop()
 
@@ -185,7 +165,7 @@ class ProgressDisplay(Display):
         self._printed = time.monotonic()
         if self._bars is not None:
             self._bars.console.print(Text(line))
-        else:
+        elif not self._is_silent:
             print(line, file=sys.stderr, flush=True)
 
 
@@ -226,7 +206,5 @@ class _Bars(Progress):
 
 def make_display(is_main: bool = True) -> Display:
     """Bars on a terminal, lines elsewhere, silence in all processes but the main one."""
-    if not is_main:
-        return Display()
-    on_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    return ProgressDisplay(Console(stderr=True) if on_terminal else None)
+    on_terminal = is_main and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    return Display(Console(stderr=True) if on_terminal else None, is_silent=not is_main)

@@ -1,14 +1,11 @@
 """Estimated time of runs: before they are trained (`Estimator`), and what is left while they are (`TimeLeft`).
 
-Torch-free except where a speed is measured.
-
 The time of a run is its FLOPs, evaluations included, over the FLOP/s that training reaches. These come from the first
-that is there of: the most similar finished run of this device (the same network and batch, else the same network, else
-the same kind of network, nearest in the FLOPs of a step and not far from them); the speed of a matrix product, measured
-where the device's peak is not known, of which training reaches a typical share. Of a device that is not here
-(`--plan-for`): from runs finished on such a device, else from its data sheet. Runs that are trained at once share the
-cores, or the GPUs. A table takes as long as its open runs do when each worker takes the next one as soon as it is free,
-plus the start of a worker.
+that is there of: the most similar finished run of this device (the same network, else the same kind of network, nearest
+in the FLOPs of a step, which has method and batch in it); the speed of a matrix product, measured where the device's
+peak is not known, of which training reaches a typical share. Of a device that is not here (`--plan-for`): from runs
+finished on such a device, else from its data sheet. Runs that are trained at once share the cores, or the GPUs.
+Torch-free except where a speed is measured.
 """
 
 from __future__ import annotations
@@ -39,13 +36,11 @@ FORWARD_SHARE = 1 / 3
 
 
 class Finished(NamedTuple):
-    """A finished run; device, network and method as its files have them."""
+    """A finished run; device and network as its files have them."""
 
     device: str
     kind: tuple[str, str, Any]
     model: Any
-    method: Any
-    batch_size: int
     step_flops: float
     flops_per_second: float
     evaluated_samples: float
@@ -66,16 +61,14 @@ def finished_runs(runs: Path, where: Hardware, processes: int = 1) -> list[Finis
             samples = evaluation.get("samples") or evaluation["batches"] * evaluation["batch_size"]
             numbers = (flops / result["steps"], flops / result["train_seconds"], float(samples))
             if all(1 <= number < 1e30 for number in numbers):  # the file may come from anywhere
-                run = (result["device"], kind, settings["model"], spec["method"], train["batch_size"], *numbers)
-                found.append(Finished(*run))
+                found.append(Finished(result["device"], kind, settings["model"], *numbers))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError):
             continue
     return found
 
 
 def _is_on(device: str, where: Hardware) -> bool:
-    """Whether a run's device is of this name; a processor's has the number of threads behind it, a GPU's that is
-    planned for its maker's words around it."""
+    """Whether a run's device is this one; a processor's name has the number of threads behind it."""
     if where.chip is not None:
         return chip_of(device) == where.name
     return device == where.name or (where.kind == "cpu" and device.startswith(f"{where.name}, "))
@@ -128,31 +121,22 @@ class Estimator:
         return max(1.0, at_once * min(self.threads, cores) / cores)
 
     def _most_similar(self, spec: RunSpec) -> Finished | None:
-        model, step_flops = spec.settings.model.model_dump(mode="json"), total_flops(spec) / spec.settings.train.steps
+        model, flops = spec.settings.model.model_dump(mode="json"), total_flops(spec) / spec.settings.train.steps
         threads = f", {self.threads} thread{'s' if self.threads != 1 else ''}"
 
         def distance(run: Finished) -> tuple[bool | float, ...]:
-            return (
-                run.model != model,
-                run.method != spec.method,
-                run.batch_size != spec.settings.train.batch_size,
-                self.where.kind == "cpu" and not run.device.endswith(threads),
-                abs(math.log(run.step_flops) - math.log(step_flops)),
-            )
+            has_others = self.where.kind == "cpu" and not run.device.endswith(threads)
+            return run.model != model, has_others, abs(math.log(run.step_flops / flops))
 
-        comparable = [
-            run
-            for run in self._finished
-            if run.kind == _kind(spec)
-            and (run.model == model or 1 / MOST_APART <= run.step_flops / step_flops <= MOST_APART)
-        ]
-        return min(comparable, key=distance, default=None)
+        alike = [run for run in self._finished if run.kind == _kind(spec)]
+        near = [run for run in alike if run.model == model or 1 / MOST_APART <= run.step_flops / flops <= MOST_APART]
+        return min(near, key=distance, default=None)
 
     def _speed(self, spec: RunSpec) -> tuple[float, str]:
         """FLOP/s of a network's kind, measured on the first that is asked for, or by an earlier process; of a device
-        that is not here, as it was measured there or is assumed."""
+        that is not here, assumed."""
         if self.where.chip is not None:
-            return _planned_speed(spec, self.where, self.processes)
+            return self._planned_speed(spec)
         kind = _kind(spec)
         if kind in self._reached:
             return self._reached[kind]
@@ -163,12 +147,11 @@ class Estimator:
         key = [*device, network.model, network.dimensions, rows, *kind[1:]]
         match speeds.get(key):
             case [float(reached), str(source)] if 0 < reached < math.inf:
-                pass
+                self._reached[kind] = reached, source
             case _:
-                reached, source = self._measure(spec)
-                speeds.put(key, [reached, source])
-        self._reached[kind] = reached, source
-        return reached, source
+                self._reached[kind] = self._measure(spec)
+                speeds.put(key, list(self._reached[kind]))
+        return self._reached[kind]
 
     def _measure(self, spec: RunSpec) -> tuple[float, str]:
         import torch
@@ -183,22 +166,20 @@ class Estimator:
         reached = fastest * spec.task.typical_share * (self.processes if self.where.kind == "cuda" else 1)
         return reached, "the speed of matrix products here, and rough"
 
+    def _planned_speed(self, spec: RunSpec) -> tuple[float, str]:
+        chip, share = self.where.chip, spec.task.typical_share
+        assert chip is not None
+        peak = chip.fp32_flops if spec.settings.train.precision == "fp32" else chip.bf16_flops
+        most = f"{peak / 1e12:g} TFLOP/s that {self.where.name} has at most by its data sheet"
+        lossless = ", with no loss between devices" if self.processes > 1 else ""
+        return peak * share * self.processes, f"an assumption: {share:.0%} of the {most}{lossless}"
+
 
 def _kind(spec: RunSpec) -> tuple[str, str, Any]:
-    """Key of runs whose FLOP/s are comparable: the verb, the precision, and what is minimised (None
-    where a task has one objective), since an objective may do work that FLOPs do not count."""
+    """Key of runs whose FLOP/s are comparable: the verb, the precision, and what is minimised (None where a task has
+    one objective), since an objective may do work that FLOPs do not count."""
     train = spec.settings.train
     return spec.command, train.precision, getattr(train, "objective", None)
-
-
-def _planned_speed(spec: RunSpec, where: Hardware, processes: int) -> tuple[float, str]:
-    """FLOP/s of a training of `spec` on so many devices `where.chip`, and where that comes from."""
-    assert where.chip is not None
-    share = spec.task.typical_share
-    peak = where.chip.fp32_flops if spec.settings.train.precision == "fp32" else where.chip.bf16_flops
-    most = f"{peak / 1e12:g} TFLOP/s that {where.name} has at most by its data sheet"
-    lossless = ", with no loss between devices" if processes > 1 else ""
-    return peak * share * processes, f"an assumption: {share:.0%} of the {most}{lossless}"
 
 
 SETTLED_SECONDS = 2.0
@@ -207,11 +188,10 @@ SETTLED_SECONDS = 2.0
 
 @dataclass
 class RunProgress:
-    """Progress of one run since the time `since`; `first` and `last` report of a step, as (time, step). The first step
-    may have compiled something: paces count from its end."""
+    """Progress of one run; `first` and `last` report of a step, as (time, step). The first step may have compiled
+    something: paces count from its end."""
 
     spec: RunSpec
-    since: float = 0.0
     began: bool = False
     step: int = 0
     report: StepReport | None = None
@@ -223,10 +203,9 @@ class RunProgress:
         """Take in an event of the run."""
         match event:
             case RunStarted(step):
-                self.began, self.step, self.since = True, step, now
+                self.began, self.step = True, step
             case StepReport(step):
-                self.step, self.report, self.evaluating = step, event, None
-                self.last = (now, step)
+                self.step, self.report, self.evaluating, self.last = step, event, None, (now, step)
                 self.first = self.first or self.last
             case Evaluating():
                 self.evaluating = event
@@ -264,10 +243,10 @@ class TimeLeft:
     def take(self, worker: int, spec: RunSpec) -> None:
         """A worker has a run, and sets it up."""
         self._waiting.pop(spec.id, None)
-        self.running[worker] = RunProgress(spec, self._clock())
+        self.running[worker] = RunProgress(spec)
 
     def receive(self, worker: int, event: Event) -> None:
-        """Something happened to the worker's run."""
+        """Something happened to the worker's run, if it has one."""
         if worker in self.running:
             self.running[worker].receive(event, self._clock())
 

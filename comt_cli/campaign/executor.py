@@ -1,10 +1,6 @@
-"""The executor: trains the runs of a command in one of three ways and prints the outcome of each.
-
-Runs are trained one after the other in this process (`inline`), several at once in worker processes (`workers`), or one
-after the other by a group of processes that share every batch, as torchrun would start them. Imports torch only where
-it trains here. Where one process of a group dies the others die too, and complain that their peer reset the connection:
-so the first death is reported with its exit status or signal.
-"""
+"""The executor: trains the runs of a command one after the other in this process (`inline`), several at once in worker
+processes (`workers`), or one after the other by a group of processes that share every batch, as torchrun would start
+them; and prints the outcome of each. Imports torch only where it trains here."""
 
 from __future__ import annotations
 
@@ -59,9 +55,9 @@ def train_on(
 ) -> Summary:
     """Train those of `specs` that have no result, and print the outcome of them all on standard error. `processes`
     share every run, one per GPU or all on the CPU; or else `jobs` runs are trained at once (None: see `processes`). A
-    run that fails keeps no other from being trained, and raises nothing: `Summary.check` does. Raises `UserError` where
-    nothing can be started, and with several processes what the first of them raised; `RunInterrupted` where a signal
-    left something to do; `StorageError` where the disk refused."""
+    run that fails keeps no other from being trained: `Summary.check` raises. Raises `UserError` where nothing can be
+    started, and with several processes what the first of them raised; `RunInterrupted` where a signal left something to
+    do; `StorageError` where the disk refused."""
     _check_options(processes, device, jobs)
     if rank_and_size() and processes not in (1, int(os.environ["WORLD_SIZE"])):
         raise UserError(
@@ -149,25 +145,22 @@ def _train_in_workers(queue: RunQueue, device: str | None, jobs: int | None) -> 
 @contextlib.contextmanager
 def _outcomes_printed(queue: RunQueue) -> Iterator[None]:
     """Print the outcome of every run at the end: also where the disk refused, or a signal came."""
+    raised = None
     try:
         yield
-    except (RunInterrupted, StorageError):
-        _print_outcomes(queue)
-        raise
-    _print_outcomes(queue)
-
-
-def _print_outcomes(queue: RunQueue) -> None:
-    if not is_main_process():
-        return
-    summary = queue.summary()
-    count = len(summary.outcomes)
-    if not queue.open and all(outcome.ended for outcome in summary.outcomes):
-        lines = [f"{count} of {count} runs are finished already"]
-    else:
-        lines = summary.lines() if count > 1 else []
-    for line in lines:
-        print("\n".join(printed_lines(line, sys.stderr)), file=sys.stderr, flush=True)
+    except (RunInterrupted, StorageError) as error:
+        raised = error
+    if is_main_process():
+        summary = queue.summary()
+        count = len(summary.outcomes)
+        if not queue.open and all(outcome.ended for outcome in summary.outcomes):
+            lines = [f"{count} of {count} runs are finished already"]
+        else:
+            lines = summary.lines() if count > 1 else []
+        for line in lines:
+            print("\n".join(printed_lines(line, sys.stderr)), file=sys.stderr, flush=True)
+    if raised is not None:
+        raise raised
 
 
 # ---- a group of processes that share every batch of every run
@@ -202,11 +195,9 @@ def train_in_group(processes: int, specs: Sequence[RunSpec], runs: Path, device:
 
 
 def join(members: Sequence[BaseProcess]) -> list[int]:
-    """Wait for all; returns the ranks of those that failed by themselves, in the order in which they did. Once one has
-    failed the others may wait for it for ever: they get a moment, and are then ended."""
-    running = list(members)
-    failed: list[int] = []
-    ended_by_us: list[BaseProcess] = []
+    """Wait for all; returns the ranks of those that failed by themselves, in the order in which they did: the others
+    die of the first death. Once one has failed they may wait for it for ever: they get a moment, and are then ended."""
+    running, failed = list(members), list[int]()
     patience: float | None = None
     while running:
         ended = connection.wait([member.sentinel for member in running], patience)
@@ -215,12 +206,12 @@ def join(members: Sequence[BaseProcess]) -> list[int]:
             member.join()
             if member.exitcode:
                 patience = GRACE_SECONDS
-                if member not in ended_by_us:
-                    failed.append(members.index(member))
+                failed.append(members.index(member))
         if not ended:
             for member in running:
                 member.kill()
-            ended_by_us = list(running)
+                member.join()
+            break
     return failed
 
 

@@ -43,55 +43,47 @@ def train_queue(
 ) -> None:
     """Train every open run of the queue, which has the outcome of each also after an error. `datasets` are the queue's,
     where they are prepared already. Raises `UserError` where nothing can be started, and with several processes that of
-    a run that failed; `RunInterrupted` where a signal came, and `StorageError` where something could not be written."""
+    a run that failed; `RunInterrupted` where a signal came, `StorageError` where the disk refused."""
     with join_world(device) as world:
         for shared in queue.every:
             share_of_batch(shared.spec.settings.train.batch_size, world.size)
         if datasets is None:
             datasets = queue.prepare_data(display.preparing, stop)
         check_models(queue)
-        _train_all(queue, world, display, stop, datasets)
+        by_id = {shared.id: shared for shared in queue.every}
+        display.queue_started(queue, [str(world.device)], device_name(world.device), world.size)
+        began = False
 
+        def show(event: Event) -> None:
+            nonlocal began
+            began = began or isinstance(event, RunStarted)
+            display.run_event(0, event)
+            display.tick()
 
-def _train_all(
-    queue: RunQueue, world: World, display: Display, stop: StopSignal, datasets: Mapping[str, AnyDataset]
-) -> None:
-    by_id = {shared.id: shared for shared in queue.every}
-    display.queue_started(queue, [str(world.device)], device_name(world.device), world.size)
-
-    began = False
-
-    def show(event: Event) -> None:
-        nonlocal began
-        began = began or isinstance(event, RunStarted)
-        display.run_event(0, event)
-        display.tick()
-
-    while True:
-        taken = queue.take() if world.is_main else None
-        run_id = world.broadcast(taken.id if taken is not None else None)
-        if run_id is None:
-            return
-        assert isinstance(run_id, str)
-        if run_id not in by_id:
-            raise UserError(
-                f"the first process trains run {run_id}, which is none on the data that is prepared here",
-                "All processes must see the same data: put the cache (COMT_CACHE) on a file system that they share.",
-            )
-        shared = by_id[run_id]
-        dataset = datasets.get(shared.spec.data_fingerprint) or shared.spec.task.prepare(shared.spec.settings)
-        display.run_taken(0, shared.spec)
-        try:
-            outcome = guarded_run(shared, queue.runs, dataset, world, show, stop)
-        except RunInterrupted as error:
-            queue.record(RunOutcome.of(shared, queue.runs, Ending.left, error.message))
-            raise
-        except UserError as error:
-            if began and error.exit_status == UserError.exit_status:  # which says that nothing was started
-                raise TrainingFailed(error.message, error.hint) from error
-            raise
-        queue.record(outcome)
-        display.run_ended(0, outcome)
+        while True:
+            taken = queue.take() if world.is_main else None
+            run_id = world.broadcast(taken.id if taken is not None else None)
+            if run_id is None:
+                return
+            if not isinstance(run_id, str) or run_id not in by_id:
+                raise UserError(
+                    f"the first process trains run {run_id}, which is none on the data that is prepared here",
+                    "All processes must see the same data: put the cache (COMT_CACHE) on a shared file system.",
+                )
+            shared = by_id[run_id]
+            dataset = datasets.get(shared.spec.data_fingerprint) or shared.spec.task.prepare(shared.spec.settings)
+            display.run_taken(0, shared.spec)
+            try:
+                outcome = guarded_run(shared, queue.runs, dataset, world, show, stop)
+            except RunInterrupted as error:
+                queue.record(RunOutcome.of(shared, queue.runs, Ending.left, error.message))
+                raise
+            except UserError as error:
+                if began and error.exit_status == UserError.exit_status:  # which says that nothing was started
+                    raise TrainingFailed(error.message, error.hint) from error
+                raise
+            queue.record(outcome)
+            display.run_ended(0, outcome)
 
 
 def guarded_run(

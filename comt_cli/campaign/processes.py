@@ -1,11 +1,10 @@
 """Processes that train several runs at once: how many, on which devices, with how many threads, and how they start. The
-number is that of --jobs; else one run at a time on each visible GPU; on the CPU one on each core that this process may
-use, or fewer where the command has fewer runs or the memory would not hold them. Several runs on the CPU share its
-cores evenly, unless OMP_NUM_THREADS says how: threads that work on one small network lose more in waiting for each
-other than they win. It depends on the command and the machine, not on what is done already: a resumed run must compute
-with as many threads as before to end on the same bits. On the CPU processes are forked from a server that has imported
-PyTorch, and runs nothing, so that it has one thread and no open pool of OpenMP. Where there is a GPU, each imports
-PyTorch by itself (`spawn`): a driver that was asked anything before a fork is of no use after it."""
+number is that of --jobs; else one run at a time on each visible GPU; on the CPU one on each usable core, or fewer where
+the command has fewer runs or the memory would not hold them. Runs on the CPU share its cores evenly, unless
+OMP_NUM_THREADS says how. All that depends on the command and the machine, not on what is done already: a resumed run
+must compute with as many threads as before to end on the same bits. On the CPU processes are forked from a server that
+has imported PyTorch, and runs nothing, so that it has one thread and no open pool of OpenMP. Where there is a GPU, each
+imports PyTorch by itself (`spawn`): a driver that was asked anything before a fork is of no use after it."""
 
 from __future__ import annotations
 
@@ -38,8 +37,8 @@ PROCESS_BYTES = 600 * 2**20
 
 @dataclass(frozen=True)
 class Workers:
-    """A device for every worker, and the threads of each; None leaves that to torch. `name` is what people call the
-    device, with a worker's threads, as `result.json` has it."""
+    """A device for every worker, and the threads of each; None leaves that to torch. `name` is the device's for people,
+    with a worker's threads, as `result.json` has it."""
 
     devices: tuple[str, ...]
     threads: int | None = None
@@ -47,7 +46,7 @@ class Workers:
 
 
 def plan_workers(device_name: str | None, jobs: int | None, runs: Sequence[SharedRun]) -> Workers:
-    """The rule above, for the runs of a command, done or not. Raises `UserError` where there is no such device here."""
+    """The rule above, for the runs of a command, done or not. Raises `UserError` where the device is missing."""
     import torch
 
     from comt_cli.training.devices import device_name as name_of
@@ -64,14 +63,11 @@ def plan_workers(device_name: str | None, jobs: int | None, runs: Sequence[Share
 def runs_at_once(kind: str, count: int, jobs: int | None, runs: Sequence[SharedRun]) -> tuple[int, int | None]:
     """The number of these runs that are trained at once on `count` devices of a kind, by the rule above, and the
     threads of each; None leaves those to torch."""
-    if jobs is not None:
-        jobs = max(1, min(jobs, len(runs)))
-    if kind != "cpu":
-        return jobs or min(count, max(1, len(runs))), None
-    cores, said = usable_cores(), os.environ.get("OMP_NUM_THREADS")
-    at_once = max(1, cores // (_given_threads() or 1))
-    wanted = jobs or max(1, min(at_once, len(runs), _fitting(runs)))
-    return wanted, None if said or wanted == 1 else max(1, cores // wanted)
+    cores, given = usable_cores(), os.environ.get("OMP_NUM_THREADS")
+    if jobs is None:
+        jobs = min(cores // (_given_threads() or 1), _fitting(runs)) if kind == "cpu" else count
+    jobs = max(1, min(jobs, len(runs)))
+    return jobs, None if given or kind != "cpu" or jobs == 1 else max(1, cores // jobs)
 
 
 def usual_threads() -> int:
@@ -105,8 +101,7 @@ def _fitting(runs: Sequence[SharedRun]) -> int:
 
 def _memory_bytes() -> int:
     """The machine's memory, or what its container grants of it."""
-    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    granted = _cgroup("memory.max").strip()
+    installed, granted = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), _cgroup("memory.max").strip()
     return min(installed, int(granted)) if granted.isdecimal() else installed
 
 
@@ -129,8 +124,7 @@ def context_for(devices: Iterable[str]) -> ForkServerContext | SpawnContext:
 
 
 def start_server(specs: Sequence[RunSpec]) -> None:
-    """Have the server import what these runs need, while this process does other things. Does nothing where there is a
-    server already, or where none is used."""
+    """Have the server import what these runs need, while this process does other things; once, and on Linux alone."""
     if sys.platform != "linux":
         return
     trained = dict.fromkeys(f"comt_cli.training.tasks.{spec.task.name}" for spec in specs)

@@ -47,9 +47,9 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The outcome of one training, whose directory is `path`; `result.json`, where there is one, and whether it was
-    there before this command came to it; in one line why it failed, who else trains it, or where it was stopped; and
-    what must be fixed before it can be trained, None where trying again may do."""
+    """The outcome of one training, whose directory is `path`; `result.json`, and whether it was there before; in one
+    line why it failed, who else trains it, or where it was stopped; what must be fixed before it can be trained, if
+    trying again will not do."""
 
     spec: RunSpec
     ending: Ending
@@ -161,9 +161,9 @@ def result_text(task: Task[Any], result: dict[str, Any]) -> str:
 class RunQueue:
     """Hands out runs one by one; one that another process is training is put off, and looked at again at the end. A run
     that starts from another's weights begins when that one, its source, is done; where that has diverged or failed, so
-    has the run. Any number of processes and machines may work off the same list: a run is whose lock it is, and its
-    owner's death gives it back. `every` training is there once, whether done or not, sources first; `open` are those
-    that had no result when the queue was made, without the sources that no run needs any more."""
+    has the run. Any number of processes and machines may work off the same list: each run has a lock. `every` training
+    is there once, whether done or not, sources first; `open` are those that had no result when the queue was made,
+    without the sources that no run needs any more."""
 
     def __init__(self, specs: Sequence[RunSpec], runs: Path) -> None:
         self.runs = runs
@@ -198,16 +198,12 @@ class RunQueue:
 
     def prepare_data(self, progress: ProgressCallback, stop: StopSignal) -> dict[str, AnyDataset]:
         """Every data set that the open runs read, by its fingerprint. Called before the first run is taken: with the
-        content of the data, runs can turn out to be open, or done. Raises `RunInterrupted` where a signal comes
-        meanwhile; what is ready is kept. See also `comt_cli.data.prepare`."""
+        content of the data, runs can turn out to be open, or done. Raises `RunInterrupted` where a signal comes."""
 
         def preparing(stage: str, done: int, total: int | None) -> None:
             if stop.number is not None:
-                raise RunInterrupted(
-                    "stopped while the data was being prepared; what is ready is kept",
-                    "The same command resumes from there.",
-                    stop.number,
-                )
+                said = "stopped while the data was being prepared; what is ready is kept"
+                raise RunInterrupted(said, "The same command resumes from there.", stop.number)
             progress(stage, done, total)
 
         datasets: dict[str, AnyDataset] = {}
@@ -259,11 +255,11 @@ class RunQueue:
     def _next(self) -> SharedRun | None:
         """The first that waits for no other; those that wait in vain have failed."""
         for shared in tuple(self._waiting):
-            if self._source_awaited(shared) is None:
+            is_ready = self._source_awaited(shared) is None
+            if is_ready or self._fails_by_its_source(shared):
                 self._waiting.remove(shared)
+            if is_ready:
                 return shared
-            if self._fails_by_its_source(shared):
-                self._waiting.remove(shared)
         return None
 
     def _source_awaited(self, shared: SharedRun) -> RunSpec | None:
@@ -295,10 +291,6 @@ class RunQueue:
     def record(self, outcome: RunOutcome) -> None:
         """Record the outcome of a run."""
         self._outcomes[outcome.spec.id] = outcome
-
-    def left(self) -> int:
-        """The number of runs that nobody has trained to their end, nor is training, and that did not fail."""
-        return len(self.summary().having(Ending.left))
 
     def summary(self) -> Summary:
         """The outcomes of all runs, by now."""

@@ -18,12 +18,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    NonNegativeInt,
+    PositiveInt,
+    model_validator,
+)
 
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.files import if_damaged, read_json, write_json
 from comt_cli.installing import install_extra
 from comt_cli.recipe.problems import Problem, RecipeError, read, validate
+from comt_cli.recipe.settings import matching
 from comt_cli.runs.directory import RunState
 from comt_cli.runs.known import adopt_contents, needed_runs, set_aside, shared_runs
 from comt_cli.runs.plan import RunSpec
@@ -41,7 +50,6 @@ _TIME = re.compile(
     r"(?:(?P<days>\d+)-(?=\d+(?::\d\d){0,2}$)|(?=\d+:\d\d:\d\d$))"
     r"(?P<hours>\d+)(?::(?P<minutes>[0-5]\d)(?::(?P<seconds>[0-5]\d))?)?"
 )
-_MEMORY = re.compile(r"[1-9]\d*[KMGT]")
 _OPTION = re.compile(r"[a-z][a-z0-9-]*")
 _SAID: Final = re.compile(
     "account|constraint|partition|qos|time|gres|gpus(-per-(node|socket|task))?|cpus-per-task|mem|(no-)?requeue|signal|"
@@ -51,26 +59,16 @@ _SAID: Final = re.compile(
 its log where `comt status` looks."""
 
 
-def minutes(text: str) -> int:
-    """Slurm's H:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS in whole minutes, rounded up. Raises `ValueError` for anything else,
-    MM:SS too: `12:00` looks like twelve hours."""
-    found = _TIME.fullmatch(text)
+def minutes(value: object) -> object:
+    """Slurm's H:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS in whole minutes, rounded up; what is no text as it is. Raises
+    `ValueError` for any other text, MM:SS too: `12:00` looks like twelve hours."""
+    if not isinstance(value, str):
+        return value
+    found = _TIME.fullmatch(value)
     if found is None:
-        raise ValueError(f"{text!r} is not a time; write hours as 12:00:00, two days as 2-00, or minutes as a number")
+        raise ValueError(f"{value!r} is not a time; write hours as 12:00:00, two days as 2-00, or minutes as a number")
     days, hours, minute, second = (int(found[key] or 0) for key in ("days", "hours", "minutes", "seconds"))
     return -(-(((days * 24 + hours) * 60 + minute) * 60 + second) // 60)
-
-
-def _time(value: int | str) -> int | str:
-    if not value or (isinstance(value, str) and not minutes(value)):
-        raise ValueError("should be more than no time at all")
-    return value
-
-
-def _memory(value: str) -> str:
-    if not _MEMORY.fullmatch(value):
-        raise ValueError(f"{value!r} is not an amount of memory; write a number with its unit, for instance 32G")
-    return value
 
 
 def _option_names(values: dict[str, Any]) -> dict[str, Any]:
@@ -82,28 +80,23 @@ def _option_names(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _one_line(value: str) -> str:
-    if len(value.splitlines()) != 1:
-        raise ValueError("should be one line of text")
-    return value
-
-
-Text = Annotated[str, AfterValidator(_one_line)]
+Text = Annotated[str, matching(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+", "should be one line of text")]
+Memory = Annotated[str, matching(r"[1-9]\d*[KMGT]", "is not an amount of memory; write a number and unit, such as 32G")]
 
 
 class Site(BaseModel):
-    """Resources and options of every job. `time` is the limit of one start of a job: minutes, or text as Slurm writes
-    times. `warning` seconds before it the run stops, saves, and its job is requeued, at most `requeues` times. `cpus`
-    and `memory` are the whole job's; `gpus` share every batch. `sbatch` holds further options by their long names,
-    `true` for one without a value; `setup` the lines of shell that a job begins with."""
+    """Resources and options of every job. `time` limits one start of a job, in minutes (a file may have Slurm's text).
+    `warning` seconds before its end the run stops, saves, and its job is requeued, at most `requeues` times. `cpus` and
+    `memory` are the whole job's; `gpus` share every batch. `sbatch` holds further options by their long names, `true`
+    for one without a value; `setup` the lines of shell that a job begins with."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    time: Annotated[PositiveInt | Text, AfterValidator(_time)]
+    time: Annotated[PositiveInt, BeforeValidator(minutes)]
     partition: Text | None = None
     gpus: NonNegativeInt = 0
     cpus: PositiveInt = 1
-    memory: Annotated[str, AfterValidator(_memory)] | None = None
+    memory: Memory | None = None
     account: Text | None = None
     qos: Text | None = None
     constraint: Text | None = None
@@ -113,18 +106,13 @@ class Site(BaseModel):
     requeues: NonNegativeInt = 100
 
     @property
-    def minutes(self) -> int:
-        """`time` in minutes."""
-        return minutes(self.time) if isinstance(self.time, str) else self.time
-
-    @property
     def processes(self) -> int:
         """The processes that train a run: one a GPU, one without."""
         return max(1, self.gpus)
 
     @model_validator(mode="after")
     def _leaves_time_to_train(self) -> Self:
-        if self.warning >= self.minutes * 60:
+        if self.warning >= self.time * 60:
             raise ValueError(f"warning: {self.warning} seconds are all of the time that a job has")
         return self
 
@@ -188,16 +176,14 @@ def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site)
     """Submit each distinct run of `specs` that has no result, is not being trained and is in no queued job; before them
     the runs from whose weights they start. A job of a started run begins after its source's job, however that ended
     (`afterany`): with `afterok` it would stay in the queue for ever. Raises `UserError` where submitit or Slurm is not
-    there, does not answer or refuses, and `StorageError` where the run directories cannot be written."""
+    there, does not answer or refuses, and `StorageError`."""
     executor_class = _executor_class()
     distinct = needed_runs(adopt_contents(specs, runs, ambiguous=True), runs)
     sources = {shared.spec.start.run.id for shared in distinct if shared.spec.start is not None}
     states = {shared.id: shared.directory(runs).state() for shared in distinct}
     is_open = {name: state in (RunState.missing, RunState.unfinished) for name, state in states.items()}
-    asked = [
-        each for each in distinct if is_open[each.id] or (each.id in sources and states[each.id] is RunState.running)
-    ]
-    jobs = {each.id: job for each in asked if (job := job_of(runs, each.spec)) is not None}
+    asked = {name for name in states if is_open[name] or (name in sources and states[name] is RunState.running)}
+    jobs = {each.id: job for each in distinct if each.id in asked and (job := job_of(runs, each.spec)) is not None}
     queued = ask_squeue(jobs.values())
     numbers = {run: job.number for run, job in jobs.items() if job.run in queued}
     for shared in distinct:
@@ -227,16 +213,13 @@ def begin_anew(specs: Sequence[RunSpec], runs: Path) -> list[Path]:
     jobs = [job for shared in shared_runs(specs) if (job := job_of(runs, shared.spec)) is not None]
     queued = ask_squeue(jobs)
     if numbers := [job.number for job in jobs if job.run in queued]:
-        raise UserError(
-            f"--fresh: {len(numbers)} of these runs are in Slurm's queue",
-            f"End their jobs first: scancel {' '.join(numbers)}",
-        )
+        said = f"--fresh: {len(numbers)} of these runs are in Slurm's queue"
+        raise UserError(said, f"End their jobs first: scancel {' '.join(numbers)}")
     return set_aside(adopt_contents(specs, runs, ambiguous=True), runs)
 
 
 def sbatch_parameters(site: Site, spec: RunSpec, after: str | None = None) -> dict[str, Any]:
-    """The parameters of submitit's Slurm executor: its names are sbatch's, exceptions are explained here. `after`
-    is the number of a job that must have ended before."""
+    """The parameters of submitit's Slurm executor. `after` is the number of a job that must have ended before."""
     further: dict[str, Any] = {"requeue": True}  # also where the cluster's default is that jobs are not requeued
     further |= {name: value for name, value in site.sbatch.items() if value is not False}
     if after is not None:  # and what the site file waits for
@@ -244,7 +227,7 @@ def sbatch_parameters(site: Site, spec: RunSpec, after: str | None = None) -> di
     parameters = {
         "job_name": f"comt-{spec.request}",
         "comment": f"{spec.relative_path}",
-        "time": site.minutes,
+        "time": site.time,
         "gpus_per_node": site.gpus or None,
         "cpus_per_task": site.cpus,
         "mem": site.memory,
@@ -265,15 +248,10 @@ def _executor_class() -> Any:
     try:
         from submitit import SlurmExecutor
     except ImportError:
-        raise UserError(
-            "--slurm needs the package submitit, which is not installed here", install_extra("slurm")
-        ) from None
+        raise UserError("--slurm needs the package submitit, which is missing", install_extra("slurm")) from None
     for program in ("sbatch", "srun"):
         if shutil.which(program) is None:
-            raise UserError(
-                f"--slurm needs Slurm, but {program} is not on this machine",
-                "Submit on a machine of the cluster that may (often called its login node).",
-            )
+            raise UserError(f"--slurm needs Slurm, but {program} is not on this machine", "Use a login node.")
     return SlurmExecutor
 
 
@@ -284,10 +262,8 @@ def _submit_one(executor: Any, arguments: tuple[Any, ...]) -> str:
         return str(executor.submit(TrainJob(), *arguments).job_id)
     except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError) as error:
         reasons = [line for line in str(error).splitlines() if "sbatch: error" in line] or [str(error)]
-        raise UserError(
-            f"Slurm refused a job: {' '.join(reasons)}",
-            "What was submitted before stays; the same command submits the rest, once the reason is fixed.",
-        ) from None
+        hint = "What was submitted before stays; the same command submits the rest, once the reason is fixed."
+        raise UserError(f"Slurm refused a job: {' '.join(reasons)}", hint) from None
     except OSError as error:
         raise StorageError(f"cannot submit a job: {error}") from error
 
@@ -299,8 +275,7 @@ _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPE
 
 @dataclass(frozen=True)
 class Job:
-    """A job that was submitted for the run that is asked for as `run` (`RunSpec.request`: a job may have to prepare
-    the data first, and the run has no id before)."""
+    """A job for the run that is asked for as `run` (`RunSpec.request`: before its data is prepared it has no id)."""
 
     number: str
     run: str
@@ -323,17 +298,14 @@ def log_folder(runs: Path, run: str) -> Path:
 def job_of(runs: Path, spec: RunSpec) -> Job | None:
     """The job that `spec` was last given to; None if there is none. Raises `UserError` if its file is damaged."""
     folder = log_folder(runs, spec.request)
-    file, remedy = folder / JOB_FILE, "Delete it if no job of this run is queued."
     try:
-        stored = read_json(file)
+        number = read_json(folder / JOB_FILE)["job"]
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise UserError(f"{file} cannot be read: {error}", if_damaged(remedy, error)) from None
-    number = stored.get("job") if isinstance(stored, dict) else None
-    if not isinstance(number, str):
-        raise UserError(f"{file} has no number of a job", remedy)
-    return Job(number, spec.request, folder / f"{number}_0_log.out")
+    except (ValueError, KeyError, TypeError) as error:
+        remedy = if_damaged("Delete it if no job of this run is queued.", error)
+        raise UserError(f"{folder / JOB_FILE} cannot be read: {error}", remedy) from None
+    return Job(str(number), spec.request, folder / f"{number}_0_log.out")
 
 
 def readable_jobs(specs: Iterable[RunSpec], runs: Path) -> dict[str, Job]:
@@ -365,9 +337,8 @@ def ask_squeue(jobs: Iterable[Job]) -> dict[str, str]:
         raise UserError(f"squeue does not answer: {done.stderr.strip() or f'status {done.returncode}'}")
     states = {}
     for line in done.stdout.splitlines():
-        number, _, rest = line.strip().partition("|")
-        if number in asked and rest.endswith(f"|comt-{asked[number]}"):
-            state, node, _ = rest.split("|", 2)
+        number, state, node, name = [*line.strip().split("|", 3), *[""] * 3][:4]
+        if number in asked and name == f"comt-{asked[number]}":
             where = f" on {node}" if node else ""
             words = f"queued (job {number})" if state in _WAITING else f"running (job {number}{where})"
             states[asked[number]] = words

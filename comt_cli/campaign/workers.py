@@ -1,8 +1,7 @@
-"""Several runs at once: this process hands them to workers, one at a time to each. What happens to one run or one
-worker does not touch the others: a worker that dies is replaced, and its run counts as failed. A full disk stops the
-queue: what runs continues, nothing new is begun. A signal is passed on; every worker saves after its step. A worker
-sends through its pipe: `READY` once it can train; the `Event`s of its run; a `RunOutcome` when a run has ended; a
-`UserError` that ends the process. It also ends when the parent closes the pipe."""
+"""Several runs at once: this process hands them to workers, one at a time to each. A worker that dies is replaced, and
+its run counts as failed. A full disk stops the queue: what runs continues, nothing new is begun. A signal is passed on;
+every worker saves after its step. A worker sends through its pipe: `READY` once it can train; the `Event`s of its run;
+a `RunOutcome` when a run has ended; a `UserError` that ends the process. It ends when the parent closes the pipe."""
 
 from __future__ import annotations
 
@@ -64,9 +63,9 @@ class WorkerPool:
         self._refused: StorageError | None = None
 
     def run(self, earlier: StopSignal | None = None) -> None:
-        """Train until nothing is left that could be taken; a signal that `earlier` has received counts as received
-        here. The data must have been prepared. Raises `RunInterrupted` where a signal left something to do,
-        `StorageError` where the disk refused, `TrainingFailed` where a worker cannot even start."""
+        """Train until nothing is left that could be taken; a signal that `earlier` has received counts here. The data
+        must have been prepared. Raises `RunInterrupted` where a signal left something to do, `StorageError` where the
+        disk refused, `TrainingFailed` where a worker cannot even start."""
         with PassedOnSignal(self._processes, self._display.stopping) as stop, self._ending_workers():
             names = worker_names(self._devices[: self._size])
             self._display.queue_started(self._queue, names, self._device_name)
@@ -74,13 +73,10 @@ class WorkerPool:
             self._work_off(stop)
         if self._refused is not None:
             raise self._refused
-        if stop.number is not None and (left := self._queue.left()):
-            raise RunInterrupted(
-                f"stopped; {left} of {len(self._queue.every)} runs {'is' if left == 1 else 'are'} left to do, "
-                "and what they had begun is saved",
-                "The same command resumes from there.",
-                stop.number,
-            )
+        if stop.number is not None and (left := len(self._queue.summary().having(Ending.left))):
+            said = f"stopped; {left} of {len(self._queue.every)} runs {'is' if left == 1 else 'are'} left to do"
+            hint = "What they had begun is saved: the same command resumes from there."
+            raise RunInterrupted(said, hint, stop.number)
 
     def _processes(self) -> list[BaseProcess]:
         return [worker.process for worker in self._workers.values()]
@@ -242,18 +238,15 @@ def exit_text(exitcode: int | None) -> str:
 
 def worker_names(devices: Sequence[str]) -> list[str]:
     """`cuda:0` where a worker is alone on its device; `cpu 1`, `cpu 2` where there are several."""
-    return [
-        device if devices.count(device) == 1 else f"{device} {devices[: position + 1].count(device)}"
-        for position, device in enumerate(devices)
-    ]
+    before = [devices[: place + 1].count(device) for place, device in enumerate(devices)]
+    return [each if devices.count(each) == 1 else f"{each} {n}" for each, n in zip(devices, before, strict=True)]
 
 
 # ---- in the worker
 
 
 def work(pipe: Connection, runs: Path, device: str, threads: int | None) -> None:
-    """The worker's process. It is started with all signals of `StopSignal` blocked, so that none is lost or comes too
-    early."""
+    """The worker's process, which is started with all signals of `StopSignal` blocked, so that none is lost."""
     begin_as_worker()
     with StopSignal() as stop:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, StopSignal.SIGNALS)

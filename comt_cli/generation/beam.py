@@ -2,12 +2,8 @@
 
 A step continues the K live beams of a sentence by every token and looks at the 2 K likeliest continuations. Those that
 end join the finished hypotheses, of which the K with the best normalised score are kept; the K likeliest of the others
-live on. A sentence is done once none of its beams could still get among its `n_best`, even at the largest penalty. A
-beam of width 1 is greedy decoding.
-
-Nothing of a sentence enters another's search, and equal probabilities are ordered by beam and token id: what is found
-for a sentence does not depend on its batch, but through the rounding of the logits, since a matrix product of more rows
-may add in another order.
+live on. A sentence is done once none of its beams could still get among its `n_best`, even at the largest penalty.
+Equal probabilities are ordered by beam and token id: a sentence depends on its batch through rounding alone.
 
 Shapes: B sentences, K beams, R = B K rows (row b K + k is beam k of sentence b), S source tokens, V vocabulary, C
 candidates, L longest hypothesis, T target tokens, H heads.
@@ -55,13 +51,9 @@ class Decodes(Protocol):
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Target tokens, without the begin and the end token.
-
-    Attributes:
-        log_probability: the sum of the tokens' log-probabilities, the end's included; `score`: that divided by the
-            length penalty, the end counting as a token.
-        ended: whether it has an end; else it reached the greatest length, and ranks behind all that have one.
-    """
+    """Target tokens, without the begin and the end token; the sum of their log-probabilities, the end's included, and
+    `score`, that over the length penalty, the end counting as a token. One that has not `ended` reached the greatest
+    length, and ranks behind all that have."""
 
     tokens: tuple[int, ...]
     log_probability: float
@@ -71,8 +63,8 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Decoded:
-    """A text that was decoded of a line or an image. That of an empty line is empty, and has neither `source` (the
-    line's tokens, the end included) nor `hypothesis`."""
+    """A text decoded of a line or an image; of an empty line without `source` (its tokens, the end included) and
+    `hypothesis`."""
 
     text: str
     source: tuple[int, ...] = ()
@@ -165,11 +157,8 @@ def decode(
 
 
 class _Beams(NamedTuple):
-    """Beams of each sentence, the best first; those that are not there have -inf.
-
-    `tokens` [B, K, L] are filled up with the end token; `sums` [B, K] are of log-probabilities; by `scores` [B, K] the
-    beams are ordered.
-    """
+    """Beams of each sentence, the best first: `tokens` [B, K, L], filled up with the end token; `sums` [B, K] of
+    log-probabilities; `scores` [B, K], by which they are ordered. Those that are not there have -inf."""
 
     tokens: Tensor
     sums: Tensor
@@ -182,8 +171,8 @@ class _Beams(NamedTuple):
 
     def best(self, K: int) -> tuple[_Beams, Tensor]:
         """The K of the best score, of equals the first; and their indices, int64 [B, K]."""
-        place_BK = self.scores.sort(descending=True, stable=True).indices[:, :K]
-        return self.at(place_BK), place_BK
+        index_BK = self.scores.sort(descending=True, stable=True).indices[:, :K]
+        return self.at(index_BK), index_BK
 
     def at(self, place_BK: Tensor) -> _Beams:
         tokens_BKL = self.tokens.gather(1, place_BK[..., None].expand(-1, -1, self.tokens.shape[-1]))

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comt_cli.errors import UserError
-from comt_cli.generation.sampling import Sampler
+from comt_cli.generation.sampling import NOT_FINITE, count_copies, draw, uniform_numbers
 from comt_cli.layers.kv_cache import KeyValueCache
 from comt_cli.layers.projection import Projections
 from comt_cli.models.llama import Llama
@@ -27,12 +27,9 @@ def decode_step(model: Llama, cache: KeyValueCache, tokens_BT: Tensor) -> Tensor
 
 
 class Decoder:
-    """A model with a cache for `rows` texts of up to `capacity` tokens, prompts included.
-
-    With `graph` (CUDA only) a step is captured once in a CUDA graph and replayed after: the kernels of a small model
-    run for a shorter time than Python takes to start them. What changes the model or how it computes (`use_kernels`,
-    its weights, their type or device) must be done before: its projections are frozen here (`Projections.freeze`).
-    """
+    """A model with a cache for `rows` texts of up to `capacity` tokens, prompts included. With `graph` (CUDA only) a
+    step is captured once in a CUDA graph and replayed after, which Python starts faster than its kernels. What changes
+    the model or how it computes must be done before: its projections are frozen here (`Projections.freeze`)."""
 
     def __init__(self, model: Llama, rows: int, capacity: int, *, graph: bool) -> None:
         like = model.embedding.weight
@@ -65,18 +62,16 @@ class Decoder:
         if not self.uses_graph:
             return decode_step(self.model, self.cache, tokens_B[:, None])
         self.cache.need(1)
-        if self._graph is None:
-            self.capture()
-        assert self._graph is not None and self._logits_BV is not None  # noqa: PT018
+        if self._graph is None or self._logits_BV is None:
+            self._graph, self._logits_BV = self._captured()
         self._tokens_B1.copy_(tokens_B[:, None])
         self._graph.replay()
         self.cache.replayed(1)
         return self._logits_BV
 
-    @torch.no_grad()
-    def capture(self) -> None:
-        """Capture the step now rather than at the first: it takes a while. What is stored stays as it is."""
-        cache, column = self.cache, self.cache.stored
+    def _captured(self) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        """The step in a graph, and the logits that it writes. What is stored stays as it is."""
+        cache, column, graph = self.cache, self.cache.stored, torch.cuda.CUDAGraph()
         cache.static_shapes = True
         try:
             with torch.cuda.device(self.device):
@@ -88,12 +83,12 @@ class Decoder:
                         decode_step(self.model, cache, self._tokens_B1)
                         cache.rewind(column)
                 current.wait_stream(own)
-                self._graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self._graph):
-                    self._logits_BV = decode_step(self.model, cache, self._tokens_B1)
+                with torch.cuda.graph(graph):
+                    logits_BV = decode_step(self.model, cache, self._tokens_B1)
         finally:
             cache.static_shapes = False
         cache.rewind(column)
+        return graph, logits_BV
 
 
 def generate(
@@ -108,37 +103,30 @@ def generate(
     copies: Sequence[int] | None = None,
     graph: bool | None = None,
 ) -> Iterator[list[int | None]]:
-    """Yield the next token of every prompt, step by step, until each text has ended or has `max_new_tokens`.
-
-    A text ends with one of `stop_ids`, which is yielded; after it comes None. For the other arguments see `Sampler` and
-    `Decoder`; `graph` None is yes on CUDA. Raises `UserError`, at a step, where the logits of an open text are not
-    finite numbers, `ValueError` where there is nothing to generate, or a number is out of its range.
-    """
+    """Yield the next token of every prompt, step by step, until each text has ended or has `max_new_tokens`. One ends
+    with any of `stop_ids`, which is yielded; after it comes None. What is drawn for a text depends on no other (see
+    `uniform_numbers`; `copies` are counted if not given); `graph` (see `Decoder`) None is yes on CUDA. Raises
+    `UserError` where the logits of an open text are not finite numbers, `ValueError` where there is nothing to
+    generate, or a number is out of its range."""
     if not prompts or not all(prompts) or max_new_tokens < 1:
         raise ValueError("there must be prompts, each of one token or more, and a token to generate")
+    if not 0 <= temperature < float("inf") or not 0 < top_p <= 1:
+        raise ValueError(f"temperature {temperature} must be finite and 0 or more, top_p {top_p} in (0, 1]")
     device = model.embedding.weight.device
-    sampler = Sampler(prompts, max_new_tokens, temperature, top_p, seed, device, copies)
-    on_cuda = device.type == "cuda"
+    copies = count_copies(prompts) if copies is None else copies
+    uniform_BN = uniform_numbers(prompts, max_new_tokens, seed, copies).to(device)
     capacity = max(map(len, prompts)) + max_new_tokens
-    decoder = Decoder(model, len(prompts), capacity, graph=on_cuda if graph is None else graph)
-    if on_cuda:
-        decoder.prefill(prompts)  # compiles what is not compiled yet
-    if decoder.uses_graph:
-        decoder.capture()
-
-    def steps() -> Iterator[list[int | None]]:
-        is_open = [True] * len(prompts)
-        logits_BV = decoder.prefill(prompts)
-        for number in range(max_new_tokens):
-            token_B = sampler.draw(logits_BV, number)
-            step = [token if go_on else None for token, go_on in zip(token_B.tolist(), is_open, strict=True)]
-            if any(token is not None and token < 0 for token in step):
-                raise UserError("the outputs of the network are not finite numbers", "Did its training diverge?")
-            yield step
-            is_open = [token is not None and token not in stop_ids for token in step]
-            if not any(is_open):
-                return
-            if number + 1 < max_new_tokens:
-                logits_BV = decoder.step(token_B.clamp(min=0))
-
-    return steps()
+    decoder = Decoder(model, len(prompts), capacity, graph=device.type == "cuda" if graph is None else graph)
+    is_open = [True] * len(prompts)
+    logits_BV = decoder.prefill(prompts)
+    for number in range(max_new_tokens):
+        token_B = draw(logits_BV, uniform_BN[:, number], temperature, top_p)
+        step = [token if go_on else None for token, go_on in zip(token_B.tolist(), is_open, strict=True)]
+        if NOT_FINITE in step:
+            raise UserError("the outputs of the network are not finite numbers", "Did its training diverge?")
+        yield step
+        is_open = [token is not None and token not in stop_ids for token in step]
+        if not any(is_open):
+            return
+        if number + 1 < max_new_tokens:
+            logits_BV = decoder.step(token_B.clamp(min=0))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
-from time import perf_counter
 from typing import Any
 
 from comt_cli.errors import UserError
@@ -31,30 +29,6 @@ class Completion:
     ended: bool = False
 
 
-@dataclass
-class Pace:
-    """Seconds and counts of all batches: `steps` are decode steps, of which each gives a token to every open text."""
-
-    tokens: int = 0
-    prefill_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    steps: int = 0
-    decoded: int = 0
-
-    def numbers(self) -> dict[str, float | None]:
-        """Tokens, milliseconds and tokens per second; None where there was no decode step to time."""
-        step = 1000 * self.decode_seconds / self.steps if self.steps and self.decode_seconds else None
-        rate = None if step is None else self.decoded / self.decode_seconds
-        seconds = {"prefill_ms": 1000 * self.prefill_seconds, "decode_ms_per_token": step}
-        return {"tokens": self.tokens, **seconds, "tokens_per_second": rate}
-
-    def words(self) -> str:
-        """One line for people."""
-        tokens, prefill, step, rate = self.numbers().values()
-        said = f"{tokens} token{'s' if tokens != 1 else ''}, prefill {prefill:.1f} ms"
-        return said if step is None else f"{said}, decode {step:.2f} ms a token, {rate:.1f} tokens/s"
-
-
 def begin(loaded: LoadedModel, prompts: Sequence[str]) -> list[Completion]:
     """The prompts as tokens, nothing generated yet. Raises `UserError` where one cannot be fed to the model."""
     codec = loaded.text_codec()
@@ -71,48 +45,28 @@ def complete(
     completions: Sequence[Completion],
     sampling: Mapping[str, Any],
     show: Callable[[str], None] | None = None,
-) -> Pace:
+) -> None:
     """Fill in the texts of `completions`; `sampling` are arguments of `generate`. `show` is given each piece of text as
     it comes (for one completion)."""
-    pace, codec = Pace(), loaded.text_codec()
+    show, codec = show or (lambda _: None), loaded.text_codec()
     for start in range(0, len(completions), MOST_ROWS):
         batch = completions[start : start + MOST_ROWS]
         streams = [TextStream(codec, row.ids) for row in batch]
         ids, copies = [row.ids for row in batch], [row.copy for row in batch]
-        steps = generate(loaded.model, ids, **sampling, stop_ids=codec.end_ids, copies=copies)
-        for number in count():
-            before = perf_counter()  # decoding and printing the text is not the model's time
-            if (step := next(steps, None)) is None:
-                break
-            seconds, tokens = perf_counter() - before, sum(token is not None for token in step)
-            pace.tokens += tokens
-            if number == 0:
-                pace.prefill_seconds += seconds
-            else:
-                pace.decode_seconds += seconds
-                pace.steps += 1
-                pace.decoded += tokens
+        for step in generate(loaded.model, ids, **sampling, stop_ids=codec.end_ids, copies=copies):
             for row, stream, token in zip(batch, streams, step, strict=True):
                 if token is not None:
                     row.tokens += 1
                     row.ended = token in codec.end_ids
-                    new = stream.push(token)
-                    if show:
-                        show(new)
+                    show(stream.push(token))
         for row, stream in zip(batch, streams, strict=True):
-            rest = stream.finish()
+            show(stream.finish())
             row.text = stream.text
-            if show:
-                show(rest)
-    return pace
 
 
 class TextStream:
-    """The text of the tokens that follow on `prompt`, in pieces that are never taken back.
-
-    A character may be spelled by several tokens, and a piece's leading space depends on what is before it: all tokens
-    so far are decoded together, and the new part is given out once it does not end in a part of a character.
-    """
+    """The text of the tokens that follow on `prompt`, in pieces that are never taken back: all tokens so far are
+    decoded together, and the new part is given out once it does not end in a part of a character."""
 
     def __init__(self, codec: TextCodec, prompt: Sequence[int]) -> None:
         self.codec, self.ids = codec, list(prompt)

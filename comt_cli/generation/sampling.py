@@ -22,42 +22,22 @@ NOT_FINITE = -1
 """Stands for a token where the logits are not finite numbers."""
 
 
-class Sampler:
-    """Chooses the tokens of `prompts`, up to `steps` each: at `temperature` 0 the most likely one, else one drawn from
-    the smallest set of tokens whose probability, of logits over `temperature`, reaches `top_p`.
+def uniform_numbers(prompts: Sequence[Sequence[int]], steps: int, seed: int, copies: Sequence[int]) -> Tensor:
+    """Random numbers in [0, 1), fp32 [B, N] on the CPU: every text has a stream of its own, which follows from `seed`,
+    its prompt, and which copy of its prompt it is (`copies`, from 0)."""
+    uniform = []
+    for prompt, copy in zip(prompts, copies, strict=True):
+        digest = hashlib.sha256(repr((seed, copy, list(prompt))).encode()).digest()
+        stream = torch.Generator().manual_seed(int.from_bytes(digest[:4], "little"))
+        uniform.append(torch.rand(steps, generator=stream))
+    return torch.stack(uniform)
 
-    Every text has a stream of random numbers of its own, which follows from `seed`, its prompt, and which copy of its
-    prompt it is (`copies`, from 0; counted if not given): what else is in the batch does not matter. Raises
-    `ValueError` where a number is out of its range.
-    """
 
-    def __init__(
-        self,
-        prompts: Sequence[Sequence[int]],
-        steps: int,
-        temperature: float,
-        top_p: float,
-        seed: int,
-        device: torch.device,
-        copies: Sequence[int] | None = None,
-    ) -> None:
-        if not 0 <= temperature < float("inf") or not 0 < top_p <= 1:
-            raise ValueError(f"temperature {temperature} must be finite and 0 or more, top_p {top_p} in (0, 1]")
-        self.temperature, self.top_p = temperature, top_p
-        uniform = []
-        for prompt, copy in zip(prompts, count_copies(prompts) if copies is None else copies, strict=True):
-            digest = hashlib.sha256(repr((seed, copy, list(prompt))).encode()).digest()
-            stream = torch.Generator().manual_seed(int.from_bytes(digest[:4], "little"))
-            uniform.append(torch.rand(steps, generator=stream))
-        self._uniform_BN = torch.stack(uniform).to(device)  # drawn on the CPU: every device gets the same numbers
-
-    def draw(self, logits_BV: Tensor, step: int) -> Tensor:
-        """The token of each row, int64 [B]; `NOT_FINITE` in rows whose logits are not."""
-        if self.temperature == 0:
-            token_B = logits_BV.argmax(-1)
-        else:
-            token_B = nucleus(logits_BV, self._uniform_BN[:, step], self.temperature, self.top_p)
-        return token_B.where(logits_BV.isfinite().all(-1), NOT_FINITE)
+def draw(logits_BV: Tensor, uniform_B: Tensor, temperature: float, top_p: float) -> Tensor:
+    """The token of each row, int64 [B]: at `temperature` 0 the most likely one, else one that `nucleus` draws;
+    `NOT_FINITE` in rows whose logits are not."""
+    token_B = logits_BV.argmax(-1) if temperature == 0 else nucleus(logits_BV, uniform_B, temperature, top_p)
+    return token_B.where(logits_BV.isfinite().all(-1), NOT_FINITE)
 
 
 def nucleus(logits_BV: Tensor, uniform_B: Tensor, temperature: float, top_p: float) -> Tensor:

@@ -1,9 +1,8 @@
 """The scores of captions as COCO's evaluation computes them: BLEU-1 to 4, ROUGE-L and CIDEr-D, without Java; and METEOR
 and SPICE, which are Java programs that pycocoevalcap carries (the extra `caption-metrics`).
 
-Equal to pycocoevalcap's to 1e-9 on equal tokens, times 100, as papers print them. The tokens are those of
-`data/captions/words.py`, punctuation left out. Nothing is downloaded: SPICE needs Stanford's CoreNLP 3.6. n-grams have
-1 to 4 words. Vedantam et al. (2015) define CIDEr-D; as in COCO's code, a text's length is its number of word pairs.
+Equal to pycocoevalcap's to 1e-9 on equal tokens, times 100, as papers print them; nothing is downloaded. Vedantam et
+al. (2015) define CIDEr-D; as in COCO's code, a text's length is its number of word pairs.
 """
 
 from __future__ import annotations

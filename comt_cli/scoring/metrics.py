@@ -1,8 +1,6 @@
 """Scores of translations: sacreBLEU's metrics by their names in tables, the paired bootstrap between two systems, and
-whether a translation has the values that it must. And files of translations, a sentence a line.
-
-Numbers of two names are never comparable: the tokens differ, or their case, or how what is 0 is smoothed.
-"""
+whether a translation has the values that it must; and files of translations, a sentence a line. Numbers of two names
+are never comparable: the tokens differ, or their case, or how what is 0 is smoothed."""
 
 from __future__ import annotations
 
@@ -111,8 +109,7 @@ def score(metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> 
     """The score of a test set, one reference for each hypothesis. Raises `ValueError`."""
     _check(hypotheses, references)
     of = METRICS[metric]
-    given, wanted = of.sides(hypotheses, references)
-    scorer = of.scorer()
+    (given, wanted), scorer = of.sides(hypotheses, references), of.scorer()
     value = float(scorer.corpus_score(given, [wanted]).score)
     return Score(value, of.signature(scorer.get_signature()))
 
@@ -142,11 +139,9 @@ def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
 
 
 def slot_accuracy(hypotheses: Sequence[str], slots: Sequence[Sequence[str]]) -> Score:
-    """The percentage of the values that are in their hypotheses, letter by letter, anywhere in them.
-
-    A value counts as whole words and whole numbers: `3` is neither in `13` nor in `3.5`, `-3` or `3 000`. One that is
-    asked for twice must be there twice, and none counts as part of a longer one. Raises `ValueError`.
-    """
+    """The percentage of the values that are in their hypotheses, anywhere, as whole words and whole numbers: `3` is
+    neither in `13` nor in `3.5`, `-3` or `3 000`. One that is asked for twice must be there twice, and none counts as
+    part of a longer one. Raises `ValueError`."""
     if len(hypotheses) != len(slots) or not any(slots):
         raise ValueError(f"{len(hypotheses)} hypotheses for {len(slots)} lists of values")
     total, found = sum(map(len, slots)), 0

@@ -42,8 +42,7 @@ def continue_texts(
     *,
     as_json: bool,
 ) -> None:
-    """Print the texts of the model at `source` for each prompt: a single one as it comes, several under each other. How
-    fast it was goes to the error stream."""
+    """Print the texts of the model at `source` for each prompt: a single one as it comes, several under each other."""
     where, loaded = pick_device(device), load(source, LoadedModel)
     texts = completion.begin(loaded, prompts)
     longest = max(len(text.ids) for text in texts) + sampling["max_new_tokens"]
@@ -55,7 +54,7 @@ def continue_texts(
     streams = len(texts) == 1 and not as_json
     if streams:
         show(prompts[0])
-    pace = completion.complete(loaded, texts, sampling, show if streams else None)
+    completion.complete(loaded, texts, sampling, show if streams else None)
     if as_json:
         about = {"model": loaded.name, "device": str(where), "precision": str(dtype).removeprefix("torch.")}
         kinds = {op: str(choice) for op, choice in choices.items()}
@@ -63,13 +62,12 @@ def continue_texts(
             {"prompt": t.prompt, "prompt_tokens": len(t.ids), "text": t.text, "tokens": t.tokens, "ended": t.ended}
             for t in texts
         ]
-        typer.echo(json.dumps({**about, "kernels": kinds, "texts": rows, **pace.numbers()}, indent=2))
+        typer.echo(json.dumps({**about, "kernels": kinds, "texts": rows}, indent=2))
     elif streams:
         typer.echo()
     else:
         for number, text in enumerate(texts, 1):
             show(f"[{number}/{len(texts)}] {text.prompt}{text.text}\n\n")
-    typer.echo(pace.words(), err=True)
 
 
 def show(text: str) -> None:
@@ -79,9 +77,14 @@ def show(text: str) -> None:
 
 
 def _settings(decoding: Decoding, decode: Decode) -> Decode:
-    """Settings of the beam search: the run's, but for those that the user gives."""
+    """Settings of the beam search: the run's, but for those that the user gives. Raises `UserError` where more texts
+    are wanted than there are beams."""
     given = {"beam": decoding.beam, "alpha": decoding.alpha}
-    return decode.model_copy(update={key: value for key, value in given.items() if value is not None})
+    settings = decode.model_copy(update={key: value for key, value in given.items() if value is not None})
+    if decoding.n_best > settings.beam:
+        said = f"{decoding.n_best} texts cannot be had from a beam of {settings.beam}"
+        raise UserError(said, f"Give --beam {decoding.n_best} or more.")
+    return settings
 
 
 def _rows(decoding: Decoding, name: str, found: Sequence[Decoded]) -> list[str]:
@@ -101,17 +104,15 @@ def _rows(decoding: Decoding, name: str, found: Sequence[Decoded]) -> list[str]:
 def translate_lines(source: str, lines: Iterable[str], out: Path | None, decoding: Decoding) -> None:
     """Print the translations of lines by the model at `source`, or write them to `out`, resuming a stopped call."""
     where, loaded = pick_device(decoding.device), load(source, LoadedTranslator)
-    chosen = translation.Options(_settings(decoding, loaded.decode), decoding.n_best)
+    settings = _settings(decoding, loaded.decode)
     using = translation.translator(loaded, where, lambda text: typer.echo(f"comt: {text}", err=True))
     file, done = None, 0
     if out is not None:
         lines = list(lines)
-        file = PartFile(out, f"comt translate {_key(source, chosen, lines, scores=decoding.scores)}")
-        if done := file.resume(translation.POOL * chosen.n_best) // chosen.n_best:
-            typer.echo(f"comt: {file.part} has the first {done:,} of {len(lines):,} lines", err=True)
+        file, done = _part_file(lines, settings, decoding, out, _stamp(source))
         lines = lines[done:]
     numbers = count(done + 1)
-    for pool in using.pools(lines, chosen, done + 1):
+    for pool in using.pools(lines, settings, decoding.n_best, done + 1):
         numbered = list(zip(pool, numbers, strict=False))  # in this order: the other takes a number too many
         rows = [row for found, number in numbered for row in _rows(decoding, str(number), found)]
         if file is None:
@@ -122,25 +123,30 @@ def translate_lines(source: str, lines: Iterable[str], out: Path | None, decodin
         file.finish()
 
 
-def _key(source: str, chosen: translation.Options, lines: Sequence[str], *, scores: bool) -> str:
-    """The hash of all that the output depends on: of the weights the checksums of their records, which stay where the
-    file is copied, linked or mounted elsewhere."""
-    path = Path(source)
+def _part_file(
+    lines: Sequence[str], settings: BeamSettings, decoding: Decoding, out: Path, model: object
+) -> tuple[PartFile, int]:
+    """The file that the output is written to, and the number of lines that an earlier call has translated."""
+    n_best = decoding.n_best
+    key = sha256(canonical_json([model, settings.model_dump(mode="json"), n_best, decoding.scores, *lines]))
+    file = PartFile(out, f"comt translate {key}")
+    done = file.resume(translation.POOL * n_best) // n_best
+    if done:
+        typer.echo(f"comt: {file.part} has the first {done:,} of {len(lines):,} lines", err=True)
+    return file, done
+
+
+def _stamp(checkpoint: str) -> list[object]:
+    """The checksums of the records of a file of weights, which stay where it is copied, linked or mounted elsewhere."""
+    path = Path(checkpoint)
     with ZipFile(path / "checkpoint.pt" if path.is_dir() else path) as archive:
-        model = [(info.filename, info.CRC) for info in archive.infolist()]
-    return sha256(canonical_json([model, chosen.decode.model_dump(mode="json"), chosen.n_best, scores, *lines]))
+        return [(info.filename, info.CRC) for info in archive.infolist()]
 
 
 def caption_images(source: str, images: Sequence[Path], decoding: Decoding) -> None:
-    """Print captions of images by the model at `source`. Raises `UserError` where it cannot have so many, or an image
-    cannot be read."""
+    """Print captions of images by the model at `source`. Raises `UserError` where an image cannot be read."""
     where, loaded = pick_device(decoding.device), load(source, LoadedCaptioner)
     settings = _settings(decoding, loaded.decode)
-    if decoding.n_best > settings.beam:
-        raise UserError(
-            f"{decoding.n_best} captions of each image cannot be had from a beam of {settings.beam}",
-            f"Give --beam {decoding.n_best} or more.",
-        )
     using = ImageCaptioner(loaded, where)
     for path in images:
         found = using.captions(look_at(path, loaded.data), settings, decoding.n_best)

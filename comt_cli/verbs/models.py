@@ -65,7 +65,7 @@ def generate(
     of: OfRuns,
     as_json: options.AsJson = False,
 ) -> None:
-    """Let a model continue a text. Uses a key-value cache, and says how fast it was.
+    """Let a model continue a text. Uses a key-value cache.
 
     A single text is printed as it comes; several are generated side by side and printed under each other. A text does
     not depend on the others; it ends where the model ends it, or after --max-new-tokens.
@@ -242,10 +242,9 @@ def export(
         typer.echo(f"{path}  {words}")
 
 
-MOST_IMAGES = 12
 _TEXT = "The text, 2 to 512 tokens, the sentence to translate, or the caption; a sentence of ours if not given."
 _SITE = "The projection whose channel-wise gates are drawn, in every branch; down_proj if not given."
-_IMAGES = "Of an image classifier the number of validation images, or their numbers (one: 7,); of a captioner one."
+_IMAGE = "The number of the test image that a captioner sees, from 0."
 _SITES = completion.listed("methods.base", "PROJECTIONS")
 _MODEL = f"A checkpoint.pt or run directory; {options.SELECTOR}; a Hugging Face folder or hub name, or a .gguf file."
 
@@ -255,16 +254,17 @@ def analyze_gates(
     *,
     text: Annotated[str | None, typer.Option(help=_TEXT)] = None,
     site: Annotated[str | None, typer.Option(help=_SITE, autocompletion=_SITES)] = None,
-    images: Annotated[str | None, typer.Option(metavar="N or A,B", help=_IMAGES)] = None,
+    image: Annotated[int | None, typer.Option(help=_IMAGE)] = None,
     of: OfRuns,
     files: Figures,
 ) -> None:
     """Draw the values that a trained model's gates take. They are those on a text, a sentence pair, or images.
 
-    Of a language model: scalar gates per token across layers, channel-wise gates as surfaces and maps, and mean, spread
-    and saturation per layer and module. Of a translator the same on a sentence and what beam search makes of it; of a
-    captioner, on one image; of an image classifier maps of its gates. Of all these: the shares that residual
-    connections give to skip path and branch. Each as PNG, PDF, caption (text and LaTeX) and the CSV it was drawn from.
+    Of a language model: scalar gates per token across layers, channel-wise gates as surfaces, and mean, spread and
+    saturation per layer and module. Of a translator the same on a sentence and what beam search makes of it; of a
+    captioner, on one image; of an image classifier mean, spread and saturation over validation images. Of all these:
+    the shares that residual connections give to skip path and branch. Each as PNG, PDF, caption (text and LaTeX) and
+    the CSV it was drawn from.
 
     Examples:
 
@@ -272,27 +272,12 @@ def analyze_gates(
 
       comt analyze-gates sas/table3:sas --text "The train leaves at noon." --out figures
 
-      comt analyze-gates table1:pixel:glyphs10-resnet18 --images 3,8,15
+      comt analyze-gates table1:pixel:glyphs10-resnet18
     """
-    numbers = None if images is None else image_numbers(images)
     source = announced_model(checkpoint, of)
     from comt_cli.analysis import verbs
 
-    verbs.analyze_gates(source, text, site, numbers, out=files.out, results=files.results)
-
-
-def image_numbers(text: str) -> list[int]:
-    """The images that `--images` asks for: `3` is the first three, `3,8` those numbers, `3,` that one. Raises
-    `UserError`."""
-    parts = [part.strip() for part in text.split(",")]
-    listed = len(parts) > 1
-    numbers = [part for part in parts if part or not listed]
-    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in numbers):
-        raise UserError(f"--images {text}: should be a number of images, or numbers with commas", "4, or 3,8,15")
-    found = list(dict.fromkeys(map(int, numbers))) if listed else list(range(min(int(text), MOST_IMAGES + 1)))
-    if not 1 <= len(found) <= MOST_IMAGES:
-        raise UserError(f"--images {text}: 1 to {MOST_IMAGES} images are shown at once")
-    return found
+    verbs.analyze_gates(source, text, site, image, out=files.out, results=files.results)
 
 
 def plot_cosine(

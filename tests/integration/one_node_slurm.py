@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from comt_cli.campaign.executor import free_port
+
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
 # cred_expire: a requeued job waits as long as its old credential may live. Slurm takes no less than 5 s.
 CONFIGURATION = """\
@@ -86,7 +88,7 @@ def one_node_slurm(folder: Path) -> Iterator[Cluster]:
     for name in ("state", "spool"):
         (folder / name).mkdir(parents=True)
     host = socket.gethostname().partition(".")[0]
-    controller, daemon = _free_ports(2)
+    controller, daemon = free_port(), free_port()
     configuration = folder / "slurm.conf"
     values = {"host": host, "controller": controller, "daemon": daemon, "user": getpass.getuser(), "folder": folder}
     configuration.write_text(CONFIGURATION.format(**values), encoding="utf-8")
@@ -126,11 +128,3 @@ def _is_idle(cluster: Cluster) -> bool:
 
 def _program(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]

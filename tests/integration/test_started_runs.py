@@ -126,30 +126,20 @@ def recipes(tiny_corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return tmp_path
 
 
-TRAIN = ("train-lm", "--recipe", "second.yaml", "--jobs", "1", "--device", "cpu")
+TRAIN = ("--jobs", "1", "--device", "cpu")
 
 
-def test_sources_are_planned_trained_and_left_out_of_the_table(recipes):
-    plan = comt(*TRAIN, "--rows", "gated", "--dry-run")
-    assert "to start from: own/first, whole" in plan
-    assert "2 runs, 1 of them to start from, 2 to do" in plan
-    comt(*TRAIN, "--rows", "gated")
-    plan = {row["table"]: row for row in json.loads(comt("show", "second.yaml", "--rows", "gated", "--json"))}
-    assert set(plan) == {"own/second"}  # it is done: its source is not needed any more
-    source = plan["own/second"]["start"]
+def test_sources_are_trained_and_left_out_of_the_table(recipes):
+    comt("train-lm", "--recipe", "second.yaml", "--rows", "gated", *TRAIN)
+    (plan,) = json.loads(comt("show", "second.yaml", "--rows", "gated", "--json"))
+    assert (plan["table"], plan["state"]) == ("own/second", "done")  # its source is not needed any more
+    source = plan["start"]
     assert json.loads((recipes / "runs/by-id" / source / "spec.json").read_text())["table"] == "first"
     with (recipes / "runs/results/smoke/own/second.csv").open() as handle:
         assert {row["row"] for row in csv.DictReader(handle) if row["mean"]} == {"gated"}
     assert "  to start from: own/first smoke: 2 runs: 1 missing, 1 done" in comt("status", "second.yaml")
     assert "1 run of own/second can then not begin anew" in " ".join(comt("rm", source, "--dry-run").split())
     assert "can then not begin anew" not in comt("rm", "own/first", "own/second", "--dry-run")
-    comt("train-lm", "--recipe", "first.yaml", "--rows", "gated", "--jobs", "1", "--device", "cpu")
-    assert len(json.loads((recipes / "runs/by-id" / source / "environment.json").read_text())) == 1, (
-        "it was trained again"
-    )
-    rows = json.loads(comt("show", "second.yaml", "--json"))
-    assert [(row["table"], row["row"], row["state"]) for row in rows] == [
-        ("own/first", "plain", "missing"),
-        ("own/second", "plain", "missing"),
-        ("own/second", "gated", "done"),
-    ]
+    comt("train-lm", "--recipe", "first.yaml", "--rows", "gated", *TRAIN)
+    starts = json.loads((recipes / "runs/by-id" / source / "environment.json").read_text())
+    assert len(starts) == 1, "it was trained again"

@@ -22,7 +22,7 @@ from worlds import train_table
 from comt_cli.campaign import workers
 from comt_cli.campaign.display import Display
 from comt_cli.campaign.processes import Workers
-from comt_cli.campaign.queue import Ending, RunQueue, TrainingFailed
+from comt_cli.campaign.queue import Ending, RunQueue
 from comt_cli.campaign.workers import WorkerPool
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.runs.directory import RunDirectory, RunState
@@ -37,6 +37,7 @@ class Notes(Display):
     """Keeps what it hears, and does something at a worker's n-th event."""
 
     def __init__(self, at: tuple[str, int] = ("", 0), action: Callable[[int], object] = lambda worker: None) -> None:
+        super().__init__(is_silent=True)
         self.heard: list[tuple] = []
         self.at, self.action = at, action
         self.seeds: dict[int, int] = {}
@@ -314,14 +315,3 @@ def test_a_run_that_fails_does_not_stop_the_others(tiny_corpus, tmp_path):
     assert crew.run() == [Ending.failed, Ending.failed, Ending.done, Ending.done]
     assert "no-such-method" in str(RunDirectory.of(tmp_path, specs[0]).error())
     assert "is not a checkpoint" in str(broken.error())
-
-
-@pytest.mark.slow
-def test_a_device_that_is_not_there(tiny_corpus, tmp_path):
-    """It is no run's fault: none counts as failed."""
-    crew = Crew(seeds(tiny_corpus, 1, 2), tmp_path)
-    crew.pool._devices = ("cuda:77", "cuda:78")
-    with pytest.raises(TrainingFailed, match="no worker can be started for cuda:7"):
-        crew.run()
-    assert crew.endings() == [Ending.left] * 2
-    assert any("--device cuda:77" in str(event) for event in crew.display.heard)

@@ -17,16 +17,15 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
 from comt_cli.analysis.images import EXAMPLES, WatchedImages, stages_of
 from comt_cli.analysis.model_figure import MARKERS, ModelFigure, Subject, evenly, mark_groups
-from comt_cli.analysis.observed import hooked
+from comt_cli.analysis.observed import recorded
 from comt_cli.errors import UserError
 from comt_cli.report.figures.lines import log_ticks
-from comt_cli.report.figures.style import QUIET, SEQUENCE, layer_axis, page_figure, series_colours, style
+from comt_cli.report.figures.style import SEQUENCE, layer_axis, page_figure, series_colours, style
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.tasks.settings.images import ImageSettings
 
@@ -38,16 +37,11 @@ _MOST_STEPS = 60
 """More steps than this are thinned out in the maps: a line of a map is then wide enough to see."""
 _STEP = "step "
 """The columns of a map: this, and the step's number."""
-_LOOKS: dict[str, dict[str, Any]] = {
-    "median": {"linestyle": "solid", "linewidth": 1.1},
-    "greatest": {"linestyle": (0, (2, 1)), "linewidth": 0.8},
-}
 
 
 class BlockGradients(ModelFigure):
-    """One line a row, the mean norm over images: a flat line is an even distribution over depth. The band is twice the
-    standard error of the mean: of these images, not of several trainings. The stages marked are the deepest network's.
-    """
+    """One line a row, the mean norm over images: a flat line is an even distribution over depth. The stages marked are
+    the deepest network's."""
 
     name: ClassVar = "block-gradients"
     title: ClassVar = "Gradients at the output of every residual block"
@@ -101,25 +95,16 @@ class BlockGradients(ModelFigure):
 
 def _norms(blocks: nn.ModuleList, images: WatchedImages, x_BCHW: Tensor, labels_B: Tensor) -> Tensor:
     """The norm of each image's gradient at every block's output, [L, B]."""
-    outputs: list[Tensor] = []
-
-    def keep(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> None:
-        outputs.append(output)
-
-    with hooked((block, keep) for block in blocks), torch.enable_grad():
+    with recorded(blocks) as kept, torch.enable_grad():
         # The sum: an image's gradient is then its own, and not divided by the size of the batch.
         loss = F.cross_entropy(images.logits(x_BCHW), labels_B, reduction="sum")
-        gradients = torch.autograd.grad(loss, outputs)
+        gradients = torch.autograd.grad(loss, [kept[block][1] for block in blocks])
     return torch.stack([gradient_BCHW.flatten(1).norm(dim=1) for gradient_BCHW in gradients])
 
 
 class ConvGradients(ModelFigure):
-    """Panel (a): the median and the greatest norm of the logged steps over depth, panel (b): those of the convolutions
-    over the steps; all runs on one logarithmic axis. Panels (c), (d) ...: a map of depth and step for each run, all of
-    one scale of colours. The norms are those that training logged (`train.gradient_norms_every`).
-
-    Norms of 0, as where a residual branch is switched off, count in neither and stay white in a map.
-    """
+    """The norms that training logged (`train.gradient_norms_every`): over depth, steps, and both. Norms of 0, as
+    where a residual branch is switched off, count in no curve and stay white in a map."""
 
     name: ClassVar = "conv-gradients"
     title: ClassVar = "Gradients of the convolutions over depth and training"
@@ -140,50 +125,38 @@ class ConvGradients(ModelFigure):
     def sentences(self, frame: pd.DataFrame) -> list[str]:
         steps = frame["step"]
         return [
-            "L2 norms of the gradient before clipping: (a) median and greatest of the logged steps for each "
-            "convolution, (b) median and greatest of the convolutions at each step, and a map for each run.",
+            "L2 norms of the gradient before clipping: (a) median and, dashed, greatest of the logged steps for each "
+            "convolution, then a map of the steps for each run.",
             f"{steps.nunique()} logged steps, {steps.min()} to {steps.max()}.",
         ]
 
     def draw(self, frame: pd.DataFrame) -> Figure:
         runs = [(str(row), own) for row, own in frame.groupby("row", sort=False)]
-        colours = series_colours(len(runs))
-        legend_columns = 2 if max(len(row) for row, _ in runs) <= 50 else 1
-        map_rows = -(-len(runs) // 2)
-        heights = 2.45 + 0.14 * -(-(len(runs) + len(_LOOKS)) // legend_columns), 0.25 + 1.6 * map_rows
+        rows = len(runs) // 2 + 1
         norms = frame.loc[frame["norm"] > 0, "norm"]
         ends = (norms.min() / 1.01, norms.max() * 1.01) if len(norms) else (1.0, 1.01)
         with style():
-            figure = page_figure(sum(heights))
-            above, below = figure.subfigures(2, 1, height_ratios=heights, squeeze=False)[:, 0]
-            left, right = above.subplots(1, 2, sharey=True)
-            panels = below.subplots(map_rows, min(len(runs), 2), squeeze=False)
-            for panel in panels.ravel()[len(runs) :]:
-                panel.set_axis_off()
+            figure = page_figure(0.4 + 0.14 * len(runs) + 1.9 * rows)
+            first, *panels = figure.subplots(rows, 2, squeeze=False).ravel()
+            colours = series_colours(len(runs))
             for number, ((row, own), colour) in enumerate(zip(runs, colours, strict=True)):
-                by_depth, seen = _by_convolution(own), own[own["norm"] > 0].groupby("step")["norm"]
-                by_step = pd.DataFrame({"median": seen.median(), "greatest": seen.max()})
-                for look, how in _LOOKS.items():
-                    left.plot(by_depth["depth"], by_depth[look], color=colour, **how)
-                    right.plot(by_step.index, by_step[look], color=colour, **how)
-                panel = panels.ravel()[number]
-                image = _map(panel, by_depth, LogNorm(*ends))
-                title = f"({chr(ord('c') + number)}) {row}"
+                table, panel = _by_convolution(own), panels[number]
+                first.plot(table["depth"], table["median"], color=colour, linewidth=1.1, label=row)
+                first.plot(table["depth"], table["greatest"], color=colour, linewidth=0.8, linestyle=(0, (2, 1)))
+                image = _map(panel, table, LogNorm(*ends))
+                title = f"({chr(ord('b') + number)}) {row}"
                 panel.set_title(title, fontsize=min(8.5, 340 / len(title)))  # a long one would reach into the next
-            _log_axis(left, norms)
-            left.set_xlim(0.5, frame["depth"].max() + 0.5)
-            left.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-            left.set(xlabel="convolution, counted from the input", ylabel="gradient norm (log scale)")
-            left.set_title("(a) of each convolution")
-            right.set_title("(b) at each step")
-            right.set_xlabel("training step")
-            handles = [Line2D([], [], color=colour, label=row) for (row, _), colour in zip(runs, colours, strict=True)]
-            handles += [Line2D([], [], color=QUIET, label=look, **how) for look, how in _LOOKS.items()]
-            above.legend(handles=handles, loc="outside lower center", ncols=legend_columns)
-            for line in panels:
-                line[0].set_ylabel("training step")
-            below.supxlabel("convolution, counted from the input", fontsize=8)
-            bar = below.colorbar(image, ax=panels, pad=0.015, aspect=22 * map_rows, label="gradient norm (log scale)")
+                panel.set_ylabel("training step")
+            for panel in panels[len(runs) :]:
+                panel.set_axis_off()
+            _log_axis(first, norms)
+            first.set_xlim(0.5, frame["depth"].max() + 0.5)
+            first.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+            first.set(title="(a) of each convolution", ylabel="gradient norm (log scale)")
+            figure.supxlabel("convolution, counted from the input", fontsize=8)
+            figure.legend(loc="outside upper center")
+            label = "gradient norm (log scale)"
+            bar = figure.colorbar(image, ax=[first, *panels], pad=0.015, aspect=22 * rows, label=label)
             log_ticks(bar.ax, ends[1] / ends[0])
         return figure
 

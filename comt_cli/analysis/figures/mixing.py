@@ -1,5 +1,4 @@
-"""Mixing weights, residual add by residual add: of streams, of earlier outputs, and of keys and values of earlier
-blocks; one map a kind of weight."""
+"""Mixing weights of every residual add: of streams, earlier outputs, and keys and values of earlier blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from comt_cli.analysis.model_figure import ModelFigure, Subject
-from comt_cli.analysis.observed import hooked, watch
+from comt_cli.analysis.observed import recorded, watch
 from comt_cli.errors import UserError
 from comt_cli.layers.learned import wide
 from comt_cli.layers.residual.base import Branch, OutputAggregation, ResidualConnection, State
@@ -37,26 +36,12 @@ _LINEAR = 4
 """The greatest weight beyond which colours are logarithmic above 1: one large weight would make all others white."""
 _WIDEST = 16
 """Columns beyond which a map gets no wider: those of all heads would leave no place for the others."""
-_TITLES = {
-    "read": "read: share of\neach stream",
-    "mix": "mix:\nnew stream ← stream",
-    "write": "write: share of\nthe output",
-    "attention": "attention over\nearlier outputs",
-    "queries": "shares in\nthe queries",
-    "keys": "shares in\nthe keys",
-    "values": "shares in\nthe values",
-    "heads": "keys and values:\nhead ← head",
-    "first-own": "shares in\nthe values",
-    "stream": "shares in\nthe stream",
-    _SIAMESE: "share of x (blue),\nof y (orange)",
-    DISPERSION: "dispersion of\nthe streams",
-}
 _NOTES = {
     "stream": "Shares in the stream are those behind the branch.",
     READ_OUT: "The read-out is what the final norm reads behind the last block.",
     "heads": "Heads that keys and values come from count from the first block's first head on.",
     _SIAMESE: "A branch reads s = N_post(x) + N_pre(y), the read-out N_x(x) + N_y(y); the share of a part a of s is "
-    "<a, s> / <s, s>.",
+    "<a, s> / <s, s>: of x blue, of y orange.",
     DISPERSION: "Dispersion is |H - mean| / |H| of the streams at a residual add.",
 }
 """Explanations of weights, by their name, and of the read-out."""
@@ -91,12 +76,7 @@ def mixtures(model: Model, run: Callable[[], object]) -> list[Mixed]:
     """All mixtures of a network when `run` runs it once, in the order of its blocks."""
     connections = connections_of(model)
     aggregations = [module for module in model.modules() if isinstance(module, OutputAggregation)]
-    read: dict[OutputAggregation, State] = {}
-
-    def reading(aggregation: OutputAggregation, inputs: tuple[State, ...], _: object) -> None:
-        read[aggregation] = inputs[0]
-
-    with recorded_states(connections) as states, hooked((each, reading) for each in aggregations):
+    with recorded_states(connections) as states, recorded(aggregations) as read:
         run()
     with torch.no_grad():
         found = [Mixed(stack, layer, "attention", each.mixing()) for stack, layer, each in _shared_values(model)]
@@ -108,9 +88,10 @@ def mixtures(model: Model, run: Callable[[], object]) -> list[Mixed]:
                 apart_BTnD = streams_BTnD - streams_BTnD.mean(-2, keepdim=True)
                 weights[DISPERSION] = (apart_BTnD.norm(dim=(-1, -2)) / streams_BTnD.norm(dim=(-1, -2)))[..., None]
             found.append(Mixed(at.stack, at.layer, at.part, weights))
-        for aggregation, state in read.items():
-            at = aggregation.site
-            found.append(Mixed(at.stack, at.layer, READ_OUT, dict(aggregation.mixing(state))))
+        for aggregation in aggregations:
+            if aggregation in read:
+                at, state = aggregation.site, read[aggregation][0][0]
+                found.append(Mixed(at.stack, at.layer, READ_OUT, dict(aggregation.mixing(state))))
     order = list(model.stacks)
     return sorted(found, key=lambda place: (order.index(place.stack), place.layer))
 
@@ -132,10 +113,8 @@ def recorded_states(connections: Sequence[ResidualConnection]) -> Iterator[list[
 
 
 class Mixing(ModelFigure):
-    """One map a kind of weight: a line for every residual add, from the first at the top, and last what is read behind
-    the last block; a column for every source, or for every pair of a target and a source. The mean over the tokens;
-    white is 0, and all maps share their colours. On axes of their own are bars: the shares of SiameseNorm's two
-    streams, which are all near one half, and the dispersion of streams, which is small beside weights."""
+    """One map a kind of weight, all of one scale of colours. On axes of their own are bars: the shares of SiameseNorm's
+    two streams, which are all near one half, and the dispersion of streams, which is small beside weights."""
 
     name: ClassVar = "mixing"
     title: ClassVar = "Mixtures at every residual add"
@@ -187,7 +166,7 @@ class Mixing(ModelFigure):
             end = max((float(np.nanmax(np.abs(table.to_numpy()))) for table in tables.values()), default=1.0)
             norm = SymLogNorm(1, vmin=-end, vmax=end) if end > _LINEAR else Normalize(-end, end)
             for axes, (kind, table) in zip(row, {**tables, **bars}.items(), strict=True):
-                axes.set_title(_TITLES.get(kind, kind), fontsize=7)
+                axes.set_title(kind, fontsize=7)
                 if kind in bars:
                     start = np.zeros(len(table))
                     for column, colour in zip(table.columns, OKABE_ITO, strict=False):

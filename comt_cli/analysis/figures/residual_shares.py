@@ -17,24 +17,18 @@ from torch import Tensor, nn
 from comt_cli.analysis.figures.mixing import connections_of
 from comt_cli.analysis.images import EXAMPLES, stages_of
 from comt_cli.analysis.model_figure import MARKERS, ModelFigure, Subject, mark_groups
-from comt_cli.analysis.observed import hooked, watch
+from comt_cli.analysis.observed import recorded, watch
 from comt_cli.errors import UserError
 from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.laurel import LaurelRW, LaurelRWLR
 from comt_cli.layers.residual.sas import GatedShare, SelfAdaptiveScaling
 from comt_cli.layers.residual.scaled import GatedResidual, Highway, ReZero, ScaledBranch
-from comt_cli.report.figures.style import OKABE_ITO, PAGE_WIDTH, ROUND, layer_ticks, page_figure, style
+from comt_cli.report.figures.style import OKABE_ITO, PAGE_WIDTH, ROUND, page_figure, style
 
 _TITLES = {
-    "alpha": "α, of x",
-    "beta": "β, of F(x)",
-    "(1-alpha)(1-beta)": "(1−α)(1−β), of N(x + F)",
-    "gamma": "γ, of N(x + F)",
-    "gate": "gate: share of F(x)",
-    "g": "g, of F(x)",
-    "a": "a, of F(x)",
-    "b": "b, of x",
-    "scale": "scale of F(x)",
+    **{"alpha": "α, of x", "beta": "β, of F(x)", "(1-alpha)(1-beta)": "(1−α)(1−β), of N(x + F)"},
+    **{"gamma": "γ, of N(x + F)", "gate": "gate: share of F(x)", "g": "g, of F(x)", "a": "a, of F(x)"},
+    **{"b": "b, of x", "scale": "scale of F(x)"},
 }
 _LEAST_SPAN = 0.1
 """A panel shows at least this much of the axis, so that rounding noise does not look like structure."""
@@ -46,9 +40,8 @@ Share = tuple[tuple[nn.Module, ...], Callable[..., Tensor]]
 
 
 class ResidualShares(ModelFigure):
-    """One panel a share: means over images or tokens, with bars from the 10th to the 90th percentile, over blocks or,
-    of a network of tokens, residual adds, with a colour and a mark for each branch. All axes span as much, each about
-    its own middle, so that equal heights are equal changes."""
+    """One panel a share, over the blocks or residual adds. All axes span as much, each about its own middle, so that
+    equal heights are equal changes."""
 
     name: ClassVar = "residual-shares"
     title: ClassVar = "Shares of the residual connections over depth"
@@ -64,22 +57,16 @@ class ResidualShares(ModelFigure):
         share (says what the model is); see `WatchedImages` and `watch`."""
         known = {connection: shares_of(connection) for connection in _connections(of)}
         if not any(known.values()):
-            said = f"the residual connections of {of.model.name} have no learned shares"
-            raise UserError(f"{said}: it holds {of.model.description}")
-        outputs: dict[nn.Module, Tensor] = {}
-
-        def keep(gate: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> None:
-            outputs[gate] = output
-
+            raise UserError(f"{of.model.name} has no learned shares: it holds {of.model.description}")
         sums = {(connection, name): Sums() for connection, shares in known.items() for name in shares}
         gates = {gate for shares in known.values() for own, _ in shares.values() for gate in own}
         seen = 0
-        with hooked((gate, keep) for gate in gates), torch.no_grad():
+        with recorded(gates) as kept, torch.no_grad():
             for inputs in _passes(of):
                 seen += inputs
                 for (connection, name), found in sums.items():
                     own, factor = known[connection][name]
-                    found.add(factor(*(outputs[gate] for gate in own)))
+                    found.add(factor(*(kept[gate][1] for gate in own)))
         stages = dict(zip(known, stages_of(of.model), strict=True)) if of.is_image_classifier else {}
         numbers, rows = {connection: number for number, connection in enumerate(known, start=1)}, []
         for (connection, name), found in sums.items():
@@ -100,7 +87,9 @@ class ResidualShares(ModelFigure):
         return [f"Means over {inputs}, with bars from the 10th to the 90th percentile.", f"Means: {ranges}."]
 
     def draw(self, frame: pd.DataFrame) -> Figure:
-        placed, groups = _placed(frame), "stage" if "block" in frame else "stack"
+        groups, keys = ("stage", ["block"]) if "block" in frame else ("stack", ["stack", "layer", "part"])
+        place = frame.groupby(keys, sort=False).ngroup() + 1
+        placed = frame.assign(place=place, branch=frame.get("part", ""), group=frame[groups].replace({1: "stage 1"}))
         shares = list(dict.fromkeys(frame["share"]))
         ends = frame.groupby("share")[["mean", "low", "high"]].agg(["min", "max"])
         low, high = ends.min(axis=1), ends.max(axis=1)
@@ -109,19 +98,18 @@ class ResidualShares(ModelFigure):
             figure = page_figure(2.6, min(3.6 + 1.8 * (len(shares) - 1), PAGE_WIDTH))
             row = figure.subplots(1, len(shares), squeeze=False)[0]
             for axes, share in zip(row, shares, strict=True):
-                for number, (part, own) in enumerate(placed[placed["share"] == share].groupby("part", sort=False)):
-                    for _, line in own.groupby("stack" if groups == "stack" else "part", sort=False):
-                        reach = np.stack([line["mean"] - line["low"], line["high"] - line["mean"]]).clip(0)
+                own = placed[placed["share"] == share]
+                for number, (branch, line) in enumerate(own.groupby("branch", sort=False)):
+                    for _, each in line.groupby("stack" if groups == "stack" else "branch", sort=False):
+                        reach = np.stack([each["mean"] - each["low"], each["high"] - each["mean"]]).clip(0)
                         axes.errorbar(
-                            line["place"], line["mean"], reach, color=OKABE_ITO[number], label=str(part), markersize=3,
-                            marker=MARKERS[number % len(MARKERS)], linewidth=0.8, elinewidth=0.7,
+                            each["place"], each["mean"], reach, color=OKABE_ITO[number], label=str(branch),
+                            marker=MARKERS[number % len(MARKERS)], markersize=3, linewidth=0.8, elinewidth=0.7,
                         )  # fmt: skip
-                ticks = placed.dropna(subset="tick").drop_duplicates("tick").set_index("tick")["number"]
-                axes.set_xlim(0.4, placed["place"].max() + 0.6)
-                axes.set_xticks(ticks.index, ticks.astype(str))
+                axes.set_xlim(0.4, place.max() + 0.6)
+                axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
                 axes.grid(visible=False, axis="x")
-                names = placed[groups].replace({1: "stage 1"}).astype(str)
-                mark_groups(axes, {str(name): own for name, own in placed.groupby(names, sort=False)["place"]})
+                mark_groups(axes, {str(name): own for name, own in placed.groupby("group", sort=False)["place"]})
                 axes.set_title(_TITLES.get(share, share), pad=13)
                 axes.set_ylim((low[share] + high[share]) / 2 - half, (low[share] + high[share]) / 2 + half)
                 axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=ROUND))
@@ -130,8 +118,8 @@ class ResidualShares(ModelFigure):
                 handles, labels = row[0].get_legend_handles_labels()
                 named = dict(zip(labels, handles, strict=True))
                 figure.legend(named.values(), named.keys(), loc="outside upper center", ncols=len(named))
-            over = "residual block (mean over validation images" if groups == "stage" else "layer (mean over the tokens"
-            figure.supxlabel(f"{over}; bars: 10 to 90 %)", fontsize=8)
+            over = "block (mean over validation images" if groups == "stage" else "add (mean over the tokens"
+            figure.supxlabel(f"residual {over}; bars: 10 to 90 %)", fontsize=8)
         return figure
 
 
@@ -141,27 +129,14 @@ def _connections(of: Subject) -> list[ResidualConnection]:
 
 
 def _passes(of: Subject) -> Iterator[int]:
-    """Run the network on all that it is observed on, and yield after each pass how many inputs it had."""
-    if not of.is_image_classifier:
+    """Run the network on all that it is observed on; the number of inputs of each pass."""
+    if of.is_image_classifier:
+        for x_BCHW, labels_B in of.validation_images.first(EXAMPLES):
+            of.validation_images.logits(x_BCHW)
+            yield len(labels_B)
+    else:
         watch(of.model, of.observation.inputs)
         yield 1
-        return
-    for x_BCHW, labels_B in of.validation_images.first(EXAMPLES):
-        of.validation_images.logits(x_BCHW)
-        yield len(labels_B)
-
-
-def _placed(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with each row's `place` on the x-axis, the place of the `tick` of its block or layer, NaN where that
-    is not shown, and its `number` there."""
-    if "block" in frame:
-        shown = frame["block"].isin(layer_ticks(frame["block"].max()))
-        return frame.assign(place=frame["block"], tick=frame["block"].where(shown), number=frame["block"], part="")
-    adds = frame[["stack", "layer", "part"]].drop_duplicates()
-    adds = adds.assign(place=range(1, len(adds) + 1), number=adds["layer"])
-    ends = adds.groupby(["stack", "layer"])["place"].transform(lambda place: (place.min() + place.max()) / 2)
-    shown = adds.groupby("stack")["layer"].transform(lambda layer: layer.isin(layer_ticks(layer.max())))
-    return frame.merge(adds.assign(tick=ends.where(shown.astype(bool))))
 
 
 def shares_of(connection: ResidualConnection) -> Mapping[str, Share]:

@@ -1,5 +1,5 @@
-"""Parts of the figures over layers and tokens: thin lines with their median, maps of token x layer under them, marks
-for what lies far from everything else, and labels of tokens."""
+"""Parts of the figures over layers and tokens: thin lines with their median, maps of token x layer under them, scales
+that outliers do not rule, and labels of tokens."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.image import AxesImage
@@ -29,18 +30,17 @@ from comt_cli.report.figures.style import (
 
 ROW = 0.118
 """Inches of a token's line in a map."""
-READING = "Above a thin line a token and their median, below the map of token and layer."
+READING = "Above a thin line a token and their median, below the map of token and layer; far values are cut off."
 """The caption's sentence on how to read the lines and the map."""
 MAX_LINES = 36
 """So many tokens get a line of their own, as many as an image of scenes has regions; the legend says how many the text
 has."""
 _MEDIAN = OKABE_ITO[0]
 _SMALL = 6.5
-_APART = 3
-"""Of so many layers off the scale each has a line of its own beyond the frame; more of them share one."""
-_LEVEL = 9.0  # points of such a line
-_TAIL = 1 / 3  # at most such a share of the values may be off the scale, together
-_DISTANCE = 0.5  # what is off the scale is farther from the rest than so many times the span of the rest
+_TAIL = 1 / 3
+"""At most such a share of the values may be off the scale, together."""
+_DISTANCE = 0.5
+"""What is off the scale is farther from the rest than so many times the span of the rest."""
 _DWARFS = 2.0
 """What is nearer to the rest than others that are off the scale is off it too if it is farther than so many times."""
 _LONGEST = 14
@@ -49,7 +49,7 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 @dataclass(frozen=True)
 class Ends:
-    """The least and the greatest value on the scale; what is below or above stands beyond the frame."""
+    """The least and the greatest value on the scale."""
 
     low: float
     high: float
@@ -100,28 +100,64 @@ def site_names(frame: pd.DataFrame) -> pd.Series[str]:
     return names
 
 
-def token_names(frame: pd.DataFrame) -> list[str]:
-    """The names of the tokens, in the order of the text."""
-    names: list[str] = frame.drop_duplicates("position").sort_values("position")["token"].tolist()
-    return names
-
-
 def shown_tokens(drawn: int, tokens: int) -> str:
     """The number of a text's tokens that are drawn, in words, if not all."""
     return "" if drawn == tokens else f" (the first {drawn} tokens of {tokens})"
 
 
-def token_lines(axes: Axes, frame: pd.DataFrame, value: str) -> None:
-    """One thin line a token over the layers, from rows `layer, position` and the column `value`, and their median."""
+def draw_tokens(
+    panels: Sequence[Axes], frame: pd.DataFrame, value: str, ends: Ends, marks: Mapping[float, str], *,
+    log: bool = False, least: float = 0.0, names_tokens: bool = True, names_marks: bool = True,
+) -> AxesImage:  # fmt: skip
+    """Draw the column `value` of rows `layer, position, token` into two panels, one above the other; returns the map.
+
+    Above is a thin line a token over the layers and their median, on an axis between `ends` that spans at least `least`
+    (so that rounding noise does not look like structure), with grey lines at those of the `marks` in sight, by name.
+    Below is a map of token x layer, the text from top to bottom.
+    """
+    above, below = panels
     table = frame.pivot(index="layer", columns="position", values=value).sort_index()
-    axes.plot(table.index.to_numpy(), table.to_numpy(), color=QUIET, linewidth=0.5, alpha=0.8, zorder=1.5)
-    axes.plot(table.index.to_numpy(), table.median(axis=1).to_numpy(), color=_MEDIAN, linewidth=1.4, marker="o",
-              zorder=3, label="median over tokens")  # fmt: skip
+    layers = table.index.to_numpy()
+    above.plot(layers, table.to_numpy(), color=QUIET, linewidth=0.5, alpha=0.8, zorder=1.5)
+    above.plot(layers, table.median(axis=1).to_numpy(), color=_MEDIAN, linewidth=1.4, marker="o", zorder=3,
+               label="median over tokens")  # fmt: skip
+    _value_axis(above, ends, log=log, least=least)
+    layer_axis(above, int(layers.max()))
+    above.set_xlim(0.5, int(layers.max()) + 0.5)
+    low, high = above.get_ylim()
+    for mark, words in marks.items():
+        if low < mark < high:
+            above.axhline(mark, color="#606060", linewidth=0.7, linestyle=":", zorder=1)
+            note = above.annotate(words if names_marks else "", (1, mark), xycoords=above.get_yaxis_transform(),
+                                  xytext=(2, 0), textcoords="offset points", va="center", fontsize=_SMALL,
+                                  color="#606060", annotation_clip=False)  # fmt: skip
+            note.set_in_layout(False)  # it has room beside the colour bar of the map
+    norm: Any = LogNorm(ends.low, ends.high) if log and ends.low > 0 else Normalize(ends.low, ends.high)
+    edges = (layers.min() - 0.5, layers.max() + 0.5, table.shape[1] - 0.5, -0.5)
+    image = below.imshow(
+        table.to_numpy().T, aspect="auto", extent=edges, cmap=SEQUENCE, norm=norm, interpolation="nearest"
+    )
+    below.grid(visible=False)
+    below.set_xticks(layer_ticks(int(layers.max())))
+    below.set_yticks([])
+    if names_tokens:
+        names = frame.drop_duplicates("position").sort_values("position")["token"].tolist()
+        below.set_yticks(range(len(names)), token_labels(names), fontsize=6)
+        below.tick_params(axis="y", length=0, pad=2)
+    return image
 
 
-def value_axis(axes: Axes, ends: Ends, *, log: bool = False, least: float = 0.0) -> None:
-    """The axis of values between `ends`, with some air; a linear one spans at least `least`, so that rounding noise
-    does not look like structure."""
+def value_bar(
+    figure: Any, image: Any, panels: Any, values: pd.Series[float], ends: Ends, label: str, *, pad: float
+) -> Colorbar:
+    """A colour bar, with arrows where there are values beyond the `ends`."""
+    low, high = values.min() < ends.low, values.max() > ends.high
+    extend = "both" if low and high else "min" if low else "max" if high else "neither"
+    bar: Colorbar = figure.colorbar(image, ax=panels, pad=pad, aspect=30, extend=extend, extendfrac=0.04, label=label)
+    return bar
+
+
+def _value_axis(axes: Axes, ends: Ends, *, log: bool, least: float) -> None:
     if log:
         low, high = min(ends.low, 0.95), max(ends.high, 1.05)
         axes.set_yscale("log")
@@ -145,93 +181,6 @@ def log_ticks(axes: Axes, ratio: float) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-def off_scale(axes: Axes, frame: pd.DataFrame, value: str, ends: Ends, *, brief: bool = False) -> float:
-    """Triangles beyond the frame for the layers that have values off the scale, each in a line of its own with their
-    ends, or the farthest where `brief`; many layers share one line. Returns the inches they take."""
-    inches = 0.0
-    for sign, edge, mark, most in ((1, 1, "▲", "max"), (-1, 0, "▼", "min")):
-        beyond = frame[frame[value] > ends.high] if sign > 0 else frame[frame[value] < ends.low]
-        if beyond.empty:
-            continue
-        ranges = beyond.groupby("layer")[value].agg(["min", "max"]).sort_values(most, ascending=sign > 0)
-        is_few = len(ranges) <= _APART  # the farthest last
-        marks: list[tuple[str, float, int, str, int]] = []
-        for level, (layer, line) in enumerate(ranges.iterrows()):
-            place = float(str(layer))
-            marks.append((mark, place, level if is_few else 0, "center", 0))
-            if is_few:
-                side = ("right", -6) if place > 0.6 * float(frame["layer"].max()) else ("left", 6)
-                marks.append((f"{line[most]:.2g}" if brief else _span(line["min"], line["max"]), place, level, *side))
-        if not is_few:
-            counted = "" if brief else f"{len(ranges)} layers: "
-            said = counted + _span(ranges["min"].min(), ranges["max"].max())
-            marks.append((said, axes.get_xlim()[0], 1, "left", 0))
-        for text, place, level, align, beside in marks:
-            axes.annotate(text, (place, edge), xytext=(beside, sign * _LEVEL * (level + 0.8)),
-                          xycoords=axes.get_xaxis_transform(), textcoords="offset points", ha=align,
-                          va="center_baseline", fontsize=_SMALL, color=_MEDIAN, annotation_clip=False)  # fmt: skip
-        points = ((len(ranges) if is_few else 2) + 0.4) * _LEVEL
-        inches += points / 72
-        if sign > 0:
-            axes.set_title(axes.get_title(), pad=4 + points)
-        else:
-            axes.tick_params(axis="x", pad=3 + points)
-    return inches
-
-
-def _span(low: float, high: float) -> str:
-    one, other = f"{low:.2g}", f"{high:.2g}"
-    return one if one == other else f"{one} to {other}"
-
-
-def references(axes: Axes, values: Mapping[float, str], *, named: bool, has_room: bool = True) -> None:
-    """Grey lines at values that are in sight, with what they are beside the panel, if they are to be `named`. It has
-    room for that where a map under it has a colour bar."""
-    low, high = axes.get_ylim()
-    for value, words in values.items():
-        if low < value < high:
-            axes.axhline(value, color="#606060", linewidth=0.7, linestyle=":", zorder=1)
-            if named:
-                note = axes.annotate(words, (1, value), xycoords=axes.get_yaxis_transform(), xytext=(2, 0),
-                                     textcoords="offset points", va="center", fontsize=_SMALL, color="#606060",
-                                     annotation_clip=False)  # fmt: skip
-                note.set_in_layout(not has_room)
-
-
-def token_map(
-    axes: Axes, frame: pd.DataFrame, value: str, ends: Ends, *, log: bool = False, named: bool = True
-) -> AxesImage:
-    """A map of token x layer, the text from top to bottom, coloured between `ends`; with the tokens' names at its
-    left."""
-    table = frame.pivot(index="position", columns="layer", values=value).sort_index()
-    layers = table.columns.to_numpy()
-    norm: Any = LogNorm(ends.low, ends.high) if log and ends.low > 0 else Normalize(ends.low, ends.high)
-    edges = (layers.min() - 0.5, layers.max() + 0.5, len(table) - 0.5, -0.5)
-    image = axes.imshow(
-        table.to_numpy(), aspect="auto", extent=edges, cmap=SEQUENCE, norm=norm, interpolation="nearest"
-    )
-    axes.grid(visible=False)
-    axes.set_xticks(layer_ticks(int(layers.max())))
-    if named:
-        axes.set_yticks(range(len(table)), token_labels(token_names(frame)), fontsize=6)
-        axes.tick_params(axis="y", length=0, pad=2)
-    else:
-        axes.set_yticks([])
-    return image
-
-
-def extension(values: Sequence[float] | pd.Series[float], ends: Ends) -> str:
-    """At which ends a colour bar has arrows: where there are values beyond."""
-    low, high = min(values) < ends.low, max(values) > ends.high
-    return "both" if low and high else "min" if low else "max" if high else "neither"
-
-
-def over_layers(axes: Axes, layers: int) -> None:
-    """The x-axis of a panel of lines, which stands on one over a map: ticks without numbers."""
-    layer_axis(axes, layers)
-    axes.set_xlim(0.5, layers + 0.5)
 
 
 def token_labels(pieces: Sequence[str]) -> list[str]:

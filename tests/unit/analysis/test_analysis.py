@@ -10,10 +10,9 @@ import pandas as pd
 import pytest
 import torch
 
-from comt_cli.analysis.figures.gate_maps import summary_frame
+from comt_cli.analysis.figures.gate_summary import summary_frame
 from comt_cli.analysis.figures.mixing import DISPERSION, READ_OUT, Mixing, recorded_states
-from comt_cli.analysis.figures.residual_stream import ResidualStream
-from comt_cli.analysis.figures.token_gates import ChannelGates, GateValues
+from comt_cli.analysis.figures.tokens import ChannelGates, GateValues, ResidualStream
 from comt_cli.analysis.model_figure import Subject
 from comt_cli.analysis.observed import DEFAULT_TEXT, Observation, SiteValues, observed_gates, tokens_of, watch
 from comt_cli.errors import UserError
@@ -22,7 +21,7 @@ from comt_cli.layers.initialise import initialise
 from comt_cli.layers.positions import rotation_table
 from comt_cli.layers.residual.base import State
 from comt_cli.layers.residual.norm_placement import shares_of_sum
-from comt_cli.layers.shared_values import LayerRouter, SharedValues
+from comt_cli.layers.shared_values import SharedValues
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
 from comt_cli.tasks.settings.language import ModelSettings
@@ -80,7 +79,7 @@ def test_frames_have_the_values_of_gates_and_channels_are_thinned_out(monkeypatc
     for (site, layer), own in scalar.groupby(["site", "layer"]):
         np.testing.assert_allclose(own["value"], values[site, "scalar"][layer][:, 0], rtol=1e-6)
     assert len(scalar) == 7 * 3 * len(TEXT)
-    monkeypatch.setattr("comt_cli.analysis.figures.token_gates.MAX_CHANNELS", 11)
+    monkeypatch.setattr("comt_cli.analysis.figures.tokens.MAX_CHANNELS", 11)
     channel = frame_of(ChannelGates, source)
     assert sorted(channel["channel"].unique()) == list(range(0, 32, 3))
     for layer, own in channel.groupby("layer"):
@@ -252,9 +251,5 @@ def mixed_values(weight: str, **options):
 def test_the_values_of_earlier_blocks_that_attention_reads():
     weights_KJ, values, mixed = mixed_values("heads", name="lime")
     torch.testing.assert_close(mixed, torch.einsum("kj,bjte->bkte", weights_KJ, torch.cat(values.unbind(), 1)))
-    router = LayerRouter(1, 2).bfloat16()
-    with torch.no_grad():
-        router.router.fill_(0.003)
-    assert router.mixing()["heads"][0, 2] == 1 + router.router[0, 2].float()  # not rounded, as in `forward`
     weights_1S, values, mixed = mixed_values("first-own", name="resformer", learned=True)
     torch.testing.assert_close(mixed, torch.einsum("s,sbkte->bkte", weights_1S[0], values[[0, 2]]))

@@ -8,10 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from initialised import shaken
-from same_bits import same_integers
 from tiny_runs import image_spec, pictures, train
 
-from comt_cli.analysis.figures.gate_maps import GateMaps, GateSummary
+from comt_cli.analysis.figures.gate_summary import GateSummary
 from comt_cli.analysis.figures.gradients import BlockGradients, ConvGradients
 from comt_cli.analysis.figures.residual_shares import ResidualShares, Sums
 from comt_cli.analysis.model_figure import Subject
@@ -43,25 +42,16 @@ def loaded(method, net=NETS[0], **changes) -> LoadedImageModel:
     return LoadedImageModel(model, "m", "a network", tuple("abcdefghij"), mean, std, 8, spec=spec)
 
 
-def frame_of(figure, one: LoadedImageModel, images=None) -> pd.DataFrame:
-    frame = figure().frame(Subject(loaded=one, images=images))
+def frame_of(figure, one: LoadedImageModel) -> pd.DataFrame:
+    frame = figure().frame(Subject(loaded=one))
     assert figure().draw(frame).axes
     assert all(sentence.endswith(".") for sentence in figure().sentences(frame))
     return frame
 
 
-def maps_of(one: LoadedImageModel, images) -> dict[tuple[int, str], np.ndarray]:
-    """The maps of each gate, [B, H, W], image by image."""
-    frame = GateMaps().table(frame_of(GateMaps, one, images))
-    found = {}
-    for at, own in frame.groupby(["block", "site"], sort=False):
-        found[at] = np.stack([own[own["image"] == n].pivot(index="y", columns="x", values="value") for n in images])
-    return found
-
-
 @pytest.fixture
 def first_16(monkeypatch):
-    for module in ("residual_shares.EXAMPLES", "gate_maps.SUMMARY_IMAGES", "gradients.EXAMPLES"):
+    for module in ("residual_shares.EXAMPLES", "gate_summary.SUMMARY_IMAGES", "gradients.EXAMPLES"):
         monkeypatch.setattr(f"comt_cli.analysis.figures.{module}", 16)
 
 
@@ -140,29 +130,8 @@ def test_shares_are_what_the_gates_of_a_connection_say(first_16) -> None:
     one = loaded("rezero")
     numbers = [float(next(block.connection.parameters())) for block in one.model.blocks]
     np.testing.assert_allclose(frame_of(ResidualShares, one)["mean"], numbers, rtol=1e-6)
-    with pytest.raises(UserError, match="have no learned shares: it holds a network"):
+    with pytest.raises(UserError, match="has no learned shares: it holds a network"):
         frame_of(ResidualShares, loaded("addition"))
-
-
-@torch.no_grad()
-def test_maps_are_next_to_their_images() -> None:
-    one = loaded({"name": "comt-sliding-window", "ratio": 2})
-    frame = frame_of(GateMaps, one, [3, 0])
-    x, labels = seen(one, "validation", 4)
-    image = frame.drop_duplicates("image")
-    assert image["label"].tolist() == ["abcdefghij"[labels[number]] for number in (3, 0)]
-    predicted = one.model.eval()(x[[3, 0]]).argmax(dim=1).tolist()
-    assert image["prediction"].tolist() == ["abcdefghij"[number] for number in predicted]
-    green = frame[(frame["image"] == 3) & (frame["block"] == 0) & (frame["site"] == "green")]
-    plane = green.pivot(index="y", columns="x", values="value").astype(int)
-    assert same_integers(plane, PICTURES.validation.pixels[3, :, :, 1])
-    with pytest.raises(UserError, match="there is no image 20"):
-        frame_of(GateMaps, one, [1, 20])
-    with pytest.raises(UserError, match="trained on other images of glyphs10"):
-        frame_of(GateMaps, loaded("comt-pixel", data_content="another"))
-    one.model.classifier.weight.data.fill_(float("nan"))
-    with pytest.raises(UserError, match="are not finite numbers"):
-        frame_of(GateMaps, one)
 
 
 @torch.no_grad()
@@ -170,24 +139,26 @@ def test_the_summary_of_maps_is_over_all_pixels_of_all_images(first_16) -> None:
     one = loaded({"name": "comt-pixel", "hidden": 3})
     for block in one.model.blocks:
         block.norms["norm1"].gate.b.fill_(3.0)  # some near 1
-    frame, maps = frame_of(GateSummary, one), maps_of(one, range(16))
-    model, given = one.model.eval(), {}
+    frame, model, given = frame_of(GateSummary, one), one.model.eval(), {}
     for number, block in enumerate(model.blocks, start=1):
         for name, norm in block.norms.items():
             norm.gate.register_forward_hook(
                 lambda gate, read, _, at=(number, name): given.update({at: gate.values(read[1])["scalar"][:, 0]})
             )
     model(seen(one, "validation", 16)[0])
-    assert list(maps) == list(given)
     for (block, name), value in given.items():
         expected = value.double().numpy()
-        np.testing.assert_allclose(maps[block, name], expected, rtol=1e-4, atol=1e-5)
         line = frame[(frame["layer"] == block) & (frame["site"] == name)].iloc[0]
         assert [line["mean"], line["std"]] == pytest.approx([expected.mean(), expected.std()], rel=1e-3)
         assert line["p5"] == pytest.approx(np.percentile(expected, 5), rel=1e-3)
         assert line["saturation"] == pytest.approx(((expected < 0.05) | (expected > 0.95)).mean(), abs=0.01)
     assert frame["saturation"].max() > 0.1
     assert set(frame["examples"]) == {16}
+    with pytest.raises(UserError, match="trained on other images of glyphs10"):
+        frame_of(GateSummary, loaded("comt-pixel", data_content="another"))
+    one.model.classifier.weight.data.fill_(float("nan"))
+    with pytest.raises(UserError, match="are not finite numbers"):
+        frame_of(GateSummary, one)
 
 
 def logged(epochs: float = 5, **runs: RunDirectory) -> pd.DataFrame:

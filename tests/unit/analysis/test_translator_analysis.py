@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 from toy_translation import TOKENIZER, toy_model, toy_spec
 
-from comt_cli.analysis.figures.gate_maps import summary_frame
+from comt_cli.analysis.figures.gate_summary import summary_frame
 from comt_cli.analysis.figures.residual_shares import ResidualShares
 from comt_cli.analysis.model_figure import Subject
 from comt_cli.analysis.observed import observed_gates, observed_pair
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedTranslator
-from comt_cli.generation.translate import Options, translator
-from comt_cli.layers.gates import EvaluatorAdjuster, Gate
+from comt_cli.generation.translate import translator
+from comt_cli.layers.gates import Gate
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.base import ResidualConnection
 
@@ -39,7 +39,7 @@ def test_the_pair_is_a_sentence_and_what_beam_search_makes_of_it() -> None:
     one = loaded(name="comt")
     on = observed_pair(one, f"  {TEXT}\n")
     using = translator(one, torch.device("cpu"))
-    (((best, *_),),) = using.pools([TEXT], Options(one.decode))
+    (((best, *_),),) = using.pools([TEXT], one.decode)
     assert on.sequences["source"].inputs[0][0].tolist() == [*TOKENIZER.encode(TEXT), TOKENIZER.eos_id]
     assert on.sequences["target"].inputs[0][0].tolist() == [using.begin, *best.hypothesis.tokens]
     assert [*on.sequences] == ["source", "target"]  # as the model takes them
@@ -93,28 +93,6 @@ def test_values_are_those_that_the_gates_multiply_with() -> None:
     assert list(summary_frame(values))[:6] == ["stack", "part", "text", "site", "kind", "layer"]
 
 
-@torch.no_grad()
-def test_of_a_unit_that_adds_the_evaluator_is_shown() -> None:
-    one, expected = loaded(name="eau"), []
-    on = observed_pair(one, TEXT)
-
-    def compute(unit: EvaluatorAdjuster, read: tuple[Tensor, ...], y: Tensor) -> None:
-        e = torch.sigmoid(affine(unit.W2, torch.relu(affine(unit.W1, read[0]))))
-        torch.testing.assert_close(y, read[0] + torch.tanh(affine(unit.W3, read[0])) * e)
-        expected.append(e[0].numpy())
-
-    units = [unit for unit in one.model.eval().modules() if isinstance(unit, EvaluatorAdjuster)]
-    hooks = [unit.register_forward_hook(compute) for unit in units]
-    one.model(*on.inputs)
-    for hook in hooks:
-        hook.remove()
-    values = observed_gates(one, on)
-    assert {(each.kind, each.ends) for each in values} == {("evaluator", (0, 1))}
-    assert len(values) == len(expected) == len(units)
-    for each in values:
-        assert any(each.values.shape == value.shape and np.allclose(each.values, value) for value in expected)
-
-
 def affine(map_: nn.Module, x: Tensor) -> Tensor:
     return x @ map_.weight.T + map_.bias
 
@@ -136,8 +114,6 @@ def sas(at: ResidualConnection, x: Tensor, branch) -> tuple[dict[str, Tensor], T
 def grc(at, x, branch):
     is_post = at.ends_in_norm
     out = branch(x if is_post else at.norm(x))
-    if at.gate is None:
-        return {}, at.norm(x + out) if is_post else x + out
     read = {"skip": x, "sublayer": out, "both": torch.cat([x, out], dim=-1)}[at.reads]
     g = torch.sigmoid(affine(at.gate, read))
     return {"g": g}, at.norm(x + g * out) if is_post else x + g * out
@@ -151,7 +127,6 @@ def laurel(at, x, branch):
 EQUATIONS = {
     "sas": ({"name": "sas"}, sas),
     "grc": ({"name": "grc", "norm": "post"}, grc),
-    "grc at ffn": ({"name": "grc", "at": "ffn"}, grc),
     "laurel": ({"name": "laurel-rw"}, laurel),
 }
 

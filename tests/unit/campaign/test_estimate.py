@@ -6,12 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from tiny_runs import CIDER, caption_spec, image_spec, tiny_spec, write_corpus
+from tiny_runs import image_spec, tiny_spec, write_corpus
 
 from comt_cli.campaign import estimate as module
-from comt_cli.campaign.estimate import START_SECONDS, Estimator, TimeLeft, finished_runs, makespan
+from comt_cli.campaign.estimate import START_SECONDS, Estimator, TimeLeft, finished_runs
 from comt_cli.models.accounting import cost_of, total_flops
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
@@ -72,9 +70,8 @@ def test_the_most_similar_run_counts_and_quite_another_size_tells_nothing(corpus
     others = {
         "five times the work": (tiny_spec(corpus, model={"width": 256}), 5000),
         "another width": (tiny_spec(corpus, model={"width": 64}), 2),
-        "another method": (tiny_spec(corpus, method="pre-ln"), 3),
-        "another batch": (tiny_spec(corpus, batch_size=4), 4),
-        "the same": (tiny_spec(corpus, seed=7), 5),
+        "another batch": (tiny_spec(corpus, method="comt", batch_size=4), 3),
+        "the same": (tiny_spec(corpus, method="comt", seed=7), 4),
     }
     for number, (spec, told) in enumerate(others.values(), 1):
         finish(spec, tmp_path, number * 1e9)
@@ -132,16 +129,6 @@ def test_gpus_are_shared_by_runs_and_processes_have_one_each(corpus, tmp_path, m
         assert estimator(tmp_path, 1, None, where, 2).of(tiny_spec(corpus)).seconds == pytest.approx(seconds / count)
 
 
-def test_runs_that_minimise_something_else_are_not_alike(tmp_path):
-    """Self-critical training draws captions, which FLOPs do not count."""
-    plain, critical = caption_spec(), caption_spec(**CIDER)
-    finish(plain, tmp_path, 1e3)
-    assert estimator(tmp_path, 1, 1).of(plain).source.startswith("runs finished")
-    assert not estimator(tmp_path, 1, 1).of(critical).source.startswith("runs")
-    finish(critical, tmp_path, 1e3)
-    assert estimator(tmp_path, 1, 1).of(critical).source.startswith("runs finished")
-
-
 class Clock:
     """A clock that is moved by hand."""
 
@@ -177,7 +164,6 @@ def test_a_runs_own_pace(tiny_corpus, clock, first):
     assert left.of_run(left.running[0]) is left.of_all(2) is None  # before steps were seen
     clock.now += 500
     train(left, clock, 20, 0.5, first)
-    assert left.of_run(left.running[0]) == pytest.approx((80 - first) * 0.5)
     clock.now += 3  # seconds go by between two reports
     assert left.of_all(1) == left.of_run(left.running[0]) == pytest.approx((80 - first) * 0.5 - 3)
 
@@ -190,9 +176,3 @@ def test_the_most_similar_run_tells_the_pace(tiny_corpus, clock):
     left.take(0, plain[0])
     train(left, clock, 10, 2.0)
     assert left.of_all(1) == pytest.approx(90 * 2 + 200 + 200 + 4 * 200)
-
-
-@given(seconds=st.lists(st.floats(0.01, 1e6), min_size=1, max_size=20), workers=st.integers(1, 8))
-def test_no_plan_is_shorter_than_its_longest_run_nor_longer_than_a_fair_share_and_that(seconds, workers):
-    ends, slack = makespan(seconds, [0.0] * workers), 1e-9 * sum(seconds)
-    assert max(sum(seconds) / workers, *seconds, 0) - slack <= ends <= sum(seconds) / workers + max(seconds) + slack

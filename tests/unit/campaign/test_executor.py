@@ -14,7 +14,7 @@ from rich.console import Console
 from tiny_runs import image_spec, train
 
 from comt_cli.campaign import executor, inline
-from comt_cli.campaign.display import Display, ProgressDisplay
+from comt_cli.campaign.display import Display
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.training.events import RunStarted
@@ -40,7 +40,7 @@ def test_a_signal_while_it_starts_is_an_interruption(trained, tmp_path, monkeypa
             os.kill(os.getpid(), signal.SIGTERM)
 
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(executor, "make_display", lambda is_main: Impatient())
+    monkeypatch.setattr(executor, "make_display", lambda is_main: Impatient(is_silent=True))
     with pytest.raises(RunInterrupted) as stopped:
         executor.train_here(RunQueue([], tmp_path), "cpu")
     assert stopped.value.exit_status == 143
@@ -60,7 +60,7 @@ def test_bad_input_that_processes_find_says_by_its_status_whether_training_began
     monkeypatch.setattr(inline, "check_models", lambda queue: None)
     with pytest.raises(UserError, match="a wrong setting") as refused:
         inline.train_queue(
-            RunQueue([spec], tmp_path), "cpu", Display(), StopSignal(), {spec.data_fingerprint: object()}
+            RunQueue([spec], tmp_path), "cpu", Display(is_silent=True), StopSignal(), {spec.data_fingerprint: object()}
         )
     assert refused.value.exit_status == status
 
@@ -92,7 +92,7 @@ def test_what_is_done_already_does_not_change_the_threads(tmp_path, monkeypatch)
 @pytest.mark.parametrize("has_console", [False, True])
 def test_a_display_shows_runs_and_answers_signals(has_console, tmp_path, capfd):
     console = Console(file=io.StringIO(), force_terminal=True) if has_console else None
-    spec, display = image_spec(save_every=20), ProgressDisplay(console)
+    spec, display = image_spec(save_every=20), Display(console)
     with contextlib.closing(display):
         display.queue_started(RunQueue([spec], tmp_path), ["cpu"], "cpu")
         display.run_taken(0, spec)

@@ -53,27 +53,40 @@ def words(runs: Path, specs: list[RunSpec]) -> list[str]:
     return [standings[spec.request].words for spec in specs if spec.request in standings]
 
 
-def test_sbatch_is_given_what_the_site_file_says(slurm, specs, runs):
-    site = Site(
-        time="1-00:30:00",
-        partition="gpu",
-        gpus=2,
-        cpus=16,
-        memory="64G",
-        account="mine",
-        qos="high",
-        constraint="a100|h100",
-        sbatch={"mail-type": "END", "exclusive": True, "oversubscribe": False},
-        setup=("module load cuda", "export A='b c'"),
-        warning=300,
-    )
+WHOLE = """\
+# A cluster's ways.
+partition: gpu
+time: 12:00:00
+gpus: 2
+cpus: 16
+memory: 64G
+account: mine
+qos: high
+constraint: a100|h100
+sbatch: {mail-type: END, exclusive: true, oversubscribe: false}
+setup:
+  - module load cuda
+  - export A='b c'
+warning: 300
+requeues: 20
+"""
+
+
+def site_of(tmp_path: Path, text: str) -> Site:
+    path = tmp_path / "site.yaml"
+    path.write_text(text, encoding="utf-8")
+    return read_site(path)
+
+
+def test_sbatch_is_given_what_the_site_file_says(slurm, specs, runs, tmp_path):
+    site = site_of(tmp_path, WHOLE)
     assert numbers(specs[:1], runs, site) == [("1", True)]
     script = slurm.script("1")
     options = {line.removeprefix("#SBATCH ") for line in script if line.startswith("#SBATCH")}
     logs = runs.resolve() / "slurm" / specs[0].request
     assert {
         *(f"--job-name=comt-{specs[0].request}", f"--output={logs}/%j_0_log.out", "--nodes=1", "--ntasks-per-node=1"),
-        *("--time=1470", "--partition=gpu", "--gpus-per-node=2", "--cpus-per-task=16", "--mem=64G", "--account=mine"),
+        *("--time=720", "--partition=gpu", "--gpus-per-node=2", "--cpus-per-task=16", "--mem=64G", "--account=mine"),
         *("--qos=high", "--constraint='a100|h100'", "--mail-type=END", "--exclusive", "--signal=USR2@300"),
         *("--requeue", "--open-mode=append"),
     } <= options
@@ -163,39 +176,9 @@ def test_a_job_that_cannot_train_says_why_and_ends_with_its_status(specs, runs, 
     assert "comt: --device cpu:3000 names one device for 2 processes" in capsys.readouterr().err
 
 
-WHOLE = """\
-# A cluster's ways.
-partition: gpu
-time: 12:00:00
-gpus: 2
-cpus: 16
-memory: 64G
-account: mine
-qos: high
-constraint: a100|h100
-sbatch: {mail-type: END, exclusive: true, nice: 100}
-setup:
-  - module load cuda
-  - source /shared/venv/bin/activate
-warning: 300
-requeues: 20
-"""
-
-
-def site_of(tmp_path: Path, text: str) -> Site:
-    path = tmp_path / "site.yaml"
-    path.write_text(text, encoding="utf-8")
-    return read_site(path)
-
-
-def test_everything_that_it_may_say_and_the_time_that_it_must(tmp_path):
-    site = site_of(tmp_path, WHOLE)
-    assert site.setup == ("module load cuda", "source /shared/venv/bin/activate")
-    assert site.sbatch == {"mail-type": "END", "exclusive": True, "nice": 100}
-    assert (site.partition, site.memory, site.constraint, site.requeues) == ("gpu", "64G", "a100|h100", 20)
-    assert (site.minutes, site.processes) == (720, 2)
+def test_times_are_as_slurm_writes_them(tmp_path):
     site = site_of(tmp_path, "time: 90\n")
-    assert (site.minutes, site.processes, site.warning) == (90, 1, 120)
+    assert (site.time, site.processes, site.warning) == (90, 1, 120)
     times = {"00:30:00": 30, "100:00:30": 6001, "2-00": 2880, "1-06:30": 1830, "1-00:00:01": 1441}
     assert {text: minutes(text) for text in times} == times
 
@@ -209,7 +192,7 @@ BROKEN = [
     ("mail-type: END", "gpus-per-task: 1", "line 10: sbatch: gpus-per-task "),
     ("mail-type: END", "output: here", "line 10: sbatch: output "),
     ("mail-type: END", "--nice: 3", "line 10: sbatch: '--nice' is no long option of sbatch"),
-    ("partition: gpu", 'partition: "gpu\\nrm -r"', "line 2: partition: should be one line of text"),
+    ("partition: gpu", 'partition: "gpu\\nrm -r"', "line 2: partition: 'gpu\\nrm -r' should be one line of text"),
 ]
 
 

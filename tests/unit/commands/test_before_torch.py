@@ -25,7 +25,7 @@ print(json.dumps(said))
 NOWHERE = "nowhere/at/all.pt"
 WRONG = {
     "generate": (["generate", NOWHERE, "--prompt", "A"], "there is no model nowhere/at/all.pt"),
-    "analyze-gates on no images": (["analyze-gates", NOWHERE, "--images", "many"], "--images many"),
+    "analyze-gates": (["analyze-gates", NOWHERE], "there is no model"),
     "plot-gradients": (["plot-gradients", "empty"], "is not a run directory"),
     "plot-images": (["plot-images", "glyphs10", "--size", "3"], "size"),
     "translate of no file": (["translate", "owner/model", "-i", "gone"], "--input gone cannot be read"),

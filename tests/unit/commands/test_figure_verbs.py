@@ -15,14 +15,19 @@ from typer.testing import CliRunner, Result
 from comt_cli.analysis.observed import observed_gates, observed_image
 from comt_cli.app import app
 from comt_cli.data.images.sets import glyphs
+from comt_cli.data.text.settings import DataSettings
+from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import write_state
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedCaptioner
 from comt_cli.layers.initialise import initialise
+from comt_cli.methods import method_from
 from comt_cli.models.build import model_of
+from comt_cli.models.llama import Llama
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.verbs.models import image_numbers
+from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.settings.language import ModelSettings, Settings, TrainSettings
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
@@ -85,6 +90,59 @@ def refused(*arguments: object) -> str:
 
 def read(stem: str) -> pd.DataFrame:
     return pd.read_csv(f"x/{stem}.csv")
+
+
+def language_model(folder: str, /, **method) -> str:
+    """A run directory's checkpoint with a network as it is at the start."""
+    settings = Settings(
+        model=ModelSettings(size="tiny", width=32, ffn_width=48, layers=2, heads=4),
+        data=DataSettings(tokenizer="bytes", sequence_length=64),
+        train=TrainSettings(steps=1),
+    )
+    names = {"paper": "transponder", "table": "t", "command": "train-lm", "scale": "smoke", "row": "a/b", "column": "c"}
+    spec = RunSpec(**names, seed=3, method=method, settings=settings, data_fingerprint="none")
+    model = Llama(settings.model, 258, method_from(method).wiring())
+    initialise(model, 0)
+    state = {"format": 1, "spec": spec.model_dump(mode="json"), "vocabulary": 258, "model": model.state_dict()}
+    Path(folder).mkdir()
+    torch.save({**state, "tokenizer": ByteTokenizer().to_json()}, Path(folder) / "checkpoint.pt")
+    return folder
+
+
+STEMS = [
+    ({"name": "transponder"}, ["gate-summary", "gate-values-by-channel-down_proj", "gate-values-by-token"]),
+    ({"name": "sas"}, ["residual-shares"]),
+    ({"name": "comt", "residual": "mudd"}, ["gate-summary", "gate-values-by-token", "mixing"]),
+]
+
+
+@pytest.mark.parametrize(("method", "stems"), STEMS, ids=[str(k) for k, _ in enumerate(STEMS)])
+def test_what_a_network_has_is_drawn(method, stems) -> None:
+    assert drawn("analyze-gates", language_model("run", **method)) == stems
+
+
+def test_a_site_can_be_chosen_and_an_impossible_one_writes_nothing() -> None:
+    folder = language_model("run", name="transponder", sites=["q_proj", "k_proj"])
+    assert "gate-values-by-channel-k_proj" in drawn("analyze-gates", folder)
+    assert "gate-values-by-channel-q_proj" in drawn("analyze-gates", folder, "--site", "q_proj")
+    refused("analyze-gates", folder, "--site", "down_proj")
+    refused("analyze-gates", language_model("scalar", name="comt", sites=["v_proj"]), "--site", "v_proj")
+    found = refused("analyze-gates", language_model("plain", name="pre-ln"))
+    assert "has no gates to analyse: it holds method pre-ln" in found
+
+
+@pytest.mark.parametrize(("field", "name"), [("column", "x/../../../../out"), ("paper", "../.."), ("scale", "/tmp/x")])
+def test_a_strangers_checkpoint_does_not_choose_where_figures_go(tmp_path, field, name) -> None:
+    path = Path(language_model("run", name="pre-ln")) / "checkpoint.pt"
+    state = torch.load(path, weights_only=True)
+    torch.save({**state, "spec": {**state["spec"], field: name}}, path)
+    results = tmp_path / "a" / "b" / "results"
+    result = call("plot-cosine", path, "--results", results)
+    if field == "column":
+        assert result.exit_code == 0
+        assert all(found.is_relative_to(results / "smoke") for found in tmp_path.rglob("*.png"))
+    else:
+        assert f"does not fit this version of comt: {field}" in result.exception.message
 
 
 BY_CHANNEL = [f"gate-values-by-channel-{stack}-mlp-down_proj" for stack in ("decoder", "encoder")]
@@ -161,27 +219,16 @@ def test_gradients_of_one_run_and_of_several_are_drawn(runs, tmp_path) -> None:
     assert shown == {frozenset({"addition", "comt-pixel"}), frozenset({"addition", "sas-resnet"})}
 
 
-def test_gates_of_images_are_drawn_as_maps_and_connections_as_shares(runs) -> None:
-    assert drawn("analyze-gates", runs["pixel"].path, "--images", "2,5") == ["gate-maps", "gate-summary"]
-    assert read("gate-maps")["image"].unique().tolist() == [2, 5]
+def test_gates_of_images_are_summed_up_and_connections_drawn_as_shares(runs) -> None:
+    assert drawn("analyze-gates", runs["pixel"].path) == ["gate-summary"]
     summary = read("gate-summary")
     assert summary[["site", "layer"]].to_numpy().tolist() == [["norm1", 1], ["norm1", 2], ["norm2", 1], ["norm2", 2]]
     assert "residual-shares" in drawn("analyze-gates", runs["sas"].path)
     for name, arguments, said in (
-        ("sas", ["--images", 3], "has no gates that are maps over an image"),
         ("plain", [], "has no gates to analyse: it holds method addition"),
-        ("pixel", ["--text", "a"], "is an image classifier; --text is for language models, translators"),
-        ("pixel", ["--images", "1,99"], "there is no image 99"),
+        ("pixel", ["--text", "a"], "is an image classifier, which takes no such option"),
     ):
         assert said in refused("analyze-gates", runs[name].path, *arguments)
-
-
-def test_images_are_counted_or_named() -> None:
-    assert [image_numbers(text) for text in ("3", "3,", "8, 3,8")] == [[0, 1, 2], [3], [8, 3]]
-    for text, said in (*((text, "a number of images") for text in ("a", "", "-1", "1,-2", "1.5", "3-5", "²")),
-                       *((text, "1 to 12 images") for text in ("0", "13", "999999999", ","))):  # fmt: skip
-        with pytest.raises(UserError, match=said):
-            image_numbers(text)
 
 
 def test_a_data_set_is_drawn_as_a_network_sees_it(monkeypatch) -> None:

@@ -65,10 +65,7 @@ def test_one_text_comes_after_its_prompt_and_equals_what_is_not_streamed(run_dir
         assert (text["prompt"], text["prompt_tokens"], text["tokens"]) == ("a king", 6, 40)
         result = run(*arguments)
         assert result.stdout == f"a king{text['text']}\n"
-        assert result.stderr.startswith("40 tokens, prefill ")
         assert (found["model"], found["device"], found["precision"]) == ("a-row-tiny-seed3", "cpu", "float32")
-        assert found["tokens"] == 40
-        assert all(found[name] > 0 for name in ("prefill_ms", "decode_ms_per_token", "tokens_per_second"))
         assert found["kernels"]
 
 

@@ -76,11 +76,11 @@ def test_a_killed_call_is_continued_and_ends_with_the_same_bytes(folder, monkeyp
     expected = run(*options).stdout
     search, left = Translator.search, [1]
 
-    def dying(self, sources, options):
+    def dying(self, sources, *settings):
         left[0] -= 1
         if left[0] < 0:
             raise Killed
-        return search(self, sources, options)
+        return search(self, sources, *settings)
 
     monkeypatch.setattr(Translator, "search", dying)
     with pytest.raises(Killed):
@@ -117,7 +117,7 @@ def test_the_input_is_never_the_output(folder, name):
     [
         (["--beam", "0"], "greater than or equal to 1"),
         (["--alpha", "nan"], "less than or equal to 10"),
-        (["--n-best", "5"], "5 translations of each line cannot be had from a beam of 4"),
+        (["--n-best", "5"], "5 texts cannot be had from a beam of 4"),
         (["-i", "pipe"], "pipe cannot be read: "),
     ],
 )

@@ -78,18 +78,6 @@ def test_what_is_forbidden_is_in_no_hypothesis(width):
         assert not {4, 5} & {*best.tokens}
 
 
-def test_scores_are_those_of_a_forced_rescoring():
-    model = ToyDecoder(40, sharpness=2.0, end_bias=1.0)
-    for penalty, alpha in itertools.product(PENALTIES, (0.0, 0.6)):
-        found = search(model, width=4, n_best=4, limits=20, alpha=alpha, length_penalty=penalty)
-        for source, hypotheses in zip(SOURCES, found, strict=True):
-            for each in hypotheses:
-                target = [*each.tokens, END] if each.ended else list(each.tokens)
-                assert each.log_probability == pytest.approx(model.forced(source, target), abs=1e-4)
-                score = each.log_probability / PENALTIES[penalty](len(target), alpha)
-                assert each.score == pytest.approx(score, abs=1e-6)
-
-
 def in_batches(model, sources, order: list[int], size: int) -> list[list[Hypothesis]]:
     found: list[list[Hypothesis]] = [[] for _ in sources]
     for start in range(0, len(order), size):

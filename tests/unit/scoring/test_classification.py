@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from comt_cli.scoring.classification import classification_scores
 
 CLASSES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30)
-NUMBERS = st.lists(st.tuples(st.integers(-4, 4), st.integers(-4, 4)), min_size=2, max_size=30)
 
 
 def score(measure: str, predictions: object, targets: object) -> float | str:
@@ -66,14 +64,3 @@ def test_classes_are_counted_as_with_loops(pairs: list[tuple[int, int]]) -> None
     product = len(pairs) * sum(table[k][k] for k in range(4)) - sum(r * c for r, c in zip(rows, columns, strict=True))
     squares = (len(pairs) ** 2 - sum(r * r for r in rows)) * (len(pairs) ** 2 - sum(c * c for c in columns))
     assert score("mcc", said, true) == pytest.approx(100 * product / math.sqrt(squares) if squares else 0.0, abs=1e-9)
-
-
-@given(NUMBERS)
-def test_correlations_are_numpys_of_numbers_and_of_ranks(pairs: list[tuple[int, int]]) -> None:
-    said, true = np.array([one for one, _ in pairs], dtype=float), np.array([other for _, other in pairs])
-    if len({*said}) > 1 and len({*true}) > 1:
-        assert score("pearson", said, true) == pytest.approx(100 * np.corrcoef(said, true)[0, 1], abs=1e-9)
-        ranks = [
-            [sum(b < a for b in each) + (sum(b == a for b in each) + 1) / 2 for a in each] for each in (said, true)
-        ]
-        assert score("spearman", said, true) == pytest.approx(100 * np.corrcoef(*ranks)[0, 1], abs=1e-9)

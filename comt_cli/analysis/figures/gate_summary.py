@@ -1,0 +1,108 @@
+"""Mean, spread and saturation of gates, a map of site x layer each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from comt_cli.analysis.images import gate_sites
+from comt_cli.analysis.model_figure import ModelFigure, Subject
+from comt_cli.analysis.observed import SiteValues, Values
+from comt_cli.report.figures.lines import site_names
+from comt_cli.report.figures.style import PAGE_WIDTH, ROUND, SEQUENCE, layer_ticks, page_figure, style
+
+SUMMARY_IMAGES = 256
+"""Validation images of the summary: its percentiles take all values at once."""
+NEAR_END = 0.05
+"""A value is saturated within this share of the range from either end."""
+_MEASURES = {"mean": "mean", "std": "standard deviation", "saturation": "saturated share"}
+
+
+def summary_frame(values: Iterable[SiteValues]) -> pd.DataFrame:
+    """Mean, spread and saturation of each gate, over all tokens and channels: `site, kind, layer, mean, std, p5, p95`
+    (5th and 95th percentile), `saturation` (the share of values within 5 % of either end of the range), and the ends
+    `low, high`; the last three are empty where these are not known. `stack, part, text` come first if there are
+    several sequences."""
+    rows = []
+    for each in values:
+        value, (low, high) = each.values, each.ends or (np.nan, np.nan)
+        margin = NEAR_END * (high - low)
+        p5, p95 = np.percentile(value, [5, 95])
+        outer = ((value < low + margin) | (value > high - margin)).mean() if low < high else np.nan
+        measures = {"mean": value.mean(), "std": value.std(), "p5": p5, "p95": p95, "saturation": outer}
+        rows.append({**each.where, "kind": each.kind, "layer": each.layer, **measures, "low": low, "high": high})
+    return pd.DataFrame(rows)
+
+
+class GateSummary(ModelFigure):
+    """Maps (sites down, layers across) of the mean, the standard deviation and the saturated share for each kind of
+    value, one scale of colours a measure. Cells without a value are empty."""
+
+    name: ClassVar = "gate-summary"
+    title: ClassVar = "Mean, spread and saturation of the gates"
+
+    def suits(self, of: Subject) -> bool:
+        return of.has_token_gates or (of.is_image_classifier and bool(gate_sites(of.model)))
+
+    def frame(self, of: Subject) -> pd.DataFrame:
+        """Rows as of `summary_frame`. Of an image classifier `layer` is the block, values are over all pixels of the
+        first `SUMMARY_IMAGES` validation images, and `examples` is how many there were."""
+        if not of.is_image_classifier:
+            return summary_frame(of.gates)
+        images, sites = of.validation_images, gate_sites(of.model)
+        parts: dict[tuple[int, str], list[Values]] = {at: [] for at in sites}
+        seen = 0
+        for x_BCHW, labels_B in images.first(SUMMARY_IMAGES):
+            for at, map_BHW in images.maps(x_BCHW, sites).items():
+                parts[at].append(map_BHW.ravel())
+            seen += len(labels_B)
+        values = [
+            SiteValues({"site": site}, "scalar", block, np.concatenate(parts[block, site]), (0.0, 1.0))
+            for block, site in sorted(sites, key=lambda at: (at[1][-1], at[1], at[0]))
+        ]
+        return summary_frame(values).assign(examples=seen)
+
+    def sentences(self, frame: pd.DataFrame) -> list[str]:
+        said = ["The saturated share is that of values within 5 % of either end of a gate's range."]
+        if (frame["kind"] == "evaluator").any():
+            said.append("An Evaluator-Adjuster Unit computes x + a e: shown is e, the evaluator; it is no factor of x.")
+        return said
+
+    def draw(self, frame: pd.DataFrame) -> Figure:
+        kinds = [kind for kind in ("scalar", "head", "channel", "evaluator") if (frame["kind"] == kind).any()]
+        named = frame.assign(site=site_names(frame))
+        sites = list(dict.fromkeys(named["site"]))
+        with style():
+            figure = page_figure((0.6 + 0.19 * len(sites) + 0.45) * len(kinds) + 0.1, PAGE_WIDTH)
+            panels = figure.subplots(len(kinds), len(_MEASURES), squeeze=False, sharey=True)
+            for column, (measure, title) in zip(panels.T, _MEASURES.items(), strict=True):
+                low, high = (0.0, 1.0) if measure == "saturation" else (frame[measure].min(), frame[measure].max())
+                # A map of one value everywhere must not blow rounding noise up to full contrast.
+                ends = (low, high) if high - low > 1e-2 else (low - 5e-3, high + 5e-3)
+                for axes, kind in zip(column, kinds, strict=True):
+                    _map(axes, named[named["kind"] == kind], measure, sites, ends)
+                    axes.set_title(f"{kind}: {title}")
+            for axes in panels[-1]:
+                axes.set_xlabel(f"block ({frame['examples'].max():,} images)" if "examples" in frame else "layer")
+        return figure
+
+
+def _map(axes: Axes, frame: pd.DataFrame, measure: str, sites: list[str], ends: tuple[float, float]) -> None:
+    layers = sorted(frame["layer"].unique())
+    table = frame.pivot(index="site", columns="layer", values=measure).reindex(index=sites, columns=layers)
+    edges = (min(layers) - 0.5, max(layers) + 0.5, len(sites) - 0.5, -0.5)
+    image = axes.imshow(
+        table.to_numpy(dtype=float), cmap=SEQUENCE, vmin=ends[0], vmax=ends[1], aspect="auto", extent=edges
+    )
+    axes.set_yticks(range(len(sites)), sites)
+    axes.set_xticks(layer_ticks(max(layers)))
+    axes.grid(visible=False)
+    bar = axes.figure.colorbar(image, ax=axes, pad=0.03)
+    bar.ax.tick_params(labelsize=6)
+    bar.ax.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=ROUND, min_n_ticks=3))
