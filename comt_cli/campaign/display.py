@@ -106,7 +106,8 @@ class Display:
         lost = f"up to {max(begun, default=0)} steps of each run are lost"
         saving = f"stopping: saving {plural(len(begun), 'run')} after the step at hand"
         text = f"ending at once: {lost}" if again else f"{saving} ... (a second signal ends at once: {lost})"
-        text = text if begun else "stopping ..."
+        if not begun:
+            text = "ending at once" if again else "stopping ..."
         if self._bars is not None:
             self._bars.stop_text = text
             return

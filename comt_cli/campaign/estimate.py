@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from comt_cli.campaign.processes import usable_cores, usual_threads
 from comt_cli.files import Cache, read_json
-from comt_cli.models.accounting import code_version, cost_of, network_of, total_flops
+from comt_cli.models.accounting import code_version, cost_of, total_flops
 from comt_cli.runs.plan import BY_ID, RunSpec
 from comt_cli.training.events import Evaluating, Event, RunStarted, StepReport
 from comt_cli.training.hardware import Hardware, chip_of
@@ -91,7 +91,7 @@ class Estimator:
         self.where, self.at_once, self.processes = where, at_once, processes
         self.threads = threads or usual_threads()
         self._finished = finished
-        self._reached: dict[tuple[str, str, Any], tuple[float, str]] = {}
+        self._fastest: dict[str, float] = {}
 
     def of(self, spec: RunSpec, at_once: int | None = None) -> Estimate:
         """The whole run, one of so many at once (None: of as many as there may be): its steps, and its evaluations
@@ -133,46 +133,35 @@ class Estimator:
         return min(near, key=distance, default=None)
 
     def _speed(self, spec: RunSpec) -> tuple[float, str]:
-        """FLOP/s of a network's kind, measured on the first that is asked for, or by an earlier process; of a device
-        that is not here, assumed."""
-        if self.where.chip is not None:
-            return self._planned_speed(spec)
-        kind = _kind(spec)
-        if kind in self._reached:
-            return self._reached[kind]
-        network, train = network_of(spec), spec.settings.train
-        rows = min(train.micro_batch_size or train.batch_size, train.batch_size)
-        device = [self.where.kind, self.where.name, self.threads if self.where.kind == "cpu" else 0, self.processes]
-        speeds = Cache("speeds", code_version())
-        key = [*device, network.model, network.dimensions, rows, *kind[1:]]
-        match speeds.get(key):
-            case [float(reached), str(source)] if 0 < reached < math.inf:
-                self._reached[kind] = reached, source
-            case _:
-                self._reached[kind] = self._measure(spec)
-                speeds.put(key, list(self._reached[kind]))
-        return self._reached[kind]
-
-    def _measure(self, spec: RunSpec) -> tuple[float, str]:
-        import torch
-
-        from comt_cli.training import devices
-
-        device, precision = torch.device(self.where.kind), spec.settings.train.precision
-        fastest = devices.peak_flops(device, precision) or devices.measured_matmul_flops(
-            device, precision, self.threads
-        )
+        """FLOP/s that training is expected to reach: a share of what its data sheet says of a device that is not here,
+        else of its peak or of a product that is measured, by this process or an earlier one."""
+        where, precision, share = self.where, spec.settings.train.precision, spec.task.typical_share
         # On CUDA each process has a device of its own; on the CPU they share the cores.
-        reached = fastest * spec.task.typical_share * (self.processes if self.where.kind == "cuda" else 1)
-        return reached, "the speed of matrix products here, and rough"
+        reached = share * (self.processes if where.kind == "cuda" else 1)
+        if where.chip is not None:
+            peak = where.chip.fp32_flops if precision == "fp32" else where.chip.bf16_flops
+            most = f"{peak / 1e12:g} TFLOP/s that {where.name} has at most by its data sheet"
+            lossless = ", with no loss between devices" if self.processes > 1 else ""
+            return peak * reached, f"an assumption: {share:.0%} of the {most}{lossless}"
+        if precision not in self._fastest:
+            key = [where.kind, where.name, self.threads if where.kind == "cpu" else 0, precision]
+            speeds = Cache("speeds", code_version())
+            match speeds.get(key):
+                case float(found) if 0 < found < math.inf:
+                    self._fastest[precision] = found
+                case _:
+                    self._fastest[precision] = _measured(where, precision, self.threads)
+                    speeds.put(key, self._fastest[precision])
+        return self._fastest[precision] * reached, "the speed of matrix products here, and rough"
 
-    def _planned_speed(self, spec: RunSpec) -> tuple[float, str]:
-        chip, share = self.where.chip, spec.task.typical_share
-        assert chip is not None
-        peak = chip.fp32_flops if spec.settings.train.precision == "fp32" else chip.bf16_flops
-        most = f"{peak / 1e12:g} TFLOP/s that {self.where.name} has at most by its data sheet"
-        lossless = ", with no loss between devices" if self.processes > 1 else ""
-        return peak * share * self.processes, f"an assumption: {share:.0%} of the {most}{lossless}"
+
+def _measured(where: Hardware, precision: str, threads: int) -> float:
+    import torch
+
+    from comt_cli.training import devices
+
+    device = torch.device(where.kind)
+    return devices.peak_flops(device, precision) or devices.measured_matmul_flops(device, precision, threads)
 
 
 def _kind(spec: RunSpec) -> tuple[str, str, Any]:

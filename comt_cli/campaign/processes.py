@@ -136,7 +136,7 @@ def start_server(specs: Sequence[RunSpec]) -> None:
 
 def begin_as_helper() -> None:
     """Beginning of a process that works for its parent and saves nothing: it ends with its parent, however that
-    ends, leaves every signal of a terminal, of Slurm or of a limit to it, and ends when asked to."""
+    ends, leaves every signal of a terminal or of Slurm to it, and ends when asked to."""
     die_with_parent()
     for number in StopSignal.SIGNALS:
         signal.signal(number, signal.SIG_IGN)

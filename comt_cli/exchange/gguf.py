@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -44,10 +43,10 @@ _LLAMA3 = (
 def read_gguf(path: Path) -> LoadedModel:
     """Read a LLaMA from a GGUF file of any quantisation that the `gguf` package can undo; weights become fp32. Raises
     `UserError` where the package is missing, the file is damaged, or it holds what comt does not have."""
-    if importlib.util.find_spec("gguf") is None:
-        raise UserError(f"{path}: reading GGUF files needs the package gguf", install_extra("gguf"))
-    import gguf
-
+    try:
+        import gguf
+    except ImportError:
+        raise UserError(f"{path}: reading GGUF files needs the package gguf", install_extra("gguf")) from None
     metadata, tensors = _read(path)
     config = _config(metadata, tensors, str(path))
     settings, vocabulary = llama_settings(config, str(path))

@@ -205,12 +205,6 @@ class _ImageParts(BaseModel):
 KINDS = (LoadedModel, LoadedMaskedModel, LoadedClassifier, LoadedTranslator, LoadedCaptioner, LoadedImageModel)
 
 
-def residual_name(model: Any) -> str:
-    """The published name of the model's residual connection, `pre-norm` ...; a user's own by its class."""
-    kind = type(model.blocks[0].attention_connection)
-    return str(vars(kind).get("name", kind.__name__))
-
-
 def gated_sites(model: Any) -> list[str]:
     """The names of the sites that carry a gate in any layer, in the order of the model."""
     names = [name for module in model.modules() if isinstance(module, CarriesGates) for name in module.gates]
@@ -219,7 +213,8 @@ def gated_sites(model: Any) -> list[str]:
 
 def text_network(model: Any) -> str:
     """Residual connection, gates and shape of a network that reads one text."""
-    sites = gated_sites(model)
+    sites, kind = gated_sites(model), type(model.blocks[0].attention_connection)
+    residual = vars(kind).get("name", kind.__name__)  # its published name; a user's own by its class
     gates = f"gates at {', '.join(sites)}" if sites else "no gates"
     shape = f"{model.shape.layers} layers of width {model.shape.width}"
-    return f"residual connection {residual_name(model)}, {gates}, {shape}"
+    return f"residual connection {residual}, {gates}, {shape}"

@@ -175,7 +175,7 @@ class Training:
                 if due:
                     self.clock.lap(batches.waited_seconds)
                     if not all_finite(unseen, counters):
-                        return self._diverged()
+                        return self.writer.diverged()
                 if "log" in due:
                     self._log(update)
                 if update.observed_norms is not None:
@@ -269,10 +269,10 @@ class Training:
         """Evaluate the weights that the run ends with, which are saved: a run killed in between evaluates again."""
         counters, averaged = self.counters, self.settings.averaged_steps
         if self.saved_step != counters.step:
-            return self._diverged()
+            return self.writer.diverged()
         if not self._ends_with_last and not counters.chosen:
             if not math.isfinite(self._validate().loss):
-                return self._diverged()
+                return self.writer.diverged()
             files = [self.directory.weights_file(step) for step in averaged]
             if not averaged and counters.best_step is not None:
                 files = [self.directory.best_file(counters.best_step)]
@@ -282,7 +282,7 @@ class Training:
             self._save(final=True)
         evaluation = self._evaluate(self.task.validation, "final")
         if not math.isfinite(evaluation.loss):
-            return self._diverged()
+            return self.writer.diverged()
         self.writer.evaluation(evaluation)
         result = self.writer.done(evaluation, self._evaluation_rows) | self._tested("", self.task.tests)
         if averaged and "test" in self.task.tests:  # what averaging gains
@@ -300,9 +300,6 @@ class Training:
             found |= tested.line(name)
             found[f"{name}_evaluation"] = {**tested.extent, **tested.signed}
         return found
-
-    def _diverged(self) -> dict[str, Any]:
-        return self.writer.result(self.writer.diverged())
 
 
 # ---- finished runs, evaluated again: what a result lacks, such as a metric that came later, is added to it

@@ -313,9 +313,9 @@ class RunWriter:
         }
 
     def diverged(self) -> dict[str, Any]:
-        """Result of a run whose loss was not finite at the step of the counters."""
+        """The end of a run whose loss was not finite at the step of the counters; returns its result."""
         ending = {"diverged_at": self._counters.step, "last_finite_loss": self._counters.last_finite_loss}
-        return {"state": "diverged", **self._common(), **ending}
+        return self.result({"state": "diverged", **self._common(), **ending})
 
     def _common(self) -> dict[str, Any]:
         spec, world, unit = self._task.spec, self._world, self._unit

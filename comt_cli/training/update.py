@@ -16,6 +16,7 @@ from comt_cli.layers.learned import UpdateRule
 from comt_cli.layers.residual.scaled import FollowsTraining
 from comt_cli.recipe.settings import Training
 from comt_cli.tasks.settings import OPTIMIZERS
+from comt_cli.tasks.settings.images import ImageTrainSettings
 from comt_cli.training.checkpoint import Counters, random_states, restore_random_states
 from comt_cli.training.devices import compute_context, reset_peak_memory, synchronise
 from comt_cli.training.objective import NotCaptured, capturing
@@ -206,7 +207,7 @@ def learning_rate(settings: Training, step: int) -> float:
     """
     peak, warmup, floor = settings.learning_rate, settings.warmup_steps, settings.min_lr_ratio or 0.0
     if step < warmup:
-        held: float | None = getattr(settings, "warmup_learning_rate", None)
+        held = settings.warmup_learning_rate if isinstance(settings, ImageTrainSettings) else None
         return peak * step / warmup if held is None else held
     progress = (step - warmup) / max(1, settings.steps - warmup)
     match settings.schedule:
@@ -217,8 +218,8 @@ def learning_rate(settings: Training, step: int) -> float:
         case "noam":
             return peak * math.sqrt(warmup / step)
         case "step":
-            milestones: tuple[int, ...] = getattr(settings, "milestones", ())
-            return float(peak / 10.0 ** sum(step >= drop for drop in milestones))
+            assert isinstance(settings, ImageTrainSettings)
+            return float(peak / 10.0 ** sum(step >= drop for drop in settings.milestones))
         case _:  # constant
             return peak
 
