@@ -19,14 +19,7 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
-from comt_cli.report.figures.style import (
-    OKABE_ITO,
-    QUIET,
-    ROUND,
-    SEQUENCE,
-    layer_axis,
-    layer_ticks,
-)
+from comt_cli.report.figures.style import OKABE_ITO, QUIET, ROUND, SEQUENCE, layer_axis, layer_ticks
 
 ROW = 0.118
 """Inches of a token's line in a map."""
