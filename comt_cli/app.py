@@ -70,8 +70,8 @@ class _Program(VerbGroup):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        lines = {name: f"{help.partition('. ')[0].rstrip('.')}." for name, (_, help) in VERBS.items()}
-        self.commands = {name: Verb(name, help=line, short_help=line) for name, line in lines.items()}
+        for name, (_, help) in VERBS.items():
+            self.commands[name] = Verb(name, short_help=f"{help.partition('. ')[0].rstrip('.')}.")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """The verb that is called, in place of its stand-in."""

@@ -8,22 +8,19 @@ from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 
-def wrap(text: str, width: int, indent: str = "") -> list[str]:
-    """Lines of at most `width` columns, broken between words alone; after the first they are indented, in addition to
-    the text's own indentation."""
-    own = text[: len(text) - len(text.lstrip())]
-    return textwrap.wrap(
-        text, max(width, 1), subsequent_indent=own + indent, break_long_words=False, break_on_hyphens=False
-    )
-
-
-def printed_lines(text: str, stream: TextIO, indent: str = "  ") -> list[str]:
-    """The lines of a message for `stream`: as they are, unless it is a terminal that would break its words."""
-    lines = text.splitlines()
-    if not stream.isatty():
-        return lines
-    width = shutil.get_terminal_size().columns
-    return [part for line in lines for part in (wrap(line, width, indent) if len(line) > width else [line])]
+def printed_lines(text: str, stream: TextIO) -> list[str]:
+    """The lines of a message for `stream`; on a terminal long ones are broken between words, and then indented."""
+    width = max(shutil.get_terminal_size().columns, 1)
+    lines: list[str] = []
+    for line in text.splitlines():
+        if stream.isatty() and len(line) > width:
+            indent = line[: len(line) - len(line.lstrip())] + "  "
+            lines += textwrap.wrap(
+                line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+            )
+        else:
+            lines.append(line)
+    return lines
 
 
 def duration(seconds: float) -> str:

@@ -18,6 +18,10 @@ import torch
 from same_bits import Reason, assert_same_bits
 
 from comt_cli.data.images.dataset import ImageDataset, ImageSplit
+from comt_cli.data.tokenizer import ByteTokenizer
+from comt_cli.layers.initialise import initialise
+from comt_cli.models.build import wiring_of
+from comt_cli.models.llama import Llama
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec, RunStart
 from comt_cli.tasks import task_of
@@ -68,6 +72,25 @@ def run_of(
     names = {"paper": "comt", "table": table, "command": command, "scale": "smoke", "row": row, "column": "tiny"}
     data = {"data_fingerprint": fingerprint, "data_content": content}
     return RunSpec(**names, seed=seed, method=method, settings=said, start=start, **data)
+
+
+def write_language_model(folder: Path, method: Options | str, factor: float = 1.0) -> Path:
+    """A run directory with the checkpoint of a LLaMA of bytes: its parameters at the start, times a factor."""
+    settings = {
+        "model": {"size": "tiny", "width": 32, "ffn_width": 48, "layers": 2, "heads": 4},
+        "data": {"tokenizer": "bytes", "sequence_length": 64},
+        "train": {"steps": 1},
+    }
+    spec = run_of("train-lm", settings, method, known=("none", "none"), seed=3)
+    model = Llama(spec.settings.model, 258, wiring_of(spec.method))
+    initialise(model, 0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(factor)
+    state = {"format": 1, "spec": spec.model_dump(mode="json"), "vocabulary": 258, "model": model.state_dict()}
+    folder.mkdir(exist_ok=True)
+    torch.save({**state, "tokenizer": ByteTokenizer().to_json()}, folder / "checkpoint.pt")
+    return folder
 
 
 MODEL = {"size": "tiny", "width": 32, "ffn_width": 48, "layers": 2, "heads": 2}

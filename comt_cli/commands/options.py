@@ -110,14 +110,10 @@ ManyRuns = Annotated[list[str], run_argument(f"{SELECTORS} Or directories.", "RU
 Results = Annotated[Path, typer.Option(help="Folder that results are written to.", file_okay=False)]
 DEFAULT_RESULTS = Path("runs/results")
 """Not `results`: what a clone comes with is written by `make record` alone."""
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace a table even if it has finished runs that the new one lacks.")
-]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a table even if the new one lacks runs of it.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and print the plan; train nothing.")]
 Device = Annotated[str | None, typer.Option(help="cuda, cuda:1, mps or cpu; the best there is if not given.")]
-Gpus = Annotated[
-    int, typer.Option(min=1, help="Processes sharing every batch of a run, one per GPU (or all on the CPU).")
-]
+Gpus = Annotated[int, typer.Option(min=1, help="Processes that share every batch, one per GPU (or all on the CPU).")]
 _JOBS = (
     "Runs trained at once, each in a process with its share of the processor's threads. If not given, one per GPU; on "
     "the CPU one per core, fewer where runs or memory are few. Not with --gpus."
@@ -133,9 +129,7 @@ Track = Annotated[
         autocompletion=completion.listed("training.trackers", "TRACKERS"),
     ),
 ]
-Out = Annotated[
-    Path | None, typer.Option(help="Folder for the figures; below --results if not given.", file_okay=False)
-]
+Out = Annotated[Path | None, typer.Option(help="Folder of the figures; else one below --results.", file_okay=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -188,16 +182,10 @@ class Figures:
 class Decoding:
     """Beam search for texts; None is as the run decodes."""
 
-    beam: Annotated[int | None, typer.Option(min=1, max=1000, help="Hypotheses kept; as the run's if not given.")] = (
-        None
-    )
+    beam: Annotated[int | None, typer.Option(min=1, max=1000, help="Hypotheses kept; else the run's.")] = None
     alpha: Annotated[
-        float | None, typer.Option(min=0, max=10, help="How much longer texts are favoured; as the run's if not given.")
+        float | None, typer.Option(min=0, max=10, help="Exponent of the length penalty; else the run's.")
     ] = None
-    n_best: Annotated[
-        int, typer.Option(min=1, help="Texts for each line or image, each behind its number or name.")
-    ] = 1
-    scores: Annotated[bool, typer.Option("--scores", help="Score and log-probability before each text, tabbed.")] = (
-        False
-    )
+    n_best: Annotated[int, typer.Option(min=1, help="Texts a line or image, each behind its number or name.")] = 1
+    scores: Annotated[bool, typer.Option("--scores", help="Score and log-probability before each text.")] = False
     device: Device = None

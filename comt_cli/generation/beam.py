@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -34,7 +34,6 @@ class NotFinite(UserError):
     """A network whose outputs are not numbers."""
 
 
-@runtime_checkable
 class Decodes(Protocol):
     """A model that decodes a sequence from a source, a token at a time."""
 
@@ -63,11 +62,9 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Decoded:
-    """A text decoded of a line or an image; of an empty line without `source` (its tokens, the end included) and
-    `hypothesis`."""
+    """A text decoded of a line or an image; of an empty line without `hypothesis`."""
 
     text: str
-    source: tuple[int, ...] = ()
     hypothesis: Hypothesis | None = None
 
 
@@ -87,29 +84,26 @@ NOTHING = Forbidden()
 
 
 @torch.no_grad()
-def beam_search(
+def decode(
     model: Decodes,
     *source: Tensor,
-    width: int = 4,
-    length_penalty: str = "gnmt",
-    alpha: float = 0.6,
+    settings: BeamSettings,
+    special: SpecialTokens,
     max_lengths: Sequence[int],
-    begin: int,
-    end: int,
     n_best: int = 1,
     forbidden: Forbidden = NOTHING,
 ) -> list[list[Hypothesis]]:
     """For each sentence of the `source` up to `n_best` different hypotheses, the best first.
 
     A hypothesis has at most its sentence's of `max_lengths` tokens, the end included. What is `forbidden` is never
-    chosen, and neither is `PAD` or `begin`; their probability is lost. Raises `NotFinite`, `ValueError`.
+    chosen, and neither is `PAD` or the begin token; their probability is lost. Raises `NotFinite`, `ValueError`.
     """
-    device, B = source[0].device, len(source[0])
-    if not (1 <= n_best <= width and alpha >= 0 and len(max_lengths) == B > 0 and min(max_lengths) > 0):
-        raise ValueError(f"{n_best} of {width} beams, alpha {alpha}, {B} sentences up to {max_lengths}")
-    K, L = width, max(max_lengths)
+    device, B, K, alpha = source[0].device, len(source[0]), settings.beam, settings.alpha
+    if not (1 <= n_best <= K and len(max_lengths) == B > 0 and min(max_lengths) > 0):
+        raise ValueError(f"{n_best} of {K} beams, {B} sentences up to {max_lengths}")
+    begin, end, L = special.need("begin"), special.end, max(max_lengths)
     limit_B = torch.tensor(max_lengths, device=device)
-    penalty_L = torch.tensor([PENALTIES[length_penalty](max(n, 1), alpha) for n in range(L + 1)], device=device)
+    penalty_L = torch.tensor([PENALTIES[settings.penalty](max(n, 1), alpha) for n in range(L + 1)], device=device)
     memory, cache = model.encode(*source), model.decoding_cache(B * K, L)
     number_B = torch.arange(B, device=device)
     sums_BK = torch.full((B, K), -torch.inf, device=device)
@@ -145,15 +139,6 @@ def beam_search(
             cache.reorder((keep_B[:, None] * K + parent_BK[keep_B]).flatten())
         last_R1 = live.tokens[:, :, length - 1].reshape(-1, 1)
     raise AssertionError("every sentence ends at its greatest length")
-
-
-def decode(
-    model: Decodes, *source: Tensor, settings: BeamSettings, special: SpecialTokens, **more: Any
-) -> list[list[Hypothesis]]:
-    """`beam_search` as a run's settings have it, between the special tokens of a tokenizer; `more` is passed on."""
-    named: dict[str, Any] = {"begin": special.need("begin"), "end": special.end, **more}
-    named |= {"width": settings.beam, "length_penalty": settings.penalty, "alpha": settings.alpha}
-    return beam_search(model, *source, **named)
 
 
 class _Beams(NamedTuple):

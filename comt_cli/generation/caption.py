@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
-from torch import Tensor
 
 from comt_cli.data.captions.dataset import patches, read_features
 from comt_cli.data.captions.settings import CaptionData
@@ -80,11 +80,10 @@ class ImageCaptioner:
 
     def captions(self, image: Seen, settings: BeamSettings, n_best: int = 1) -> list[Decoded]:
         """Up to `n_best` captions of an image, the best first."""
-        special = self.tokenizer.special
-        options = {"max_lengths": [self.longest], "n_best": n_best, "forbidden": no_caption(special)}
-        (found,) = decode(self.model, *self._source(image), settings=settings, special=special, **options)
-        return [Decoded(self.tokenizer.decode(each.tokens), hypothesis=each) for each in found]
-
-    def _source(self, image: Seen) -> tuple[Tensor, Tensor]:
-        regions_1RV = torch.from_numpy(image.regions)[None].to(self.device)
-        return regions_1RV, torch.ones(regions_1RV.shape[:2], dtype=torch.bool, device=self.device)
+        special, regions_1RV = self.tokenizer.special, torch.from_numpy(image.regions)[None].to(self.device)
+        mask_1R = torch.ones(regions_1RV.shape[:2], dtype=torch.bool, device=self.device)
+        options: dict[str, Any] = {"max_lengths": [self.longest], "forbidden": no_caption(special)}
+        (found,) = decode(
+            self.model, regions_1RV, mask_1R, settings=settings, special=special, n_best=n_best, **options
+        )
+        return [Decoded(self.tokenizer.decode(each.tokens), each) for each in found]

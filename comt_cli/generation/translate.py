@@ -73,8 +73,7 @@ class Translator:
         special = self.tokenizer.special
         found = decode(self.model, source_BS, settings=settings, special=special, max_lengths=lengths, n_best=n_best)
         return [
-            [Decoded(one_line(self.tokenizer.decode(each.tokens)), tuple(source), each) for each in hypotheses]
-            for source, hypotheses in zip(sources, found, strict=True)
+            [Decoded(one_line(self.tokenizer.decode(each.tokens)), each) for each in hypotheses] for hypotheses in found
         ]
 
 

@@ -19,7 +19,6 @@ from comt_cli.recipe.merge import (
     LoadedGrid,
     Merger,
     Origin,
-    Origins,
     layer_of,
     load_grids,
     overridden,
@@ -65,17 +64,16 @@ class LoadedRecipe:
     """A recipe that passed every check, with the command line's overrides applied.
 
     `methods` has by row the method's name and all its options. By scale and cell (row, column), `points` has the
-    settings at each point of the scale's grid (`LoadedGrid.planned`), or the only ones, `origins` where each was given,
-    `starts` the cells that start from a run of another recipe; by scale, `changes` has the settings that `--set`
-    changed (`Merger.changes`). `added` are the rows of `--also`.
+    settings at each point of the scale's grid (`LoadedGrid.planned`), or the only ones, `starts` the cells that start
+    from a run of another recipe; by scale, `changes` has the settings that `--set` changed (`Merger.changes`). `added`
+    are the rows of `--also`.
     """
 
     path: Path
     recipe: Recipe
     task: Any
     methods: dict[str, dict[str, Any]]
-    points: dict[str, dict[Cell, tuple[RunSettings, ...]]]
-    origins: dict[str, dict[Cell, Origins]]
+    points: dict[str, dict[Cell, list[RunSettings]]]
     starts: dict[str, dict[Cell, LoadedStart]]
     grids: dict[str, LoadedGrid]
     document: Document
@@ -209,7 +207,7 @@ def load_recipe(
     given_at: dict[str, Layer] = {name: arguments if scale in (None, name) else {} for name in recipe.scales}
     merged = {name: merger.cells(name, theirs, whole.problems) for name, theirs in given_at.items()}
     tried = {name: left for name, grid in grids.items() if (left := grid.without(given_at[name])) is not None}
-    settings = {name: {cell: points[0][0] for cell, points in cells.items()} for name, cells in merged.items()}
+    settings = {name: {cell: points[0] for cell, points in cells.items()} for name, cells in merged.items()}
     for wrong in (
         *same_runs(tried, merged),
         *undrawable(recipe, task, methods.get(recipe.baseline, {}), settings),
@@ -225,12 +223,8 @@ def load_recipe(
     problems += [problem for problem in whole.problems if not _follows(problem, problems)]
     if valid is None or problems:
         raise _error(path, document)
-    points = {
-        name: {cell: tuple(e for e, _ in every) for cell, every in cells.items()} for name, cells in merged.items()
-    }
-    origins = {name: {cell: every[0][1] for cell, every in cells.items()} for name, cells in merged.items()}
     changes = {name: merger.changes(name, theirs) for name, theirs in given_at.items()}
-    return LoadedRecipe(path, valid, task, methods, points, origins, starts, tried, document, changes, tuple(also))
+    return LoadedRecipe(path, valid, task, methods, merged, starts, tried, document, changes, tuple(also))
 
 
 def _error(path: Path, document: Document) -> RecipeError:

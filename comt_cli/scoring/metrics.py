@@ -40,18 +40,12 @@ class Comparison:
     baseline: Score
     p_value: float
 
-    @property
-    def difference(self) -> float:
-        """The system's score less the baseline's."""
-        return self.score.value - self.baseline.value
-
 
 @dataclass(frozen=True)
 class TextMetric:
     """`options` are those of sacreBLEU's class `kind`; `prepare` is done to both sides before. `is_of_tokens`: it takes
     tokens as they are, separated by spaces, where the others take plain text."""
 
-    words: str
     kind: str
     options: Mapping[str, Any]
     prepare: Callable[[Sequence[str]], list[str]] | None = None
@@ -89,19 +83,13 @@ def _with_split_compounds(texts: Sequence[str]) -> list[str]:
 
 _MULTI_BLEU = {"tokenize": "none", "smooth_method": "none", "force": True}
 METRICS: Mapping[str, TextMetric] = {
-    "bleu": TextMetric("BLEU of plain text, tokenised as mteval-13a", "BLEU", {}),
-    "bleu_tokenised": TextMetric(
-        "BLEU of the files' own tokens, as multi-bleu has it", "BLEU", _MULTI_BLEU, is_of_tokens=True
-    ),
-    "bleu_intl": TextMetric("BLEU of plain text, tokenised as mteval-14", "BLEU", {"tokenize": "intl"}),
-    "bleu_intl_lc": TextMetric("the same, in lower case", "BLEU", {"tokenize": "intl", "lowercase": True}),
-    "bleu_compound": TextMetric(
-        "BLEU of Moses' tokens with split compounds, as tensor2tensor's get_ende_bleu has it",
-        "BLEU",
-        _MULTI_BLEU,
-        _with_split_compounds,
-    ),
-    "chrf": TextMetric("chrF2: F-score of character n-grams", "CHRF", {}),
+    "bleu": TextMetric("BLEU", {}),  # of plain text, tokenised as mteval-13a
+    "bleu_tokenised": TextMetric("BLEU", _MULTI_BLEU, is_of_tokens=True),  # of the files' tokens, as multi-bleu has it
+    "bleu_intl": TextMetric("BLEU", {"tokenize": "intl"}),  # of plain text, tokenised as mteval-14
+    "bleu_intl_lc": TextMetric("BLEU", {"tokenize": "intl", "lowercase": True}),
+    # Of Moses' tokens with split compounds, as tensor2tensor's get_ende_bleu has it.
+    "bleu_compound": TextMetric("BLEU", _MULTI_BLEU, _with_split_compounds),
+    "chrf": TextMetric("CHRF", {}),  # chrF2: F-score of character n-grams
 }
 
 
@@ -188,10 +176,10 @@ def read_aligned(paths: Sequence[Path]) -> tuple[list[list[str]], list[str]]:
     return texts, problems
 
 
-def refuse(problems: Sequence[str], hint: str | None = None) -> None:
+def refuse(problems: Sequence[str]) -> None:
     """Raise `UserError` with all problems, a line each, if there are any."""
     if problems:
-        raise UserError("\n".join(problems), hint)
+        raise UserError("\n".join(problems))
 
 
 def suspicions(name: str, lines: Sequence[str]) -> list[str]:

@@ -224,9 +224,7 @@ def curves(
     recipe: options.RecipeArgument,
     *,
     of: Selection,
-    quantity: Annotated[
-        str, typer.Option(help="The loss of training, or what was logged on validation data.")
-    ] = "loss",
+    quantity: Annotated[str, typer.Option(help="The training loss, or what is logged on validation data.")] = "loss",
     runs: options.Runs = options.DEFAULT_RUNS,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:

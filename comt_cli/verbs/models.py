@@ -24,9 +24,7 @@ from comt_cli.verbs.select import model_source, run_directories
 
 _RUN = options.run_argument(f"A checkpoint.pt or run directory; {options.SELECTOR}.", "RUN")
 _PICTURES = "Pictures (PNG, JPEG) of any size, or, of a model of MSCOCO, files of features (.npy, .npz)."
-_ANY = (
-    f"A checkpoint.pt or run directory; {options.SELECTOR}; a Hugging Face LLaMA folder or hub name, or a .gguf file."
-)
+_ANY = f"A checkpoint.pt or run directory; {options.SELECTOR}; a Hugging Face folder or hub name, or a .gguf file."
 
 
 def loading(what: str, device: str | None = None) -> None:
@@ -41,9 +39,8 @@ def announced_model(checkpoint: str, of: OfRuns, device: str | None = None) -> s
     """The model that is named or selected (see `model_source`), announced on the error stream. Raises `UserError`
     where it, or the device, is certainly not there."""
     source = model_source(checkpoint, of)
-    check_device_name(device)
     check_source(source)
-    loading("the model")
+    loading("the model", device)
     return source
 
 
@@ -52,15 +49,13 @@ def generate(
     *,
     prompt: Annotated[list[str] | None, typer.Option(help="The beginning of a text; repeatable.")] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, max=1_000_000, help="Tokens after which a text is cut.")] = 64,
-    temperature: Annotated[
-        float, typer.Option(min=0, max=1000, help="Of the draw; 0 takes the likeliest token.")
-    ] = 0.8,
+    temperature: Annotated[float, typer.Option(min=0, max=1000, help="0 takes the likeliest token.")] = 0.8,
     top_p: Annotated[float, typer.Option(min=0.001, max=1, help="Draw from the likeliest tokens up to this.")] = 0.95,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draw. The same seed gives the same text.")] = 0,
     samples: Annotated[int, typer.Option(min=1, max=10_000, help="Texts for every prompt.")] = 1,
     device: options.Device = None,
     precision: Annotated[
-        Literal["fp32", "bf16"] | None, typer.Option(help="The type to compute in; that of the file if not given.")
+        Literal["fp32", "bf16"] | None, typer.Option(help="Type to compute in; else the file's.")
     ] = None,
     of: OfRuns,
     as_json: options.AsJson = False,
@@ -86,9 +81,7 @@ def generate(
 
 def translate(
     checkpoint: Annotated[str, _RUN],
-    given: Annotated[Path, typer.Option("--input", "-i", metavar="FILE", help="Lines; - is standard input.")] = Path(
-        "-"
-    ),
+    given: Annotated[Path, typer.Option("--input", "-i", metavar="FILE", help="Lines; - is stdin.")] = Path("-"),
     out: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Else standard output.")] = None,
     *,
     decoding: Decoding,
@@ -246,7 +239,6 @@ _TEXT = "The text, 2 to 512 tokens, the sentence to translate, or the caption; a
 _SITE = "The projection whose channel-wise gates are drawn, in every branch; down_proj if not given."
 _IMAGE = "The number of the test image that a captioner sees, from 0."
 _SITES = completion.listed("methods.base", "PROJECTIONS")
-_MODEL = f"A checkpoint.pt or run directory; {options.SELECTOR}; a Hugging Face folder or hub name, or a .gguf file."
 
 
 def analyze_gates(
@@ -281,7 +273,7 @@ def analyze_gates(
 
 
 def plot_cosine(
-    model: Annotated[str, options.run_argument(_MODEL)],
+    model: Annotated[str, options.run_argument(_ANY)],
     text: Annotated[str | None, typer.Option(help="The text, 2 to 512 tokens; of a castle if not given.")] = None,
     *,
     of: OfRuns,

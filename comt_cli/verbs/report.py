@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -25,10 +25,6 @@ from comt_cli.report.terminal import print_texts, say, say_written
 from comt_cli.report.write import Report, ReportFiles, print_report, write_exhibits, write_report
 from comt_cli.streams import let_go
 from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_selected
-
-if TYPE_CHECKING:
-    pass
-
 
 _PAGE = " from the tables there; no others unless named."
 

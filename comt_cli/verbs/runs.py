@@ -85,9 +85,7 @@ def rm(
         typer.Argument(metavar="[RUN]...", help=options.SELECTORS, autocompletion=completion.selectors),
     ] = None,
     *,
-    replaced: Annotated[
-        bool, typer.Option("--replaced", help="Those that --fresh moved aside; all if none named.")
-    ] = False,
+    replaced: Annotated[bool, typer.Option("--replaced", help="What --fresh moved aside; all if none named.")] = False,
     of: OfRuns,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted; delete nothing.")] = False,

@@ -31,9 +31,7 @@ _AGAINST = "Another file: is the difference more than chance? Of a run another r
 
 def score(
     hypotheses: Annotated[str, options.run_argument(_SCORED, "HYP")],
-    references: Annotated[
-        Path | None, typer.Argument(metavar="[REF]", help="A file of references, for a file.")
-    ] = None,
+    references: Annotated[Path | None, typer.Argument(metavar="[REF]", help="The references of a file.")] = None,
     *,
     metric: Annotated[str, typer.Option(metavar="A,B", help=_METRICS, autocompletion=_METRIC_NAMES)] = "bleu,chrf",
     against: Annotated[str | None, typer.Option(metavar="HYP2", help=_AGAINST)] = None,
@@ -101,8 +99,9 @@ def _print(texts: Sequence[Sequence[str]], names: Sequence[str], *, as_json: boo
             found[name] = {"score": one.value, "signature": one.signature}
         else:
             pair = metrics.compare(name, texts[0], texts[2], texts[1])
-            values = {"score": pair.score.value, "against": pair.baseline.value, "difference": pair.difference}
-            found[name] = {**values, "p_value": pair.p_value, "signature": pair.score.signature}
+            ours, theirs = pair.score.value, pair.baseline.value
+            values = {"score": ours, "against": theirs, "difference": ours - theirs, "p_value": pair.p_value}
+            found[name] = {**values, "signature": pair.score.signature}
     if as_json:
         typer.echo(json.dumps({"sentences": len(texts[0]), **found}, indent=2))
         return

@@ -19,7 +19,7 @@ import typer
 from comt_cli.commands.options import OfRuns
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
-from comt_cli.recipe.find import MARK, available_recipes, find_recipe, full_name, place_of, split_variant
+from comt_cli.recipe.find import MARK, also_called, available_recipes, find_recipe, full_name, place_of, split_variant
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
 from comt_cli.recipe.problems import nearest
 from comt_cli.report.collect import collect
@@ -102,10 +102,12 @@ def _is_recipe(text: str) -> bool:
 
 class Found(NamedTuple):
     """A run that a selector means. It is planned where it has the settings that its recipe, or the selector, asks for,
-    on the data that is prepared here, else on any; passed over where it is of a point of a grid that was not chosen."""
+    on the data that is prepared here, else on any; usual where it has one of the recipe's seeds; passed over where it
+    is of a point of a grid that was not chosen."""
 
     run: KnownRun
     is_planned: bool = False
+    is_usual: bool = False
     is_passed_over: bool = False
 
 
@@ -119,7 +121,7 @@ def _with_checkpoints(text: str, of: OfRuns) -> list[Found]:
         raise UserError(f"{text} has saved no checkpoint yet\n{_listing(found, text)}", "Train it first.")
 
     def rank(each: Found) -> tuple[bool, ...]:
-        return each.run.standing is not Standing.done, not each.is_planned, each.is_passed_over
+        return each.run.standing is not Standing.done, not each.is_planned, not each.is_usual, each.is_passed_over
 
     best = min(map(rank, loadable))
     return [each for each in loadable if rank(each) == best]
@@ -153,7 +155,10 @@ def select_runs(text: str, of: OfRuns) -> list[Found]:
         raise _nothing(text, table, [Found(run) for run in _once(matching)], of)
     is_here = any(run.id in table.planned for run in found)
     planned = [run for run in found if (run.id in table.planned if is_here else table.plans(run))]
-    return [Found(run, bool(table.variant) or run in planned, run.id in table.passed_over) for run in found]
+    return [
+        Found(run, bool(table.variant) or run in planned, table.has_seed(run), run.id in table.passed_over)
+        for run in found
+    ]
 
 
 def runs_of_table(text: str, of: OfRuns) -> list[tuple[KnownRun, Place]]:
@@ -180,7 +185,8 @@ def _matching(text: str, of: OfRuns) -> tuple[SelectedTable, list[tuple[KnownRun
     columns = [*table.columns, *(place.column for _, place in every)]
     for what, name, valid in (("row", row, rows), ("column", column, columns)):
         if name and dashed(name) not in map(dashed, valid):
-            raise UserError(f"{text}: {table.name} has no {what} {name!r}", nearest(name, dict.fromkeys(valid)))
+            hints = nearest(name, dict.fromkeys(valid)), also_called(split_variant(text.partition(":")[0])[0])
+            raise UserError(f"{text}: {table.name} has no {what} {name!r}", "\n  ".join(filter(None, hints)))
     return table, [
         (run, place)
         for run, place in every
@@ -319,6 +325,12 @@ class SelectedTable:
                     every = collect(specs, self.runs, choose_by=grid.metric).runs()
                     found |= {run.spec.id for run in every if run.chosen is False}
         return found
+
+    def has_seed(self, run: KnownRun) -> bool:
+        """Whether the recipe has the seed of `run` at its scale."""
+        loaded, scale = self.loaded, run.label("scale")
+        recipe = loaded.recipe if loaded is not None and scale in loaded.recipe.scales else None
+        return recipe is not None and run.seed in (recipe.scales[scale].seeds or recipe.seeds)
 
     def plans(self, run: KnownRun) -> RunSpec | None:
         """The run of this table that `run` is; None where it is none, or of other settings."""

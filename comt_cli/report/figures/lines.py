@@ -6,8 +6,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,14 +18,7 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
-from comt_cli.report.figures.style import (
-    OKABE_ITO,
-    QUIET,
-    ROUND,
-    SEQUENCE,
-    layer_axis,
-    layer_ticks,
-)
+from comt_cli.report.figures.style import OKABE_ITO, QUIET, ROUND, SEQUENCE, layer_axis, layer_ticks
 
 ROW = 0.118
 """Inches of a token's line in a map."""
@@ -47,8 +39,7 @@ _LONGEST = 14
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
-@dataclass(frozen=True)
-class Ends:
+class Ends(NamedTuple):
     """The least and the greatest value on the scale."""
 
     low: float

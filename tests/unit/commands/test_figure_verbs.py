@@ -8,26 +8,20 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tiny_runs import caption_spec, dataset_of, image_spec, pictures, train
+from tiny_runs import caption_spec, dataset_of, image_spec, pictures, train, write_language_model
 from toy_translation import toy_model, toy_spec, write_run
 from typer.testing import CliRunner, Result
 
 from comt_cli.analysis.observed import observed_gates, observed_image
 from comt_cli.app import app
 from comt_cli.data.images.sets import glyphs
-from comt_cli.data.text.settings import DataSettings
-from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import write_state
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedCaptioner
 from comt_cli.layers.initialise import initialise
-from comt_cli.methods import method_from
 from comt_cli.models.build import model_of
-from comt_cli.models.llama import Llama
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.runs.plan import RunSpec
-from comt_cli.tasks.settings.language import ModelSettings, Settings, TrainSettings
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
@@ -93,20 +87,7 @@ def read(stem: str) -> pd.DataFrame:
 
 
 def language_model(folder: str, /, **method) -> str:
-    """A run directory's checkpoint with a network as it is at the start."""
-    settings = Settings(
-        model=ModelSettings(size="tiny", width=32, ffn_width=48, layers=2, heads=4),
-        data=DataSettings(tokenizer="bytes", sequence_length=64),
-        train=TrainSettings(steps=1),
-    )
-    names = {"paper": "transponder", "table": "t", "command": "train-lm", "scale": "smoke", "row": "a/b", "column": "c"}
-    spec = RunSpec(**names, seed=3, method=method, settings=settings, data_fingerprint="none")
-    model = Llama(settings.model, 258, method_from(method).wiring())
-    initialise(model, 0)
-    state = {"format": 1, "spec": spec.model_dump(mode="json"), "vocabulary": 258, "model": model.state_dict()}
-    Path(folder).mkdir()
-    torch.save({**state, "tokenizer": ByteTokenizer().to_json()}, Path(folder) / "checkpoint.pt")
-    return folder
+    return str(write_language_model(Path(folder), method))
 
 
 STEMS = [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from decided import draw_with_a_margin
-from tiny_runs import run_of
+from tiny_runs import write_language_model
 from typer.testing import CliRunner
 
 from comt_cli.app import app
@@ -17,9 +17,6 @@ from comt_cli.errors import UserError
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.generation.completion import begin, complete
-from comt_cli.layers.initialise import initialise
-from comt_cli.models.build import wiring_of
-from comt_cli.models.llama import Llama
 
 GREEDY = ["--temperature", "0", "--device", "cpu"]
 
@@ -27,21 +24,7 @@ GREEDY = ["--temperature", "0", "--device", "cpu"]
 @pytest.fixture(scope="module")
 def run_directory(tmp_path_factory) -> Path:
     """A run directory with a network of bytes that is far from its start, so that it says various things."""
-    settings = {
-        "model": {"size": "tiny", "width": 32, "ffn_width": 48, "layers": 2, "heads": 4},
-        "data": {"tokenizer": "bytes", "sequence_length": 64},
-        "train": {"steps": 1},
-    }
-    spec = run_of("train-lm", settings, "comt", known=("none", "none"), seed=3)
-    model = Llama(spec.settings.model, 258, wiring_of(spec.method))
-    initialise(model, 0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(6.0)
-    state = {"format": 1, "spec": spec.model_dump(mode="json"), "vocabulary": 258, "model": model.state_dict()}
-    folder = tmp_path_factory.mktemp("run")
-    torch.save({**state, "tokenizer": ByteTokenizer().to_json()}, folder / "checkpoint.pt")
-    return folder
+    return write_language_model(tmp_path_factory.mktemp("run"), "comt", 6.0)
 
 
 def run(*arguments: object):

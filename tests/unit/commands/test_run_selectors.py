@@ -34,6 +34,7 @@ def test_a_row_is_enough_where_it_has_one_finished_run(shelf: Shelf, capsys):
     shelf.done(gated)
     shelf.done(plain)
     shelf.begun(shelf.spec("pre-ln+comt", seed=2))
+    shelf.done(shelf.spec("pre-ln+comt", seed=3))  # which is none of the recipe's
     for text in ("mine/gates:pre-ln+comt", "recipes/mine/gates.yaml:pre-ln+comt", "mine/gates:pre-ln+comt:docs-tiny:1"):
         assert meant(text) == gated.id  # with the column as the folder is called, too
     assert meant("mine/gates:pre-ln::1") == plain.id

@@ -9,9 +9,10 @@ import torch
 from decided import search_without_rounding
 from toy_decoder import BEGIN, END, ToyDecoder
 
-from comt_cli.data.tokenizer import PAD
+from comt_cli.data.tokenizer import PAD, SpecialTokens
 from comt_cli.errors import UserError
-from comt_cli.generation.beam import PENALTIES, Forbidden, Hypothesis, beam_search, top
+from comt_cli.generation.beam import PENALTIES, Forbidden, Hypothesis, decode, top
+from comt_cli.tasks.settings.translation import BeamSettings
 
 SOURCES = [[5, 3, 1], [4, 1], [3, 3, 5, 4, 1], [5, 1], [1], [4, 5, 4, 3, 3, 1], [3, 1]]
 
@@ -23,7 +24,9 @@ def padded(sources: list[list[int]], columns: int = 0) -> torch.Tensor:
 
 def search(model, sources=SOURCES, *, limits: list[int] | int = 8, columns: int = 0, **options):
     limits = [limits] * len(sources) if isinstance(limits, int) else limits
-    return beam_search(model, padded(sources, columns), max_lengths=limits, begin=BEGIN, end=END, **options)
+    given = {key: options.pop(key) for key in ("beam", "alpha", "penalty") if key in options}
+    between = {"settings": BeamSettings(**given), "special": SpecialTokens(PAD, END, BEGIN)}
+    return decode(model, padded(sources, columns), max_lengths=limits, **between, **options)
 
 
 def every_hypothesis(model: ToyDecoder, source: list[int], limit: int, penalty: str, alpha: float):
@@ -43,7 +46,7 @@ def test_a_beam_of_all_prefixes_is_exhaustive_search(alpha, penalty):
     V, limit = 6, 4
     for seed in range(6):
         model = ToyDecoder(V, seed, sharpness=1.5)
-        found = search(model, width=V**2, alpha=alpha, length_penalty=penalty, limits=limit, n_best=5)
+        found = search(model, beam=V**2, alpha=alpha, penalty=penalty, limits=limit, n_best=5)
         for source, hypotheses in zip(SOURCES, found, strict=True):
             *expected, sixth = every_hypothesis(model, source, limit, penalty, alpha)[:6]
             assert all(one[0] - other[0] > 1e-5 for one, other in itertools.pairwise([*expected, sixth])), "a margin"
@@ -65,15 +68,15 @@ def greedy(model: ToyDecoder, source: list[int], limit: int) -> tuple[int, ...]:
 def test_a_beam_of_one_is_greedy(alpha):
     for seed in range(5):
         model = ToyDecoder(9, seed)
-        found = search(model, width=1, alpha=alpha, limits=7)
+        found = search(model, beam=1, alpha=alpha, limits=7)
         assert [each.tokens for (each,) in found] == [greedy(model, source, 7) for source in SOURCES]
 
 
 @pytest.mark.parametrize("width", [1, 4])
 def test_what_is_forbidden_is_in_no_hypothesis(width):
     model = ToyDecoder(7, end_bias=9.0)
-    assert [each.tokens for (each,) in search(model, width=width, alpha=0.0)] == [()] * len(SOURCES)
-    for (best,) in search(model, width=width, alpha=0.0, forbidden=Forbidden((4, 5), least=2)):
+    assert [each.tokens for (each,) in search(model, beam=width, alpha=0.0)] == [()] * len(SOURCES)
+    for (best,) in search(model, beam=width, alpha=0.0, forbidden=Forbidden((4, 5), least=2)):
         assert len(best.tokens) >= 2
         assert not {4, 5} & {*best.tokens}
 
@@ -83,7 +86,7 @@ def in_batches(model, sources, order: list[int], size: int) -> list[list[Hypothe
     for start in range(0, len(order), size):
         numbers = order[start : start + size]
         batch = [sources[number] for number in numbers]
-        hypotheses = search(model, batch, limits=[len(source) + 9 for source in batch], width=4, n_best=4)
+        hypotheses = search(model, batch, limits=[len(source) + 9 for source in batch], beam=4, n_best=4)
         for number, each in zip(numbers, hypotheses, strict=True):
             found[number] = each
     return found
@@ -129,8 +132,8 @@ class Scripted(ToyDecoder):
 
 def test_the_shortest_hypothesis_is_not_taken_for_the_best():
     """The empty one is the first to be finished: the search goes on while another can still beat it."""
-    found = search(Scripted(5), [[1]], width=2, n_best=2, alpha=0.6)
+    found = search(Scripted(5), [[1]], beam=2, n_best=2, alpha=0.6)
     assert [each.tokens for each in found[0]] == [(3, 4), ()]
     assert found[0][0].log_probability == pytest.approx(torch.tensor(0.6 * 0.95).log().item())
-    with_average = search(Scripted(5), [[1]], width=2, n_best=2, alpha=1.0, length_penalty="average")
+    with_average = search(Scripted(5), [[1]], beam=2, n_best=2, alpha=1.0, penalty="average")
     assert with_average[0][0].score == pytest.approx(torch.tensor(0.6 * 0.95).log().item() / 3)
