@@ -70,6 +70,14 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
         ) from error
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, and what it is in, unless it is there. Raises `StorageError`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make {folder}: {error.strerror}") from error
+
+
 def check_writable(folder: Path, option: str) -> None:
     """Raise `UserError` where nothing could be written into `folder`, which `option` names, or into what has to be made
     first. It is tried, as permissions do not tell all, and nothing is left behind."""

@@ -14,11 +14,11 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from comt_cli.errors import StorageError, UserError
+from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import misfits, problem_of
 from comt_cli.exchange.codecs import LibraryCodec, TextCodec, tokenizer_files
 from comt_cli.exchange.loaded import LoadedModel, gated_sites, text_network
-from comt_cli.files import atomic_file, read_json, write_json
+from comt_cli.files import atomic_file, make_folder, read_json, write_json
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.norm_placement import ScaledInit
 from comt_cli.methods import method_from
@@ -142,10 +142,7 @@ def write_huggingface(loaded: LoadedModel, folder: Path) -> list[tuple[Path, str
     _refuse_inexpressible(loaded.model)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot make {folder}: {error.strerror}") from error
+    make_folder(folder)
     # Fused weights are stored once in memory; safetensors wants each name to own its bytes.
     tensors = {name: tensor.contiguous().clone() for name, tensor in split(loaded.model).items()}
     files = {WEIGHTS: (safetensors.torch.save(tensors, {"format": "pt"}), f"{len(tensors)} tensors")}

@@ -182,20 +182,15 @@ class Collection:
         """One dictionary a cell, in the order of the table: mean, standard error and number of the runs that are done,
         and how many are in each state. `metrics` has by column what a cell shows. With a grid, the chosen point, and
         all its runs are counted."""
-
-        def told(cell: Cell) -> dict[str, Any]:
+        found: list[dict[str, Any]] = []
+        for cell in self.cells.values():
             metric, states = metrics[cell.column], Counter(run.state for run in cell.every)
             done = summarise(list(cell.values(metric).values()))
-            found: dict[str, Any] = {
-                "row": cell.row,
-                "column": cell.column,
-                "metric": metric,
-                "mean": done and done.mean,
-            }
-            found |= {"stderr": done and done.stderr, **({"grid": cell.point} if cell.points else {})}
-            return found | {"runs": {state.value: states[state] for state in RunState if states[state]}}
-
-        return [told(cell) for cell in self.cells.values()]
+            ours = {"mean": done and done.mean, "stderr": done and done.stderr}
+            point = {"grid": cell.point} if cell.points else {}
+            runs = {state.value: states[state] for state in RunState if states[state]}
+            found.append({"row": cell.row, "column": cell.column, "metric": metric, **ours, **point, "runs": runs})
+        return found
 
 
 def tables_with_runs(

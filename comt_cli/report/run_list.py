@@ -42,9 +42,7 @@ def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, An
     scale, spec = run.label("scale"), run.spec
     loaded = None if spec is None else recipe_of(place.recipe, (), scale)
     metric = _metric(run, place, loaded)
-    settings, trained = None, ""
-    if spec is not None:
-        trained = spec.task.network_and_data(spec.settings)
+    settings, trained = None, "" if spec is None else spec.task.network_and_data(spec.settings)
     if spec is not None and loaded is not None:
         settings = differing(spec, place, loaded)
         # What is a share of the steps follows from them.

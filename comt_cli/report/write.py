@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from comt_cli.errors import StorageError
-from comt_cli.files import Unreadable, read_csv, read_text, write_text
+from comt_cli.files import Unreadable, make_folder, read_csv, read_text, write_text
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format
 from comt_cli.report.exhibits import Exhibit, exhibits
@@ -98,7 +98,7 @@ def write_report(
     kept = None if overwrite else _kept(files, info, [run.spec for run in settled if run.result is not None])
     if kept is not None:
         return Report(frame, cells, None, kept)
-    _make(files.csv.parent)
+    make_folder(files.csv.parent)
     write_text(files.runs_csv, frame_csv(frame))  # first: a table whose runs are not named would never be replaced
     write_exhibit(table, cells, files.csv.parent, files.csv.stem)
     return Report(frame, cells, files)
@@ -132,18 +132,11 @@ def write_exhibit(exhibit: Exhibit, frame: pd.DataFrame, folder: Path, stem: str
         assert figure is not None
         sign(figure, caption.trained)
         return write_figure(figure, str(texts["csv"]), folder, stem, caption)
-    _make(folder)
+    make_folder(folder)
     found = {folder / f"{stem}.{kind}": text for kind, text in texts.items() if text is not None}
     for path, text in found.items():
         write_text(path, text)
     return list(found)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot make {folder}: {error.strerror}") from error
 
 
 def _is_drawn(folder: Path, stem: str, texts: dict[str, Any]) -> bool:
@@ -192,10 +185,8 @@ def _would_be_lost(files: ReportFiles, ended: Iterable[RunSpec]) -> str | None:
     seeds = {line.get("id"): line.get("seed") or "" for line in every}
     for line in lines:
         row, column = line.get("row"), line.get("column")
-        there, ours = (
-            {seeds.get(run, run) for run in (line.get("run_ids") or "").split()},
-            here.get((row, column), set()),
-        )
+        there = {seeds.get(run, run) for run in (line.get("run_ids") or "").split()}
+        ours = here.get((row, column), set())
         if there - ours:
             others = "" if len(there) > len(ours) else " with other seeds"
             runs = format.plural(len(there), "finished run")

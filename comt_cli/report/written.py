@@ -215,8 +215,6 @@ def read_lines(path: Path) -> list[Line]:
                 numbers = [float(line[key]) for key in _NUMBERS if line.get(key)]
                 if not all(map(math.isfinite, [int(line["seed"]), *numbers])):
                     raise ValueError(f"line {number} has a number that is not finite")
-    except FileNotFoundError:
-        raise
     except (ValueError, OverflowError) as error:
         raise UserError(f"{path} cannot be read: {error}", "comt report writes tables anew.") from None
     return lines

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from comt_cli.errors import StorageError, UserError
-from comt_cli.files import if_damaged, open_own, parse_json, read_text, write_json, write_text
+from comt_cli.files import if_damaged, make_folder, open_own, parse_json, read_text, write_json, write_text
 from comt_cli.runs.plan import BY_ID, CHANGED, RunSpec
 
 LOCKS_NEEDED = "--runs needs a folder that can be written, on a file system with locks."
@@ -222,7 +222,7 @@ class RunDirectory:
 
     def create(self, spec: RunSpec) -> None:
         """Make the folder and its link, and write `spec.json`. Raises `StorageError` where that is not possible."""
-        self._make()
+        make_folder(self.path)
         self.link(spec.changed)
         write_json(self.spec_file, {**spec.model_dump(mode="json"), "id": spec.id})
         self.error_file.unlink(missing_ok=True)
@@ -248,12 +248,6 @@ class RunDirectory:
         with contextlib.suppress(StorageError):
             write_text(self.error_file, f"{reason}\n\n{details}" if details else f"{reason}\n")
 
-    def _make(self) -> None:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot make {self.path}: {error.strerror}") from error
-
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the directory, made if need be, for writing. The system releases the lock when its owner dies. Raises
@@ -273,7 +267,7 @@ class RunDirectory:
         folder was moved aside in between, so that the open file is not the one that stands here."""
         refused = 0
         for _ in range(10):
-            self._make()
+            make_folder(self.path)
             with contextlib.ExitStack() as unless_locked:
                 try:
                     handle = os.fdopen(open_own(self.lock_file, os.O_RDWR | os.O_APPEND), "a+")

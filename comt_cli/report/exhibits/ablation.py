@@ -121,6 +121,7 @@ class Ablation(Exhibit):
             "ablation",
             baseline=attrs["table"].baseline,
             has_bars=any(point["interval_low"] is not None for point in ours),
+            has_thin_bars=any(bar(p, None, relative=False) and p["interval_low"] is None for p in ours),
             seeds=attrs["seeds"],
             low=named(low),
             times=_NEAR_FLOOR,

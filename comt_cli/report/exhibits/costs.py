@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from comt_cli.errors import UserError
-from comt_cli.files import Unreadable, canonical_json, read_csv, sha256, write_text
+from comt_cli.files import Unreadable, canonical_json, make_folder, read_csv, sha256, write_text
 from comt_cli.report import format
 from comt_cli.report.caption import notes, pipes, prose, templates
 from comt_cli.report.cells import cells_frame
@@ -229,7 +229,7 @@ def write_costs(
     ordered = sorted(lines, key=lambda of: (rank.get(of[1], len(rank)), rank.get(of[0], len(rank))))
     found = [{name: lines[of].get(name, "") for name in measured[0]} for of in ordered]
     page = path.with_suffix(".md")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_text(path, csv_text(found))
     write_text(page, _page(found, title))
     return [path, page], sorted(lesser)

@@ -242,7 +242,7 @@ def _origin(cells: pd.DataFrame, shown: Collection[str]) -> str:
         has_increase=any(cells["paper_increase"]),
         costs=costs_rule(cells) if {"step", "compiled"} & {*shown} else "",
         power=POWER,
-        digits=_CONTENT_DIGITS,
+        contents=[each[:_CONTENT_DIGITS] for each in cells.attrs["contents"]],
     )
 
 

@@ -12,8 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from PIL import Image
 
-from comt_cli.errors import StorageError
-from comt_cli.files import atomic_file, sha256, write_text
+from comt_cli.files import atomic_file, make_folder, sha256
 from comt_cli.recipe.find import OWN, table_name
 from comt_cli.report.caption import FIGURE_FILES, Caption
 from comt_cli.report.figures.style import DPI, PAGE_WIDTH, sign, style
@@ -33,27 +32,22 @@ def write_figure(figure: Figure, frame: pd.DataFrame | str, folder: Path, stem: 
     Raises:
         StorageError: the disk is full, or the folder cannot be made or written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot make {folder}: {error.strerror}") from error
+    make_folder(folder)
     if not isinstance(frame, str):
         frame = frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
     with style():
-        pictures = {"png": _png(figure), "pdf": _pdf(figure)}
+        contents = {"png": _png(figure), "pdf": _pdf(figure)}
     texts = {
         "txt": caption.text(),
         "tex": caption.latex(stem, f"{folder.name}-{stem}", figure.get_figwidth() / PAGE_WIDTH),
         "csv": frame,
     }
-    paths = [folder / f"{stem}.{kind}" for kind in FIGURE_FILES]
-    for kind, path in zip(FIGURE_FILES, paths, strict=True):
-        if kind in pictures:
-            with atomic_file(path) as handle:
-                handle.write(pictures[kind])
-        else:
-            write_text(path, texts[kind])
-    return paths
+    contents |= {kind: text.encode() for kind, text in texts.items()}
+    paths = {kind: folder / f"{stem}.{kind}" for kind in FIGURE_FILES}
+    for kind, path in paths.items():
+        with atomic_file(path) as handle:
+            handle.write(contents[kind])
+    return [*paths.values()]
 
 
 def _png(figure: Figure) -> bytes:

@@ -16,7 +16,6 @@ from comt_cli.errors import UserError
 from comt_cli.report.exhibits.curves import Curves, resolved_since
 from comt_cli.report.frame import runs_frame
 from comt_cli.report.statistics import paired_difference
-from comt_cli.tasks import Task
 from comt_cli.tasks.base import PERCENT, POINTS
 
 if TYPE_CHECKING:
@@ -82,15 +81,6 @@ def test_a_run_that_has_not_ended_is_refused(bench: Bench, state: str, said: str
     found = comt(bench, str(bench.directory(BASELINE, 1).path), str(other))
     assert isinstance(found.exception, UserError)
     assert (said in found.exception.message, found.exception.exit_status) == (True, 2)
-
-
-@pytest.fixture(autouse=True)
-def no_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No corpus to hash."""
-    monkeypatch.setattr(Task, "identify", lambda self, settings: ("feedfeedfeedfeed", "c0ffee"))
-
-
-BASELINE, OURS = "pre-ln", "pre-ln+comt"
 
 
 def write_log(bench: Bench, row: str, seed: int, losses: list[float]) -> None:

@@ -14,16 +14,9 @@ from typer.testing import CliRunner, Result
 
 from comt_cli.app import app
 from comt_cli.errors import UserError
-from comt_cli.tasks import Task
 
 if TYPE_CHECKING:
     from conftest import Bench
-
-
-@pytest.fixture(autouse=True)
-def no_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No corpus to hash."""
-    monkeypatch.setattr(Task, "identify", lambda self, settings: ("feedfeedfeedfeed", "c0ffee"))
 
 
 def comt(*arguments: str) -> Result:

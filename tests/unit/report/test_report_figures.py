@@ -1,4 +1,4 @@
-"""Ablations: which rows are their points, and what can be seen of them; and the maps of attention."""
+"""Ablations: which rows are their points, and what can be seen of them."""
 
 from __future__ import annotations
 

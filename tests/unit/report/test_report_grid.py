@@ -162,9 +162,6 @@ def test_every_file_names_what_was_chosen_and_a_choice_that_is_written_is_not_lo
     assert "has 3 finished runs of pre-ln at tiny, and this table 0" in (again.unwritten or "")
 
 
-KEY = "train.learning_rate"
-
-
 def tuned(values: list[float], losses: list[list[float | None]], better: str = "lower") -> Any:
     """A cell with a trial a seed at every value; a loss of None diverged, one of NaN is not trained."""
     task = SimpleNamespace(metrics={"loss": SimpleNamespace(better=better)})
