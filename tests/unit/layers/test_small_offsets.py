@@ -12,8 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from connection_stacks import connections_of
-from naive import normal
+from naive import connections_of, normal
 from same_bits import differ
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
