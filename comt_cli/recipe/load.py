@@ -19,7 +19,6 @@ from comt_cli.recipe.merge import (
     LoadedGrid,
     Merger,
     Origin,
-    Origins,
     layer_of,
     load_grids,
     overridden,
@@ -48,8 +47,7 @@ Also = Mapping[str, Any]
 
 
 class LoadedStart(NamedTuple):
-    """The cell of another recipe whose run is started from; `seed` is None where it is the started run's own. `path` is
-    where the recipe says so."""
+    """The cell of another recipe whose run is started from; `seed` is None where it is the started run's own."""
 
     source: LoadedRecipe
     row: str
@@ -57,7 +55,6 @@ class LoadedStart(NamedTuple):
     seed: int | None
     new: tuple[str, ...]
     drop: tuple[str, ...]
-    path: KeyPath
 
 
 @dataclass(frozen=True)
@@ -65,20 +62,18 @@ class LoadedRecipe:
     """A recipe that passed every check, with the command line's overrides applied.
 
     `methods` has by row the method's name and all its options. By scale and cell (row, column), `points` has the
-    settings at each point of the scale's grid (`LoadedGrid.planned`), or the only ones, `origins` where each was given,
-    `starts` the cells that start from a run of another recipe; by scale, `changes` has the settings that `--set`
-    changed (`Merger.changes`). `added` are the rows of `--also`.
+    settings at each point of the scale's grid (`LoadedGrid.planned`), or the only ones, `starts` the cells that start
+    from a run of another recipe; by scale, `changes` has the settings that `--set` changed (`Merger.changes`). `added`
+    are the rows of `--also`.
     """
 
     path: Path
     recipe: Recipe
     task: Any
     methods: dict[str, dict[str, Any]]
-    points: dict[str, dict[Cell, tuple[RunSettings, ...]]]
-    origins: dict[str, dict[Cell, Origins]]
+    points: dict[str, dict[Cell, list[RunSettings]]]
     starts: dict[str, dict[Cell, LoadedStart]]
     grids: dict[str, LoadedGrid]
-    document: Document
     changes: dict[str, dict[str, Any]]
     added: tuple[str, ...]
 
@@ -207,11 +202,11 @@ def load_recipe(
         whole.note(*wrong)
     merger = Merger(recipe, document, task, layers, grids, complete=not problems)
     given_at: dict[str, Layer] = {name: arguments if scale in (None, name) else {} for name in recipe.scales}
-    merged = {name: merger.cells(name, theirs, whole.problems) for name, theirs in given_at.items()}
+    points = {name: merger.cells(name, theirs, whole.problems) for name, theirs in given_at.items()}
     tried = {name: left for name, grid in grids.items() if (left := grid.without(given_at[name])) is not None}
-    settings = {name: {cell: points[0][0] for cell, points in cells.items()} for name, cells in merged.items()}
+    settings = {name: {cell: several[0] for cell, several in cells.items()} for name, cells in points.items()}
     for wrong in (
-        *same_runs(tried, merged),
+        *same_runs(tried, points),
         *undrawable(recipe, task, methods.get(recipe.baseline, {}), settings),
         *unmeasured(recipe, task, settings, document),
     ):
@@ -225,12 +220,8 @@ def load_recipe(
     problems += [problem for problem in whole.problems if not _follows(problem, problems)]
     if valid is None or problems:
         raise _error(path, document)
-    points = {
-        name: {cell: tuple(e for e, _ in every) for cell, every in cells.items()} for name, cells in merged.items()
-    }
-    origins = {name: {cell: every[0][1] for cell, every in cells.items()} for name, cells in merged.items()}
     changes = {name: merger.changes(name, theirs) for name, theirs in given_at.items()}
-    return LoadedRecipe(path, valid, task, methods, points, origins, starts, tried, document, changes, tuple(also))
+    return LoadedRecipe(path, valid, task, methods, points, starts, tried, changes, tuple(also))
 
 
 def _error(path: Path, document: Document) -> RecipeError:
@@ -420,8 +411,8 @@ def _starts(
             continue
         columns = list(source.columns(scale)) if scale in source.recipe.scales else []
         theirs = start.column or (column if column in columns or len(columns) != 1 else columns[0])
-        begun = LoadedStart(source, start.row or row, theirs, start.seed, start.new, start.drop, (*at, "start"))
-        wrong = [document.problem((*begun.path, key), message) for key, message in _wrong(start, begun, scale)]
+        begun = LoadedStart(source, start.row or row, theirs, start.seed, start.new, start.drop)
+        wrong = [document.problem((*at, "start", key), message) for key, message in _wrong(start, begun, scale)]
         document.problems.extend(problem for problem in wrong if problem not in document.problems)
         if not wrong:
             starts[scale][row, column] = begun

@@ -35,8 +35,7 @@ from comt_cli.recipe.problems import (
 from comt_cli.recipe.schema import Recipe, Sweep, Wrong
 from comt_cli.recipe.settings import Overrides, RunSettings, overrides_of
 
-Cell = tuple[str, str]
-"""A row and a column."""
+Cell = tuple[str, str]  # a row and a column
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,6 @@ Origins = Mapping[str, Origin]
 """By the dotted key of a setting, `train.steps`; what stands nowhere has its default."""
 Layer = Mapping[str, tuple[Any, Origin]]
 """Values by dotted key, each with where it stands: of one place, of a point of a grid, or of the command line."""
-Point = tuple[RunSettings, Origins]
-"""The settings of a run, and where each was given."""
 
 
 def layer_of(settings: Overrides, origin: Origin) -> Layer:
@@ -149,11 +146,11 @@ class Merger:
     grids: Mapping[str, LoadedGrid]
     complete: bool
 
-    def cells(self, scale: str, arguments: Layer, problems: list[Problem]) -> dict[Cell, list[Point]]:
+    def cells(self, scale: str, arguments: Layer, problems: list[Problem]) -> dict[Cell, list[RunSettings]]:
         """The settings of every cell of a scale at each point of its grid; a problem that several cells share is
         reported once."""
         grid = self.grids[scale].without(arguments) if scale in self.grids else None
-        merged: dict[Cell, list[Point]] = {}
+        merged: dict[Cell, list[RunSettings]] = {}
         seen = {*problems}
         for column, row in itertools.product(self.recipe.columns_at(scale), self.recipe.rows):
             at = self.recipe.column_path(scale, column)
@@ -169,20 +166,16 @@ class Merger:
                             seen.add(where)
                             problems.append(where)
                 if settings is not None:
-                    merged.setdefault((row, column), []).append((settings, origins))
+                    merged.setdefault((row, column), []).append(settings)
         return merged
 
     def changes(self, scale: str, arguments: Layer) -> dict[str, Any]:
         """The `--set` arguments that change what is trained at a scale, by dotted key, in the order of the keys:
         neither those that change no number (`runtime_keys`), nor those whose value every cell has anyway."""
-
-        def settings(given: Layer) -> list[list[RunSettings]]:
-            return [[each for each, _ in points] for points in self.cells(scale, given, []).values()]
-
-        left, whole = dict(arguments), settings(arguments) if arguments else []
+        left, whole = dict(arguments), self.cells(scale, arguments, []) if arguments else {}
         for key in sorted(arguments):
             without = {other: given for other, given in left.items() if other != key}
-            if settings(without) == whole:
+            if self.cells(scale, without, []) == whole:
                 left = without
         runtime = {f"{section}.{name}" for section, names in self.task.runtime_keys.items() for name in names}
         return {key: left[key][0] for key in sorted(left) if key not in runtime}
@@ -192,8 +185,7 @@ class Merger:
 
 OF_TEST = ("test_", "unseen_", "last_")
 """How the names of metrics begin that are of other splits than validation."""
-TRIAL_SEEDS = (101, 102)
-"""Of trials of a sweep that the command line gives, and the recipe does not have."""
+TRIAL_SEEDS = (101, 102)  # of trials of a sweep that the command line gives, and the recipe does not have
 
 
 @dataclass(frozen=True)
@@ -331,13 +323,13 @@ def overridden(recipe: Recipe, grids: Mapping[str, LoadedGrid], own: Mapping[Key
         yield path, f"the grid of scale {scale} tries values of this key, and would override it; leave it out here"
 
 
-def same_runs(grids: Mapping[str, LoadedGrid], merged: Mapping[str, Mapping[Cell, Sequence[Point]]]) -> Wrong:
+def same_runs(grids: Mapping[str, LoadedGrid], merged: Mapping[str, Mapping[Cell, Sequence[RunSettings]]]) -> Wrong:
     """Points of different values that a run's settings do not tell apart, such as shares of the same whole step: the
     first cell that has such, of each grid."""
     found: dict[KeyPath, str] = {}
     for scale, grid in grids.items():
         for (row, column), points in merged[scale].items():
-            tried = [settings.model_dump_json() for settings, _ in points[1 if grid.seeds else 0 :]]
+            tried = [settings.model_dump_json() for settings in points[1 if grid.seeds else 0 :]]
             if len({*tried}) < len(tried):
                 found.setdefault((*grid.path, "settings"), f"two points are the same run in {row} under {column}")
     yield from found.items()
