@@ -229,7 +229,8 @@ def _error(path: Path, document: Document) -> RecipeError:
     problems = document.problems
     said = (document.argument(problem.key) if problem.source is None else None for problem in problems)
     pairs = zip(said, problems, strict=True)
-    return RecipeError(path, [problem if by is None else Problem(by, problem.message) for by, problem in pairs])
+    told = (problem if by is None else Problem(by, problem.message) for by, problem in pairs)
+    return RecipeError(path, [*dict.fromkeys(told)])  # one argument may make the same problem in several columns
 
 
 def _follows(problem: Problem, earlier: Iterable[Problem]) -> bool:
