@@ -18,8 +18,7 @@ from comt_cli.data.tokenizer import SpecialTokens
 Unsigned: TypeAlias = np.unsignedinteger[Any]
 Ints: TypeAlias = NDArray[np.int64]
 
-IGNORE = -100
-"""The target where there is nothing to predict."""
+IGNORE = -100  # the target where there is nothing to predict
 
 
 class AnyBatch:

@@ -229,8 +229,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 TRAINING_CHARACTERS = 20_000_000
 """Training reads this much of the train split, from its start. More text hardly moves a vocabulary of this kind."""
-VOCABULARY_VERSION = 2
-"""Version of trained vocabularies, as tests/contract/test_cache_versions.py says."""
+VOCABULARY_VERSION = 2  # version of trained vocabularies, as tests/contract/test_cache_versions.py says
 
 TRAINER: dict[str, Any] = {
     "model_type": "unigram",
@@ -309,7 +308,7 @@ def t5_tokenizer(progress: ProgressCallback = no_progress) -> SentencePieceToken
         model = path.read_bytes()
     # The hub's client raises its own, the HTTP library's and the system's errors; all mean the same to the user.
     except Exception as error:
-        hint = "It needs the network once; HF_HOME says where the hub's client keeps what it fetched."
+        hint = "It needs the network once: prepare the data where there is one, or bring its HF_HOME, the hub's cache."
         raise UserError(f"cannot fetch the T5 vocabulary ({name}): {first_line(error)}", hint) from error
     if (found := sha256(model)) != T5_SHA256:
         hint = f"It must be {T5_SHA256}. Delete the file, and run the same command again."

@@ -19,10 +19,8 @@ from comt_cli.recipe.settings import RunSettings
 DEFAULT_PAPER = "comt"
 OWN_ROOT = Path("recipes")
 """Where one's own recipes are looked up by name, before those that came with the program."""
-SETUPS = "setups"
-"""The folder of the setups beside the papers' folders: no paper, and no recipe in it."""
-OWN = "own"
-"""The folder, below the runs and the results, of recipes that stand outside the recipe roots."""
+SETUPS = "setups"  # the folder of the setups beside the papers' folders: no paper, and no recipe in it
+OWN = "own"  # the folder, below the runs and the results, of recipes that stand outside the recipe roots
 
 
 def recipe_roots() -> list[Path]:
@@ -101,8 +99,7 @@ def as_name(text: str) -> str:
 
 # ---- tables of changed settings
 
-MARK = "@"
-"""Between the name of a table and that of its settings; no recipe's name has it."""
+MARK = "@"  # between the name of a table and that of its settings; no recipe's name has it
 _LONGEST = 48
 _DIGITS = 8
 

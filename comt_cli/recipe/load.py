@@ -47,8 +47,7 @@ Also = Mapping[str, Any]
 
 
 class LoadedStart(NamedTuple):
-    """The cell of another recipe whose run is started from; `seed` is None where it is the started run's own. `path` is
-    where the recipe says so."""
+    """The cell of another recipe whose run is started from; `seed` is None where it is the started run's own."""
 
     source: LoadedRecipe
     row: str
@@ -56,7 +55,6 @@ class LoadedStart(NamedTuple):
     seed: int | None
     new: tuple[str, ...]
     drop: tuple[str, ...]
-    path: KeyPath
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,6 @@ class LoadedRecipe:
     points: dict[str, dict[Cell, list[RunSettings]]]
     starts: dict[str, dict[Cell, LoadedStart]]
     grids: dict[str, LoadedGrid]
-    document: Document
     changes: dict[str, dict[str, Any]]
     added: tuple[str, ...]
 
@@ -205,11 +202,11 @@ def load_recipe(
         whole.note(*wrong)
     merger = Merger(recipe, document, task, layers, grids, complete=not problems)
     given_at: dict[str, Layer] = {name: arguments if scale in (None, name) else {} for name in recipe.scales}
-    merged = {name: merger.cells(name, theirs, whole.problems) for name, theirs in given_at.items()}
+    points = {name: merger.cells(name, theirs, whole.problems) for name, theirs in given_at.items()}
     tried = {name: left for name, grid in grids.items() if (left := grid.without(given_at[name])) is not None}
-    settings = {name: {cell: points[0] for cell, points in cells.items()} for name, cells in merged.items()}
+    settings = {name: {cell: several[0] for cell, several in cells.items()} for name, cells in points.items()}
     for wrong in (
-        *same_runs(tried, merged),
+        *same_runs(tried, points),
         *undrawable(recipe, task, methods.get(recipe.baseline, {}), settings),
         *unmeasured(recipe, task, settings, document),
     ):
@@ -224,7 +221,7 @@ def load_recipe(
     if valid is None or problems:
         raise _error(path, document)
     changes = {name: merger.changes(name, theirs) for name, theirs in given_at.items()}
-    return LoadedRecipe(path, valid, task, methods, merged, starts, tried, document, changes, tuple(also))
+    return LoadedRecipe(path, valid, task, methods, points, starts, tried, changes, tuple(also))
 
 
 def _error(path: Path, document: Document) -> RecipeError:
@@ -232,7 +229,8 @@ def _error(path: Path, document: Document) -> RecipeError:
     problems = document.problems
     said = (document.argument(problem.key) if problem.source is None else None for problem in problems)
     pairs = zip(said, problems, strict=True)
-    return RecipeError(path, [problem if by is None else Problem(by, problem.message) for by, problem in pairs])
+    told = (problem if by is None else Problem(by, problem.message) for by, problem in pairs)
+    return RecipeError(path, [*dict.fromkeys(told)])  # one argument may make the same problem in several columns
 
 
 def _follows(problem: Problem, earlier: Iterable[Problem]) -> bool:
@@ -414,8 +412,8 @@ def _starts(
             continue
         columns = list(source.columns(scale)) if scale in source.recipe.scales else []
         theirs = start.column or (column if column in columns or len(columns) != 1 else columns[0])
-        begun = LoadedStart(source, start.row or row, theirs, start.seed, start.new, start.drop, (*at, "start"))
-        wrong = [document.problem((*begun.path, key), message) for key, message in _wrong(start, begun, scale)]
+        begun = LoadedStart(source, start.row or row, theirs, start.seed, start.new, start.drop)
+        wrong = [document.problem((*at, "start", key), message) for key, message in _wrong(start, begun, scale)]
         document.problems.extend(problem for problem in wrong if problem not in document.problems)
         if not wrong:
             starts[scale][row, column] = begun

@@ -35,8 +35,7 @@ from comt_cli.recipe.problems import (
 from comt_cli.recipe.schema import Recipe, Sweep, Wrong
 from comt_cli.recipe.settings import Overrides, RunSettings, overrides_of
 
-Cell = tuple[str, str]
-"""A row and a column."""
+Cell = tuple[str, str]  # a row and a column
 
 
 @dataclass(frozen=True)
@@ -186,8 +185,7 @@ class Merger:
 
 OF_TEST = ("test_", "unseen_", "last_")
 """How the names of metrics begin that are of other splits than validation."""
-TRIAL_SEEDS = (101, 102)
-"""Of trials of a sweep that the command line gives, and the recipe does not have."""
+TRIAL_SEEDS = (101, 102)  # of trials of a sweep that the command line gives, and the recipe does not have
 
 
 @dataclass(frozen=True)

@@ -65,12 +65,9 @@ class Catalogue:
         return self.tasks[closest(str(command), self.tasks) or next(iter(self.tasks))]
 
 
-Given = dict[str, Any]
-"""Settings as the file has them: `load` checks them."""
-Part = Annotated[
-    str,
-    matching(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*", "is no part of a model: letters, digits and _, with dots between"),
-]
+Given = dict[str, Any]  # settings as the file has them: `load` checks them
+_PART = matching(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*", "is no part of a model: letters, digits and _, with dots between")
+Part = Annotated[str, _PART]
 """A part of a model, by the beginning of its parameters' names: `classifier` for `classifier.weight`."""
 Parts = Annotated[tuple[Part, ...], _once_each("part")]
 
@@ -217,20 +214,16 @@ class Recipe(Section):
         return own.metric or (paper.metric if paper is not None else None) or self.metric
 
 
-Place = Recipe | Row | Column | Scale
-"""What may have settings."""
+Place = Recipe | Row | Column | Scale  # what may have settings
 
 
 # ---- what must agree
 
-LADDER_SIZES = 3
-"""Through fewer there is no line with an interval."""
-Wrong = Iterator[tuple[KeyPath, str]]
-"""Where something is wrong, and what."""
+LADDER_SIZES = 3  # through fewer there is no line with an interval
+Wrong = Iterator[tuple[KeyPath, str]]  # where something is wrong, and what
 Methods = Mapping[str, Mapping[str, Any]]
 """Every row's method with all its options; without the rows whose method is wrong."""
-Settings = Mapping[str, Mapping[tuple[str, str], RunSettings]]
-"""By scale, then by row and column."""
+Settings = Mapping[str, Mapping[tuple[str, str], RunSettings]]  # by scale, then by row and column
 
 
 def disagreements(recipe: Recipe, methods: Methods, catalogue: Catalogue, task: Any, document: Document) -> Wrong:

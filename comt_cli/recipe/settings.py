@@ -45,8 +45,7 @@ Width = Annotated[WholeNumber, Field(gt=0, le=MAX_WIDTH)]
 FFNWidth = Annotated[WholeNumber, Field(gt=0, le=MAX_FFN_WIDTH)]
 Layers = Annotated[WholeNumber, Field(gt=0, le=MAX_LAYERS)]
 Vocabulary = Annotated[WholeNumber, Field(gt=0, le=MAX_VOCABULARY)]
-Count = Annotated[WholeNumber, Field(gt=0, le=MAX_COUNT)]
-"""Of steps, rows and images."""
+Count = Annotated[WholeNumber, Field(gt=0, le=MAX_COUNT)]  # of steps, rows and images
 Tokens = Annotated[WholeNumber, Field(gt=0, le=2**53)]
 
 Fraction = Annotated[float, Field(ge=0, le=1)]

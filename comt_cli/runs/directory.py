@@ -52,8 +52,7 @@ READING_ERRORS = (UserError, OSError, ValueError, KeyError, TypeError, Attribute
 """What reading a run directory that is damaged, or of another version, can raise."""
 
 
-FEW = 100
-"""Samples below which a difference between two scores may well be chance."""
+FEW = 100  # samples below which a difference between two scores may well be chance
 _SAMPLES = {"sentences": "sentences", "images": "images", "examples": "examples", "samples": "sequences"}
 
 
@@ -83,8 +82,7 @@ class RunState(StrEnum):
     diverged = "diverged"
 
 
-ENDED = (RunState.done.value, RunState.diverged.value)
-"""What `result.json` may say of a run's state."""
+ENDED = (RunState.done.value, RunState.diverged.value)  # what `result.json` may say of a run's state
 
 
 class RunDirectory:
@@ -141,10 +139,8 @@ class RunDirectory:
             with contextlib.suppress(FileExistsError):  # another process was quicker, or it is no link of ours
                 self.label.symlink_to(target, target_is_directory=True)
         except OSError as error:
-            raise StorageError(
-                f"cannot link {self.label}: {error.strerror or error}",
-                "--runs needs a file system with symbolic links.",
-            ) from error
+            hint = "--runs needs a file system with symbolic links."
+            raise StorageError(f"cannot link {self.label}: {error.strerror or error}", hint) from error
 
     def _is_linked(self, label: Path) -> bool:
         try:
@@ -203,9 +199,8 @@ class RunDirectory:
             raise UserError(f"{self.spec_file} does not fit this version of comt: {error}") from None
         if noted != spec.id:
             message = f"{self.spec_file} does not fit this version of comt: it says {noted}, and its id is {spec.id}"
-            raise UserError(
-                message, "It is of another version, or was changed; its checkpoint can be read by its path."
-            )
+            hint = "It is of another version, or was changed; its checkpoint can be read by its path."
+            raise UserError(message, hint)
         return spec
 
     def metrics(self) -> list[dict[str, Any]]:

@@ -35,12 +35,9 @@ class Standing(StrEnum):
     diverged = "diverged"
     running = "running"
     unfinished = "unfinished"
-    failed = "failed"
-    """It is unfinished, and its newest attempt ended with an error."""
-    replaced = "replaced"
-    """It was moved aside, and another run of its id was begun."""
-    unreadable = "unreadable"
-    """Its files are damaged, or of another version."""
+    failed = "failed"  # it is unfinished, and its newest attempt ended with an error
+    replaced = "replaced"  # it was moved aside, and another run of its id was begun
+    unreadable = "unreadable"  # its files are damaged, or of another version
 
 
 class Place(NamedTuple):

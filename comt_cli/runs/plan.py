@@ -33,8 +33,7 @@ BY_ID = "by-id"
 """The folder below `runs` that holds every run once; what stands elsewhere there are links to them."""
 CHANGED = "changed-settings.json"
 """The file in the folder of links of a table of changed settings: these, by dotted key."""
-RESULTS = "results"
-"""The folder below `runs` that tables and figures are written to, unless another is named."""
+RESULTS = "results"  # the folder below `runs` that tables and figures are written to, unless another is named
 
 NO_WEIGHTS = "There are no weights to start from: change that run's settings, or leave this row out."
 """The reason given for a run whose source has diverged."""
@@ -277,10 +276,9 @@ def _planner(scale: str) -> Callable[[LoadedRecipe, str, str, int, int], RunSpec
         folder, cell = getattr(settings.data, "folder", None), f"{row} at {column}"
         first, where = folders.setdefault(fingerprint, (folder, cell))
         if first != folder:
-            raise UserError(
-                f"{loaded.path}: {where} and {cell} read the same data from two folders, {first} and {folder}",
-                "One data set is read from one folder: give data.folder once, or make two tables.",
-            )
+            said = f"{where} and {cell} read the same data from two folders, {first} and {folder}"
+            hint = "One data set is read from one folder: give data.folder once, or make two tables."
+            raise UserError(f"{loaded.path}: {said}", hint)
         start = None
         if (begun := loaded.starts[scale].get((row, column))) is not None:
             source = run(begun.source, begun.row, begun.column, seed if begun.seed is None else begun.seed, 0)

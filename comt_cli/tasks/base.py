@@ -49,8 +49,7 @@ class Sites:
 
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-PROJECTIONS = (*ATTENTION, "gate_proj", "up_proj", "down_proj")
-"""The seven projections of a LLaMA block."""
+PROJECTIONS = (*ATTENTION, "gate_proj", "up_proj", "down_proj")  # the seven projections of a LLaMA block
 CONVOLUTIONS = ("conv1", "conv2", "conv3")
 """The convolutions of a residual block, in order; a two-layer block has the first two."""
 NORMS = ("norm1", "norm2", "norm3")
@@ -64,8 +63,7 @@ DECODER_SITES = Sites("tokens", (*PROJECTIONS, "sdpa", "attention", "mlp"), ("st
 """Sites of a LLaMA: the projections, attention's output before `o_proj`, and the whole branches."""
 MAP_SITES = Sites("maps", (*CONVOLUTIONS, *NORMS))
 """Sites of residual blocks of maps; the stem, projections of the skip path and the last norm are no sites."""
-ENCODER_SITES = Sites("tokens", (*_UNGATED, "sdpa", "attention", "mlp"))
-"""Sites of an encoder alone."""
+ENCODER_SITES = Sites("tokens", (*_UNGATED, "sdpa", "attention", "mlp"))  # sites of an encoder alone
 ENCODER_DECODER_SITES = Sites(
     "tokens",
     (
@@ -114,8 +112,7 @@ class DifferenceUnit:
 PERCENT = DifferenceUnit("percent", "%", "%", is_relative=True)
 POINTS = DifferenceUnit("points", "pts", "points", full="percentage points (pts)")
 """Of a share of the samples: `0.25 points higher` is 91.37 % beside 91.12 %, as papers give differences of accuracy."""
-SCORE_POINTS = DifferenceUnit("points", "pts", "points")
-"""Of a score that is no share of anything."""
+SCORE_POINTS = DifferenceUnit("points", "pts", "points")  # of a score that is no share of anything
 
 
 @dataclass(frozen=True)

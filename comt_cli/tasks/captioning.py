@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from comt_cli.recipe.settings import RunSettings
     from comt_cli.tasks.settings.captioning import CaptioningSettings
 
-TYPICAL_LENGTH = 13
-"""Words of the captions that cost is counted for, the end included."""
+TYPICAL_LENGTH = 13  # words of the captions that cost is counted for, the end included
 
 SCORES = {
     "cider": ("CIDEr-D", "times 100, as papers print it; as the COCO toolkit counts it"),

@@ -56,8 +56,7 @@ class ImageClassification(Task["ImageSettings"]):
     every `result.json` has the number of its processes."""
     checkpoint_parts: ClassVar = ("classes", "mean", "std", "size")
     """The names of the classes, the colours' mean and standard deviation over the training images, the images' size."""
-    typical_share: ClassVar = 0.1
-    """Memory binds a ResNet's batch norms, and on a CPU its narrow convolutions."""
+    typical_share: ClassVar = 0.1  # memory binds a ResNet's batch norms, and on a CPU its narrow convolutions
     description: ClassVar = (
         "{resnet}: {blocks} {shape.block} blocks, {shape.width} channels at first, {model.stem} stem{size}. Images "
         "{data.images} of {data.size} pixels, {data.classes:,} classes{share}, {augmentation}; {train.steps:,} steps "

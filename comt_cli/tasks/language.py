@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from comt_cli.tasks.base import DECODER_SITES, Drawing, Metric, TextTask, relative
@@ -18,17 +19,10 @@ It is read as worse than any other, and no difference in per cent is taken from 
 
 ORIGINAL = "validation perplexity as the original scripts print it"
 
+_perplexity = partial(relative, beside="bits_per_byte", collapsed_above=COLLAPSED_PERPLEXITY)
 _OF_VALIDATION = {
-    "perplexity": relative(
-        "validation perplexity",
-        "validation perplexity",
-        "perplexity",
-        beside="bits_per_byte",
-        collapsed_above=COLLAPSED_PERPLEXITY,
-    ),
-    "galore_perplexity": relative(
-        ORIGINAL, ORIGINAL, "galore perplexity", beside="bits_per_byte", collapsed_above=COLLAPSED_PERPLEXITY
-    ),
+    "perplexity": _perplexity("validation perplexity", "validation perplexity", "perplexity"),
+    "galore_perplexity": _perplexity(ORIGINAL, ORIGINAL, "galore perplexity"),
     "bits_per_byte": relative(
         "validation loss in bits a byte of text",
         "bits/byte",

@@ -10,8 +10,7 @@ from comt_cli.tasks.base import ENCODER_SITES, DifferenceUnit, Metric, TextTask,
 if TYPE_CHECKING:
     from comt_cli.tasks.settings.masked_lm import MaskedSettings
 
-NATS = DifferenceUnit("nats", "nats", "nats")
-"""Differences of a loss, which is a logarithm already."""
+NATS = DifferenceUnit("nats", "nats", "nats")  # differences of a loss, which is a logarithm already
 
 
 class MaskedLanguageModelling(TextTask["MaskedSettings"]):

@@ -246,9 +246,9 @@ def optimizer_of(model: nn.Module, settings: Any) -> torch.optim.Optimizer:
         {"params": sorted(alike, key=nn.Parameter.numel, reverse=True), "weight_decay": decay, RATE: rate}
         for (decay, rate, _), alike in members.items()
     ]
-    kind = OPTIMIZERS[settings.optimizer]
-    build = getattr(torch.optim, kind.torch_class)
-    found: torch.optim.Optimizer = build(parts, lr=settings.learning_rate, **kind.arguments(settings))
+    name, arguments = OPTIMIZERS[settings.optimizer]
+    build = getattr(torch.optim, name)
+    found: torch.optim.Optimizer = build(parts, lr=settings.learning_rate, **arguments(settings))
     return found
 
 

@@ -19,8 +19,7 @@ from comt_cli.data.tokenizer import WordTokenizer
 from comt_cli.files import sha256
 from comt_cli.recipe.settings import MAX_WIDTH, Vocabulary, WholeNumber
 
-CAPTION_FORMAT = 1
-"""Version, as tests/contract/test_cache_versions.py says."""
+CAPTION_FORMAT = 1  # version, as tests/contract/test_cache_versions.py says
 
 CaptionSplitName = Literal["train", "validation", "test"]
 CAPTION_SPLITS: tuple[CaptionSplitName, ...] = ("train", "validation", "test")

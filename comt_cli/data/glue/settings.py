@@ -15,8 +15,7 @@ from comt_cli.data.text.settings import Corpus, MaskedData, TextSettings, vocabu
 from comt_cli.data.tokenizer import Extra
 from comt_cli.recipe.settings import MAX_LENGTH, Count, WholeNumber
 
-GLUE_FORMAT = 2
-"""Version, as tests/contract/test_cache_versions.py says."""
+GLUE_FORMAT = 2  # version, as tests/contract/test_cache_versions.py says
 
 GlueSplitName = Literal["train", "validation", "test", "unseen"]
 

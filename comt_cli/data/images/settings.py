@@ -17,8 +17,7 @@ from comt_cli.errors import StorageError, UserError
 from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
 from comt_cli.recipe.settings import Count, WholeNumber
 
-FORMAT = 4
-"""Version of images and their order, as tests/contract/test_cache_versions.py says."""
+FORMAT = 4  # version of images and their order, as tests/contract/test_cache_versions.py says
 
 Augmentation = Literal["none", "crop", "crop-flip", "resized-crop-flip"]
 """`crop`: the image padded by an eighth of its side and cut at a random place; `crop-flip`: mirrored half of the time

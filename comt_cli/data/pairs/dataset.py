@@ -35,8 +35,7 @@ from comt_cli.data.tokenizer import ByteTokenizer, SpecialTokens, Tokenizer, tra
 from comt_cli.errors import UserError
 from comt_cli.files import atomic_file, read_json, write_json
 
-ROWS = 1 << 20
-"""Positions are counted as if every bucket had so many pairs: room for any bucket's."""
+ROWS = 1 << 20  # positions are counted as if every bucket had so many pairs: room for any bucket's
 TEXTS = "texts.json"
 OFFSETS = np.dtype("<i8")
 

@@ -17,8 +17,7 @@ from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.tokenizer import LONG_LINES_CUT, T5_SHA256, TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION, Extra
 from comt_cli.recipe.settings import MAX_LENGTH, Tokens, Vocabulary, WholeNumber
 
-FORMAT = 4
-"""Version, as tests/contract/test_cache_versions.py says."""
+FORMAT = 4  # version, as tests/contract/test_cache_versions.py says
 
 FIXED_VOCABULARY = {"t5": 32000, "bytes": 258}
 """Sizes of the vocabularies that are not trained; no text has T5's sentinels (32000 to 32099)."""

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat
 
 from comt_cli.recipe.settings import Count, StepsOrShare, Training
-
-
-@dataclass(frozen=True)
-class Optimizer:
-    """A class of `torch.optim`, and the arguments that settings give it beside the learning rate and weight decay."""
-
-    torch_class: str
-    arguments: Callable[[Any], dict[str, Any]]
 
 
 def _adam(settings: Any) -> dict[str, Any]:
@@ -29,15 +20,12 @@ def _sgd(settings: Any) -> dict[str, Any]:
     return {"momentum": settings.momentum, "nesterov": settings.nesterov, "fused": True}
 
 
-OPTIMIZERS: Mapping[str, Optimizer] = {
-    "adam": Optimizer("Adam", _adam),
-    "adamw": Optimizer("AdamW", _adam),
-    "sgd": Optimizer("SGD", _sgd),
-}
-"""All in the fused form, one pass over the states."""
+OPTIMIZERS: Mapping[str, tuple[str, Callable[[Any], dict[str, Any]]]]
+OPTIMIZERS = {"adam": ("Adam", _adam), "adamw": ("AdamW", _adam), "sgd": ("SGD", _sgd)}
+"""By a recipe's name a class of `torch.optim`, and the arguments that settings give it beside the learning rate and
+weight decay: all in the fused form, one pass over the states."""
 
-Dropped = Annotated[float, Field(ge=0, lt=1)]
-"""The probability with which dropout sets a number to zero."""
+Dropped = Annotated[float, Field(ge=0, lt=1)]  # the probability with which dropout sets a number to zero
 
 AdamName = Literal["adam", "adamw"]
 

@@ -10,12 +10,7 @@ from pydantic import Field, model_validator
 from comt_cli.data.captions.settings import CaptionData
 from comt_cli.recipe.settings import RunSettings, WholeNumber
 from comt_cli.tasks.settings import Dropped
-from comt_cli.tasks.settings.translation import (
-    MAX_BEAM,
-    BeamSettings,
-    DecoderTrainSettings,
-    EncoderDecoderSettings,
-)
+from comt_cli.tasks.settings.translation import MAX_BEAM, BeamSettings, DecoderTrainSettings, EncoderDecoderSettings
 
 
 class CaptionerSettings(EncoderDecoderSettings):

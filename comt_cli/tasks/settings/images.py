@@ -36,8 +36,7 @@ RESNET_SIZES: dict[str, ResNetSize] = {
     "preact-resnet110": ResNetSize("preact", (18, 18, 18), 16),
 }
 
-MAX_CHANNELS = 2**14
-"""Of the first stage; each later one has twice as many."""
+MAX_CHANNELS = 2**14  # of the first stage; each later one has twice as many
 
 
 class ResNetSettings(NetworkSettings):

@@ -69,8 +69,7 @@ class BertSettings(NetworkSettings):
     attention_dropout: Dropped = 0.1
     norm_eps: PositiveFloat = 1e-12
 
-    relu_dropout: ClassVar[float] = 0.0
-    """Dropout within the feed-forward network, which BERT has not."""
+    relu_dropout: ClassVar[float] = 0.0  # dropout within the feed-forward network, which BERT has not
 
     @model_validator(mode="after")
     def _shape_fits(self) -> Self:

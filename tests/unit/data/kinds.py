@@ -15,18 +15,15 @@ WORDS = PROSE.split()
 class FakeCorpus(Corpus):
     """Texts given in files; may fail in the middle, and counts what is read."""
 
-    def __init__(self, files, endless=False, validation_tokens=None, fail_at=None):
-        self.files = files
-        self.endless = endless
-        self.validation_tokens = validation_tokens
-        self.fail_at = fail_at
+    def __init__(self, files, fail_at=None):
+        self.files, self.fail_at = files, fail_at
         self.read: list[tuple[int, int]] = []
 
     def identity(self, progress=None):
         return {"corpus": "fake", "files": [list(file) for file in self.files]}
 
     def streams(self):
-        return [Stream(None, self.documents, None if self.endless else sum(map(len, self.files)))]
+        return [Stream(None, self.documents, sum(map(len, self.files)))]
 
     def documents(self, start=(0, 0)):
         for file, texts in enumerate(self.files):
@@ -47,9 +44,9 @@ def sentences(count, seed=0):
     ]
 
 
-def prepared(data, corpus, progress=lambda *_: None, part_bytes=PART_BYTES):
+def prepared(data, corpus, part_bytes=PART_BYTES):
     """The rows of a corpus that is given, in shards of at most `part_bytes`."""
-    return Kind(data, corpus, part_bytes).prepare(progress)  # type: ignore[return-value]
+    return Kind(data, corpus, part_bytes).prepare()
 
 
 KINDS = ("text", "masked text", "pairs", "captions", "glue", "images")

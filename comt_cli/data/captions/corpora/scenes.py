@@ -37,12 +37,10 @@ from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.tokenizer import SPECIAL_WORDS, WordTokenizer
 from comt_cli.files import atomic_file
 
-SCENES_VERSION = 1
-"""Version, as tests/contract/test_cache_versions.py says."""
+SCENES_VERSION = 1  # version, as tests/contract/test_cache_versions.py says
 
 CAPTIONS = 5
-SHIFT = {"small": 3, "large": 1}
-"""Pixels, at most, between the middles of an object and its cell."""
+SHIFT = {"small": 3, "large": 1}  # pixels, at most, between the middles of an object and its cell
 
 _STRIDE = 8  # positions of draws that a scene has: of its captions, from 0 on, and the last of its own
 _NUMBERS = 32  # draws of a scene, and of a caption

@@ -21,8 +21,7 @@ from comt_cli.errors import UserError
 from comt_cli.files import read_text
 
 REPOSITORY, REVISION = "nyu-mll/glue", "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
-MOST_ALIKE = 5.0
-"""STS-B's numbers go from 0 to this."""
+MOST_ALIKE = 5.0  # STS-B's numbers go from 0 to this
 _SHORT_LINES = 0.01  # so many of a file's lines may have fewer columns than they should
 
 

@@ -29,8 +29,7 @@ from comt_cli.data.draws import Draws, drawn, unseen
 from comt_cli.data.glue.settings import Asked, Example, GlueSource, GlueSplitName
 from comt_cli.data.storage import ProgressCallback, no_progress
 
-SCENE_TASKS_VERSION = 1
-"""Version, as tests/contract/test_cache_versions.py says."""
+SCENE_TASKS_VERSION = 1  # version, as tests/contract/test_cache_versions.py says
 
 EXAMPLES: Mapping[GlueSplitName, int] = {"train": 6000, "test": 1500}
 

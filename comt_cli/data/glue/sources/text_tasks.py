@@ -27,12 +27,10 @@ from comt_cli.data.glue.settings import Asked, Example, GlueData, GlueSource, Gl
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.text.settings import Corpus, SplitName, split_in, train_texts
 
-SENTENCES_VERSION = 2
-"""Version, as tests/contract/test_cache_versions.py says."""
+SENTENCES_VERSION = 2  # version, as tests/contract/test_cache_versions.py says
 
 WORDS = range(6, 33)  # of a sentence
-MOST = 200_000
-"""Sentences of a split that are used, the first ones of the corpus: of Wikipedia a part."""
+MOST = 200_000  # sentences of a split that are used, the first ones of the corpus: of Wikipedia a part
 
 _WORD = r"\w+(?:['’./-]\w+)*(?:\(\))?"
 _QUOTE = r"[\"'`“”‘’*]{0,2}"

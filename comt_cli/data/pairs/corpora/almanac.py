@@ -33,8 +33,7 @@ from comt_cli.files import sha256
 
 AlmanacSplit = Literal["train", "validation", "test", "unseen"]
 
-ALMANAC_VERSION = 1
-"""Version, as tests/contract/test_cache_versions.py says."""
+ALMANAC_VERSION = 1  # version, as tests/contract/test_cache_versions.py says
 
 SEEN_YEARS, UNSEEN_YEARS = (1990, 2030), (2031, 2040)
 JOINERS: tuple[Mapping[AlmanacLanguage, str], ...] = (
