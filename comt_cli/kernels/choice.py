@@ -251,9 +251,9 @@ def _by_measurement(
     order: Callable[[Measured], tuple[float, ...]], asked: str, command: str,
 ) -> Choice:  # fmt: skip
     """Kernel or reference, the `variants`, by what `fits` in a file of measurements: of this very device, else of one
-    of its class, the user's own before the shipped, and then the first in `order`. Where there is none the reason names
-    what was `asked`, and the `command` that measures it."""
-    here, (found, damaged) = device_here(device), measurements(file)
+    of its class, the user's own before the shipped, today's versions before others, and then the first in `order`.
+    Where there is none the reason names what was `asked`, and the `command` that measures it."""
+    here, now, (found, damaged) = device_here(device), versions_here(), measurements(file)
     found = [row for row in found if row.device.says_about(here)]
     if not found:
         lost = "".join(f" ({path} is damaged)" for path in damaged[:1])
@@ -262,7 +262,7 @@ def _by_measurement(
     rows = [row for row in found if fits(row) and row.decides(*variants)]
     if not rows:
         return Choice(False, f"{asked} was not measured beside {what}, or with too much noise to decide: {command}")
-    row = min(rows, key=lambda row: (row.device != here, not row.own, *order(row)))
+    row = min(rows, key=lambda row: (row.device != here, not row.own, (row.torch, row.triton) != now, *order(row)))
     speed = row.speed(*variants)
     where = str(row.device) if row.device == here else f"{row.device} (here {here}, of the same class)"
     return Choice(speed > MARGIN, f"{speed:.2f} times as fast as {what} on {where} ({row})", speed, where, row.tiles)

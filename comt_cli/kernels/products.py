@@ -11,9 +11,8 @@ the function that it calls. Products of batches of matrices (attention's) stay M
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,7 +33,6 @@ _OPERATORS = ("mm", "mm.out", "addmm", "addmm.out", "addmm_")
 """What `F.linear` and `@` come to; compiled code calls those with `out`."""
 _KEY = "CPU"
 _registered: Any = None
-_paused = False
 
 
 def obstacle() -> str | None:
@@ -50,7 +48,7 @@ def obstacle() -> str | None:
 
 def multiplier() -> str:
     """The library that multiplies large fp32 matrices in this process now: `PYTORCH` or `ONEDNN`."""
-    return PYTORCH if _registered is None or _paused else ONEDNN
+    return PYTORCH if _registered is None else ONEDNN
 
 
 def install() -> None:
@@ -66,17 +64,6 @@ def install() -> None:
             replaced = _replacing(own, in_place=name.endswith("_"))
             registered.impl(name, replaced, _KEY, with_keyset=True, allow_override=True)
     _registered = registered
-
-
-@contextlib.contextmanager
-def by_pytorch() -> Iterator[None]:
-    """Within it products are PyTorch's again: what others are measured against."""
-    global _paused  # noqa: PLW0603
-    before, _paused = _paused, True
-    try:
-        yield
-    finally:
-        _paused = before
 
 
 def product(a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None) -> Tensor:
@@ -105,7 +92,7 @@ def _replacing(own: Any, *, in_place: bool) -> Callable[..., Tensor]:
 
     def product_of(keys: Any, *given: Tensor, out: Tensor | None = None, **factors: float) -> Tensor:
         *added, a, b = given
-        taken = not _paused and fits(a, b) and all(factor == 1 for factor in factors.values())
+        taken = fits(a, b) and all(factor == 1 for factor in factors.values())
         if taken:
             shape, written = (len(a), b.shape[1]), added[0] if in_place else out
             taken = all(_is_addend(each, shape) for each in added)

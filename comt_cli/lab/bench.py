@@ -99,9 +99,9 @@ def step(
     variants: Variants = None,
     how: How = _HOW,
 ) -> None:
-    """Time a training step of each network, and count its memory. That is of plain, CoMT and Transponder models, of
-    ResNets without and with CoMT's modulators, of translators, of captioners, of BERTs, and of LLaMAs with other
-    residual connections.
+    """Time a training step of each network, and count its memory. That is of plain, CoMT and Transponder models beside
+    transformers' LLaMA, of ResNets without and with CoMT's modulators, of translators, of captioners, of BERTs, and of
+    LLaMAs with other residual connections.
 
     Writes step.csv, step-images, step-translation, step-captioning, step-bert and step-residual. For `kernels: auto` on
     this machine steps of ResNets are added to the cache folder, too. What does not fit in a GPU's memory is left out.

@@ -106,9 +106,6 @@ class _Step:
     bytes that a forward pass, compiled where that is possible, keeps for the backward pass."""
 
     def __init__(self, spec: RunSpec, device: torch.device) -> None:
-        if getattr(spec.settings.train, "test_share", None) is not None:  # there is no data to keep a part of
-            train = spec.settings.train.model_copy(update={"test_share": None})
-            spec = spec.model_copy(update={"settings": spec.settings.model_copy(update={"train": train})})
         self.spec, self.bytes, train = spec, None, spec.settings.train
         self.samples = min(train.micro_batch_size or train.batch_size, train.batch_size)
         network = TrainedNetwork(spec, self.samples, device)

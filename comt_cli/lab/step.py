@@ -4,8 +4,8 @@ the same run.
 A row is one variant. Times are in milliseconds (undisturbed, as `timing` has it, with the 10th and 90th percentile of
 the turns). `forward` is training's forward pass without gradients, loss included; `saved` what it keeps for the
 backward pass; `peak` the most that a step takes beyond weights and the optimiser's states (CUDA only; not where it lies
-in CUDA graphs, which keep it between steps). FLOPs are those of the variant's own network as training counts them;
-`mfu` is what it has of them a second, over the device's peak.
+in CUDA graphs, which keep it between steps). FLOPs are those of the variant's own network as training counts them, of
+transformers' those of the plain one; `mfu` is what it has of them a second, over the device's peak.
 
 All variants are on a device at once: those of one network share its weights and its optimiser's states, so that only
 what a step makes differs.
@@ -16,6 +16,7 @@ reading of all prompts. Ratios are to `best_plain`, for the reading to the quick
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,10 +27,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from comt_cli.data.images.pictures import make_torchvision_importable
+from comt_cli.exchange.huggingface import llama_config
 from comt_cli.generation.cached import Decoder, decode_step
 from comt_cli.kernels.choice import Choice, device_here
 from comt_cli.lab.runner import DTYPES, Built, Case, Row, Unavailable, versions
-from comt_cli.lab.subjects import GRAPHS, LANGUAGE, SUBJECTS, Shape, subject_of
+from comt_cli.lab.subjects import GRAPHS, LANGUAGE, PEER, SUBJECTS, Shape, subject_of
 from comt_cli.lab.timing import Part, Times, compared, mebibytes, peak_beyond, quickest, reliability, saved_bytes
 from comt_cli.layers.dropout import Masks
 from comt_cli.models.base import Model
@@ -40,17 +43,14 @@ from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import Kernels, Precision
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.devices import compute_context, device_name, parameter_dtype, peak_flops, product_dtype
-from comt_cli.training.objective import CAPTURED, Objective, as_one_pass, prepare_compiler
+from comt_cli.training.objective import CAPTURED, Objective, as_one_pass, compiled, prepare_compiler
 from comt_cli.training.parallel import World
 from comt_cli.training.tasks import TaskRun, run_class
 from comt_cli.training.update import optimizer_of
 
 
 def step_cases(
-    device: torch.device,
-    sizes: Sequence[str] | None,
-    precisions: Sequence[str] | None,
-    variants: Sequence[str],
+    device: torch.device, sizes: Sequence[str] | None, precisions: Sequence[str] | None, variants: Sequence[str]
 ) -> Iterator[StepCase]:
     """The cases of these sizes, or of those of the device, with those of `variants` that there are of each."""
     for size in sizes or [size for subject in SUBJECTS.values() for size in subject.default_sizes(device.type)]:
@@ -90,13 +90,14 @@ class StepCase(Case):
 
     def prepare(self, variant: str, networks: dict[str, TrainedNetwork]) -> tuple[Prepared, str]:
         """A variant, one of those of its network, and a remark on what is not fused. Raises `Unavailable` where this
-        machine has none of its parts."""
+        machine has none of its parts, or not the library."""
         if variant.endswith(GRAPHS) and self.device.type != "cuda":
             raise Unavailable("it is for CUDA devices")
         name, _, how = variant.partition("-")
         if name not in networks:
-            spec = self.shape.spec(self.subject.networks[name], self.precision)
-            networks[name] = TrainedNetwork(spec, self.shape.batch, self.device)
+            spec = self.shape.spec(self.subject.networks["plain" if name == PEER else name], self.precision)
+            model = peer_network(self.shape) if name == PEER else None
+            networks[name] = TrainedNetwork(spec, self.shape.batch, self.device, model)
         kernels: Kernels | None = "fused" if how.startswith("fused") else None
         objective, choices = networks[name].form(kernels, compiled=self.subject.compiles)
         missing = [f"{op}: {choice.reason}" for op, choice in choices.items() if not choice.fused]
@@ -113,10 +114,10 @@ class StepCase(Case):
         return self.device.type == "cuda" and self.shape.command == "train-lm"
 
     def _compile(self, objective: Objective, *, captured: bool) -> None:
-        if not self.compiles_blocks:
+        if not self.compiles_blocks or not isinstance(objective.model, Model):
             objective.compile_model(keep_others=True, captured=captured)
         else:
-            for block in (block for stack in cast(Model, objective.model).stacks.values() for block in stack):
+            for block in (block for stack in objective.model.stacks.values() for block in stack):
                 block.compile(dynamic=False, fullgraph=True, options=CAPTURED if captured else None)
             if captured:
                 objective.forward = as_one_pass(objective.forward)
@@ -128,14 +129,14 @@ class StepCase(Case):
         steps, forwards = ({name: times[part, name] for name in ready} for part in ("step", "forward"))
         best, best_forward = quickest(steps, plain), quickest(forwards, plain)
         plain_saved = min((ready[n].facts[0] for n in plain if n in ready and not n.endswith(GRAPHS)), default=None)
-        wanted = {"plain", *(name.partition("-")[0] for name in ready)}
+        wanted = {"plain", *(name.partition("-")[0] for name in ready)} - {PEER}
         models = {name: model_of(shape.spec(subject.networks[name])) for name in wanted}
         flops = {name: flops_per_sample(model) for name, model in models.items()}
         parameters = {name: parameter_count(model) for name, model in models.items()}
-        compiled = "block" if self.compiles_blocks else "whole"
         peak, rows = peak_flops(device, self.precision), []
         for name, built in ready.items():
             step, network = steps[name], name.partition("-")[0]
+            network = "plain" if network == PEER else network
             more, (saved, most) = flops[network] / flops["plain"], built.facts
             row: Row = {"device": device_name(device)}
             if subject.decides_kernels:
@@ -149,6 +150,8 @@ class StepCase(Case):
                 arithmetic = max(more, parameters[network] / parameters["plain"])
                 row["arithmetic_ratio_to_plain"] = round(arithmetic, 4)
             row |= {"best_plain": best, **compared("step_ratio_to_best_plain", steps, name, best)}
+            if PEER in subject.variants:
+                row |= compared(f"step_ratio_to_{PEER}", steps, name, PEER)
             if subject.compares_compiled:
                 row |= compared("step_ratio_to_plain_compiled", steps, name, "plain-compiled")
             row |= {"best_plain_forward": best_forward, **forwards[name].columns("forward_ms", 3)}
@@ -156,7 +159,8 @@ class StepCase(Case):
             row["saved_mib"] = mebibytes(saved)
             row["saved_ratio_to_plain"] = round(saved / plain_saved, 4) if plain_saved else None
             row["peak_mib"] = mebibytes(most)
-            rows.append(row | {"compiled": compiled if _is_compiled(name) else "no"} | versions())
+            how = "block" if self.compiles_blocks and not name.startswith(PEER) else "whole"
+            rows.append(row | {"compiled": how if _is_compiled(name) else "no"} | versions())
         return rows
 
 
@@ -176,14 +180,16 @@ class Prepared:
 
 
 class TrainedNetwork:
-    """A network with its weights and its optimiser's states, which forms of it train on one batch of noise."""
+    """A network with its weights and its optimiser's states, which forms of it train on one batch of noise. `peer`:
+    transformers', in the place of the run's own."""
 
-    def __init__(self, spec: RunSpec, samples: int, device: torch.device) -> None:
+    def __init__(self, spec: RunSpec, samples: int, device: torch.device, peer: nn.Module | None = None) -> None:
         self.spec, self.samples, self.device = spec, samples, device
         run = _built_run(self.spec, self.device)
         self.inputs = _noise(run, samples, device)
-        self.model = run.model
-        materialise(self.model, device, seed=0)
+        self.model = run.model if peer is None else peer.to(device)
+        if peer is None:
+            materialise(self.model, device, seed=0)
         self.model.to(parameter_dtype(spec.settings.train.precision))
         if run.memory_format is not None:
             self.model.to(memory_format=run.memory_format)  # type: ignore[call-overload]
@@ -191,6 +197,8 @@ class TrainedNetwork:
 
     def form(self, kernels: Kernels | None, *, compiled: bool) -> tuple[Objective, dict[str, Choice]]:
         """The network once more, which trains the very same parameters, and the choices of its kernels."""
+        if not isinstance(self.model, Model):
+            return PeerLoss(self.model), {}
         run, train = _built_run(self.spec, self.device), self.spec.settings.train
         run.model.load_state_dict(self.model.state_dict(keep_vars=True), assign=True)
         run.model.to(self.device)  # what is fixed and in no state dict
@@ -247,6 +255,35 @@ def _noise(run: TaskRun[Any], samples: int, device: torch.device) -> tuple[Tenso
 
     targets = torch.randint(0, outputs.shape[-1], outputs.shape[:-1], generator=generator)
     return tuple(each.to(device) for each in (*map(like, range(len(example)), example), targets))
+
+
+def peer_network(shape: Shape) -> nn.Module:
+    """transformers' network of our plain LLaMA of a shape: the control that our own baseline is not slow."""
+    make_torchvision_importable()  # which it imports where it finds one
+    try:
+        library = importlib.import_module(PEER)
+    except (ImportError, OSError, RuntimeError) as error:
+        raise Unavailable(f"{PEER} cannot be imported: {error}") from None
+    ours = cast(Llama, model_of(shape.spec(LANGUAGE.networks["plain"])))
+    config = llama_config(ours, shape.dimensions["length"]) | {"use_cache": False}
+    return cast(nn.Module, library.LlamaForCausalLM(library.LlamaConfig.from_dict(config)))
+
+
+class PeerLoss(Objective):
+    """(tokens, targets), both [B, T] -> the summed loss, as transformers computes it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self._called = model, cast(Callable[..., Any], model)
+
+    def compile_model(self, *, keep_others: bool = False, captured: bool = False) -> None:
+        prepare_compiler(keep_others=keep_others)
+        self._called = compiled(self.model, captured=captured, fullgraph=False)
+
+    def forward(self, *given: Tensor) -> Tensor:
+        tokens_BT, targets_BT = given  # `shift_labels` stand where they are predicted; the loss is their mean
+        found = self._called(input_ids=tokens_BT, labels=tokens_BT, shift_labels=targets_BT)
+        return cast(Tensor, found.loss) * targets_BT.numel()
 
 
 # ---- decoding

@@ -17,6 +17,8 @@ from comt_cli.recipe.settings import Precision, RunSettings
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import task_of
 
+PEER = "transformers"
+"""The library whose network of the plain LLaMA's shape is timed beside it."""
 GRAPHS = "-graphs"
 """The end of the names of steps with `train.cuda_graphs`, on CUDA: how much of a step is waiting for the host."""
 

@@ -40,10 +40,8 @@ class Dropout(nn.Module):
     module that is called twice in one pass draws the same mask twice."""
 
     def __init__(self, p: float) -> None:
-        """`p` is the probability of a zero. Raises `ValueError` unless 0 <= p < 1."""
+        """`p` in [0, 1) is the probability of a zero."""
         super().__init__()
-        if not 0 <= p < 1:
-            raise ValueError(f"the probability of dropout is in [0, 1), got {p}")
         self.p = p
         # The samples' words, int32 [2, B], set by `Masks`. Not a buffer: those are copied from process to process. A
         # tensor of the module's own, so that blocks that differ in nothing else are compiled once.

@@ -22,8 +22,6 @@ from comt_cli.tasks.settings.language import LlamaShape
 
 @contextlib.contextmanager
 def _reserving(rows: int, capacity: int) -> Iterator[None]:
-    if rows < 1 or capacity < 1:
-        raise ValueError(f"a cache of {rows} rows and {capacity} columns holds nothing")
     try:
         yield
     except RuntimeError as error:  # also torch.OutOfMemoryError
@@ -70,8 +68,6 @@ class KeyValueCache:
         """Forget everything and expect texts of so many tokens, padded on the left to the longest. Raises `UserError`
         where one is beyond the capacity."""
         lengths = [int(length) for length in lengths_B]
-        if len(lengths) != self.rows or min(lengths) < 1:
-            raise ValueError(f"{lengths} are not the lengths of {self.rows} texts")
         self.rewind(0)
         self.need(max(lengths))
         self.is_padded = min(lengths) != max(lengths)
@@ -186,8 +182,6 @@ class DecodingCache:
         """Keep the rows with these numbers, in this order; a row may come more than once, or not at all. There may be
         fewer of them than before, not more."""
         rows = len(indices_R)
-        if rows > self.rows:
-            raise ValueError(f"a cache of {self.rows} rows cannot hold {rows}")
         for part_RHCE in self._L2RHCE.view(-1, *self._L2RHCE.shape[2:]):  # one by one: no copy of all at once
             filled_RHcE = part_RHCE[:, :, : self.stored]
             filled_RHcE[:rows] = filled_RHcE[indices_R]

@@ -220,9 +220,7 @@ def _unused(model: Model, output: Tensor, file: str) -> str:
 def _kept(trace: Trace, model: Model) -> tuple[Tensor, Linear]:
     """Output of the model's body, and the numbers that it saves for the backward pass."""
     return trace.kept_by(
-        model,
-        lambda: model.body(*model.example(trace.rows)),
-        lambda tensor: not model.keeps(tensor, trace.rows),
+        model, lambda: model.body(*model.example(trace.rows)), lambda tensor: not model.keeps(tensor, trace.rows)
     )
 
 

@@ -121,10 +121,10 @@ class Keel(NormedResidual):
 
 
 class DeepNorm(NormedResidual):
-    """y = N(alpha x + F(x)); no norm after the last block. With S adds in a stack alpha = S^(1/4) and beta = (4
-    S)^(-1/4); in an encoder of N blocks beside a decoder of M 0.81 (N^4 M)^(1/16) and 0.87 (N^4 M)^(-1/16). Glorot's
-    initialisation has gain beta for the value, output and feed-forward projections, and gain 1 for query and key. Those
-    of cross-attention have the decoder's beta."""
+    """y = N(alpha x + F(x)); no norm after the last block. S adds in a stack have alpha = S^(1/4), beta = (4 S)^(-1/4);
+    those of an encoder of N blocks beside a decoder of M 0.81 (N^4 M)^(1/16) and 0.87 (N^4 M)^(-1/16). Glorot's
+    initialisation has gain beta for the value, output and feed-forward projections, those of cross-attention the
+    decoder's, and gain 1 for query and key."""
 
     name = "deepnorm"
     keeps_final_norm = False

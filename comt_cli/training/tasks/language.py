@@ -34,7 +34,7 @@ class LanguageRun(TextRun[Batch]):
         super().__init__(spec, dataset, world)
         train = spec.settings_as(Settings).train
         self.evaluation_targets = train.evaluation_tokens
-        if train.test_share is not None:
+        if train.test_share is not None and dataset.validation is not None:  # a benchmark has no data
             self.validation, test = without_last(dataset.validation, train.test_share)
             self.tests = {"test": test}
 

@@ -9,8 +9,10 @@ import torch
 
 from comt_cli.kernels import choice, measurements
 from comt_cli.lab.runner import Session, run_cases
-from comt_cli.lab.step import StepCase
-from comt_cli.lab.subjects import GRAPHS, LANGUAGE, SUBJECTS, Shape, Subject
+from comt_cli.lab.step import StepCase, TrainedNetwork
+from comt_cli.lab.subjects import GRAPHS, LANGUAGE, PEER, SUBJECTS, Shape, Subject
+from comt_cli.models.flops import parameter_count
+from comt_cli.verbs.plan import plan_recipe
 
 pytestmark = pytest.mark.usefixtures("small")
 
@@ -59,7 +61,8 @@ def test_steps(subject, bench, rows_of, monkeypatch, tmp_path):
         speed = 1000 * tiny(subject).units / float(row["step_ms"])
         assert float(row[f"{subject.unit}_per_second"]) == pytest.approx(speed, rel=1e-2)
         assert row["compiled"] == ("whole" if name.endswith(("-compiled", "-fused")) else "no")
-        assert (float(row["flops_ratio_to_plain"]) > 1) == (name.partition("-")[0] != "plain")
+        assert (PEER not in rows) or float(row[f"step_ratio_to_{PEER}"]) > 0
+        assert (float(row["flops_ratio_to_plain"]) > 1) == (name.partition("-")[0] not in ("plain", PEER))
         assert ("arithmetic_ratio_to_plain" in row) == subject.counts_arithmetic
     monkeypatch.setattr(measurements, "roots", lambda: [tmp_path / "own"])
     found, damaged = measurements.measurements(measurements.STEP_FILE)  # what `kernels: auto` goes by from now on
@@ -84,6 +87,24 @@ def test_all_variants_of_a_network_train_the_same_weights_to_the_same_loss(subje
         if taken % 3 == 2 and ready[-1].loss().item() < losses[-1]:
             break
     assert ready[-1].loss().item() < losses[-1], "a step of one moves the others"
+
+
+def test_transformers_computes_the_same_loss():
+    """Of its own weights, to rounding; the network has as many as ours."""
+    case, networks = StepCase(tiny(LANGUAGE), "fp32", [], CPU), {}
+    loss = case.prepare(PEER, networks)[0].loss
+    case.prepare("plain", networks)
+    theirs, ours = (networks[name].model for name in (PEER, "plain"))
+    tokens, targets = networks[PEER].inputs
+    expected = torch.nn.functional.cross_entropy(theirs(input_ids=tokens).logits.flatten(0, 1), targets.flatten())
+    assert loss().item() == pytest.approx(expected.item(), rel=1e-5)
+    assert parameter_count(theirs) == parameter_count(ours)
+
+
+def test_a_recipe_whose_runs_have_a_test_split_can_be_timed():
+    (spec, *_) = plan_recipe("ours/ladder", "smoke").specs
+    network = TrainedNetwork(spec, 2, CPU)
+    assert network.prepared(network.form(None, compiled=False)[0]).loss().isfinite()
 
 
 def test_what_does_not_fit_is_left_out(monkeypatch):
