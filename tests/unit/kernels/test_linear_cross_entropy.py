@@ -8,7 +8,6 @@ to about 0.01, which is the error of a gradient of size 1.
 
 from __future__ import annotations
 
-import math
 from importlib.util import find_spec
 
 import pytest
@@ -229,6 +228,3 @@ def test_objectives_smooth_in_training_and_measure_without(objective):
         expected = F.cross_entropy(logits[tokens.flatten()], targets.flatten(), reduction="sum", label_smoothing=value)
         assert loss(tokens, targets).item() == pytest.approx(expected.item(), rel=1e-6)
     assert_same_bits(smoothed.eval()(tokens, targets), plain(tokens, targets), Reason.SAME_CALL)
-    for value in (-0.1, 1.0, math.nan):
-        with pytest.raises(ValueError, match="label smoothing"):
-            objective(value)
