@@ -14,19 +14,18 @@ import sys
 import sysconfig
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import typer
 
 from comt_cli.commands import options
+from comt_cli.doctor import Finding, Status, judge
 from comt_cli.errors import UserError
 from comt_cli.files import cache_folder, check_writable
 from comt_cli.installing import install_package
 
-Status = Literal["ok", "warn", "fail"]
 PYTHONS = ((3, 11), (3, 13))
 TORCHES = ((2, 11), (2, 13))
 """First and last supported versions; a test holds them to those of pyproject.toml."""
@@ -36,25 +35,6 @@ LITTLE_MEMORY, TOO_LITTLE_MEMORY = 4 * GIB, 1 * GIB
 LITTLE_DISK, TOO_LITTLE_DISK = 5 * GIB, GIB // 5
 COLOURS: dict[Status, str] = {"ok": "green", "warn": "yellow", "fail": "red"}
 """Of each status, the worst last."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The outcome of a check; `fix` says what to do about a status that is not ok."""
-
-    status: Status
-    text: str
-    fix: str | None = None
-
-
-def judge(text: str, *problems: tuple[bool, Status, str, str | None]) -> Finding:
-    """The first of `problems` that there is, behind what was found; ok without any. A problem: whether there is one,
-    its status, what is wrong, and what to do."""
-    for is_one, status, wrong, fix in problems:
-        if is_one:
-            return Finding(status, f"{text}; {wrong}", fix)
-    return Finding("ok", text)
-
 
 Check = Callable[[], Finding]
 

@@ -16,7 +16,7 @@ from comt_cli.data.images.settings import ImageManifest
 from comt_cli.data.pairs.settings import PairManifest
 from comt_cli.data.prepare import MANIFEST, Manifest
 from comt_cli.data.text.settings import TextManifest
-from comt_cli.doctor.checks import Finding, judge
+from comt_cli.doctor import Finding, judge
 from comt_cli.errors import UserError
 from comt_cli.files import cache_folder
 from comt_cli.installing import install_extra, install_package
