@@ -202,7 +202,7 @@ class RunQueue:
 
         def preparing(stage: str, done: int, total: int | None) -> None:
             if stop.number is not None:
-                said = "stopped while the data was being prepared; what is ready is kept"
+                said = "stopped while the data was being prepared; finished data sets are kept"
                 raise RunInterrupted(said, "The same command resumes from there.", stop.number)
             progress(stage, done, total)
 

@@ -6,7 +6,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import IO, Any
+from typing import Any
 
 from comt_cli.recipe.find import as_arguments
 from comt_cli.recipe.load import LoadedRecipe
@@ -151,7 +151,7 @@ def outcome_text(row: Mapping[str, Any]) -> str:
     return str(state)
 
 
-def print_runs(rows: Sequence[Mapping[str, Any]], file: IO[str] | None = None) -> None:
+def print_runs(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the runs, those of one table, scale, column and differing settings under one heading."""
     from comt_cli.report.terminal import console_for, print_texts, say
 
@@ -161,8 +161,8 @@ def print_runs(rows: Sequence[Mapping[str, Any]], file: IO[str] | None = None) -
     for position, (names, group) in enumerate(groupby(sorted(rows, key=heading), heading)):
         *named, metric = names
         if position:
-            print(file=file)
-        say(", ".join(filter(None, named)), file, style="bold")
+            print()
+        say(", ".join(filter(None, named)), style="bold")
         lines = []
         for row in group:
             seed = "?" if row["seed"] is None else str(row["seed"])
@@ -170,7 +170,7 @@ def print_runs(rows: Sequence[Mapping[str, Any]], file: IO[str] | None = None) -
             lines.append([row["row"], seed, outcome_text(row), written, format.size(row["bytes"]), row["name"]])
         head = ["row", "seed", metric.replace("_", " ") or "result", "written", "size", "id"]
         left = [title in ("row", "written", "id") for title in head]
-        print_texts(head, lines, file, most=console_for(file).width, left=left, folded=(0, 2))
+        print_texts(head, lines, most=console_for().width, left=left, folded=(0, 2))
 
 
 def summary_text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from comt_cli.errors import StorageError
 from comt_cli.files import Unreadable, make_folder, read_csv, read_text, write_text
@@ -204,14 +204,14 @@ def lines_of(path: Path) -> list[dict[str, str]] | None:
         return None
 
 
-def print_report(report: Report, file: IO[str] | None = None, shown: Iterable[tuple[str, str]] | None = None) -> None:
+def print_report(report: Report, shown: Iterable[tuple[str, str]] | None = None) -> None:
     """Print the table, or of it the cells that are to be `shown`, then where it was written."""
     cells = report.cells
     if shown is not None:  # its numbers are those of the whole
         rows, columns = map(set, zip(*shown, strict=True))
         part = cells[cells["row"].isin(rows) & cells["column"].isin(columns)]
         cells = part if len(part) else cells
-    print_table(cells, file)
+    print_table(cells)
     if len(cells) < len(report.cells) and report.files is not None:
-        say("These are the rows and columns that were chosen; the files have all.", file)
-    say_written(vars(report.files).values() if report.files else (), file)
+        say("These are the rows and columns that were chosen; the files have all.")
+    say_written(vars(report.files).values() if report.files else ())
