@@ -157,7 +157,7 @@ class BatchNorm(Initialised):
         return scaled_BCHW + _per_channel(self.bias, n_BCHW)
 
     def normalised(self, x_BCHW: Tensor, weight_C: Tensor | None = None, bias_C: Tensor | None = None) -> Tensor:
-        """weight n + bias; without either n, which a gate reads."""
+        """weight n + bias, in training with a step of the running statistics; without both n, which a gate reads."""
         mean_C, var_C = self.running_mean, self.running_var
         weight_C, bias_C = (None if each is None else each.to(mean_C.dtype) for each in (weight_C, bias_C))
         return F.batch_norm(x_BCHW, mean_C, var_C, weight_C, bias_C, self.training, MOMENTUM, EPSILON)
