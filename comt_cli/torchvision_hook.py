@@ -80,7 +80,7 @@ def install(packages: Path | None = None) -> None:
 
     spec, folder = importlib.util.find_spec("torchvision"), packages or Path(sysconfig.get_path("purelib"))
     if spec is not None and spec.submodule_search_locations and not loads(spec.submodule_search_locations[0]):
-        py_compile.compile(shutil.copy(__file__, folder / f"{NAME}.py"))  # else each start may do so
+        py_compile.compile(shutil.copy(__file__, str(folder / f"{NAME}.py")))  # else each start may do so
         (folder / f"{NAME}.pth").write_text(f"import {NAME}\n", encoding="utf-8")
 
 
