@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, PositiveFloat, model_validator
+from pydantic import AfterValidator, Field, GetCoreSchemaHandler, PositiveFloat, model_validator
+from pydantic_core import CoreSchema, core_schema
 
 from comt_cli.recipe.problems import Document, KeyPath, closest, nearest
 from comt_cli.recipe.settings import RunSettings, Section, matching
@@ -95,10 +96,12 @@ class Start(Section):
     new: Parts = ()
     drop: Parts = ()
 
-    @model_validator(mode="before")
     @classmethod
-    def _weights_alone(cls, given: Any) -> Any:
-        return {"weights": given} if isinstance(given, str) else given
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Text stands for published weights."""
+        named = core_schema.no_info_after_validator_function(lambda text: cls(weights=text), handler(Weights))
+        kinds = {"text": named, "group": handler(source)}
+        return core_schema.tagged_union_schema(kinds, lambda given: "text" if isinstance(given, str) else "group")
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
