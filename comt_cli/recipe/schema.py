@@ -206,6 +206,13 @@ class Recipe(Section):
         """The columns of a scale: its own, or the paper's."""
         return self.scales[scale].columns or self.columns
 
+    def start_of(self, scale: str, column: str, row: str) -> tuple[KeyPath, Start | None]:
+        """What a cell starts from, and where that is said: at the row, else the column, else the recipe."""
+        places: dict[KeyPath, Recipe | Row | Column] = {("rows", row): self.rows[row]}
+        places |= {self.column_path(scale, column): self.columns_at(scale)[column], (): self}
+        at = next((at for at, place in places.items() if "start" in place.model_fields_set), ())
+        return at, places[at].start
+
     def metric_at(self, scale: str, column: str) -> str:
         """The metric that a column shows: its own, that of the paper's column that it is compared to, or the
         recipe's."""
