@@ -32,7 +32,6 @@ from comt_cli.recipe.schema import (
     NAME_PATTERN,
     Catalogue,
     Column,
-    Place,
     Recipe,
     Settings,
     Start,
@@ -403,18 +402,15 @@ def _starts(
     known: dict[str, LoadedRecipe | None] = {}
     starts: dict[str, dict[Cell, LoadedStart | LoadedWeights]] = {scale: {} for scale in recipe.scales}
     for scale, column, row in ((s, c, r) for s in recipe.scales for c in recipe.columns_at(s) for r in recipe.rows):
-        own, at = recipe.columns_at(scale)[column], recipe.column_path(scale, column)
-        places: tuple[tuple[KeyPath, Place], ...] = ((("rows", row), recipe.rows[row]), (at, own), ((), recipe))
-        at, place = next((each for each in places if "start" in each[1].model_fields_set), ((), recipe))
-        start = getattr(place, "start", None)
+        at, start = recipe.start_of(scale, column, row)
         if start is None:
             continue
         if start.weights is not None:
             starts[scale][row, column] = LoadedWeights(start.weights, start.added or "identity")
             continue
-        if start.recipe not in known:
-            known[start.recipe] = source_of(start.recipe, (*at, "start", "recipe"))
-        if (source := known[start.recipe]) is None:
+        if (named := str(start.recipe)) not in known:
+            known[named] = source_of(named, (*at, "start", "recipe"))
+        if (source := known[named]) is None:
             continue
         columns = list(source.columns(scale)) if scale in source.recipe.scales else []
         theirs = start.column or (column if column in columns or len(columns) != 1 else columns[0])
