@@ -29,7 +29,7 @@ def located(asked: str, *, fetch: bool = True) -> Path:
     if kind != "package":
         path = Path(asked).expanduser()
         if not path.exists():
-            hint = f"It was looked up from {Path.cwd()}. {FORMS.capitalize()} are weights."
+            hint = f"It was looked up from {Path.cwd()}. Weights are {FORMS}."
             raise UserError(f"start: there are no weights {asked}", hint)
         return path
     package, _, file = name.partition("/")
