@@ -99,7 +99,7 @@ def tokenizer_of(asked: str) -> LibraryTokenizer:
         raise UserError(f"data.tokenizer: {path} has no {TOKENIZER}", "Put it there, or train another tokenizer.")
     if not tokenizer.ends:
         raise UserError(f"data.tokenizer: {path} does not say which token ends a text", f"{CONFIG} has eos_token_id.")
-    return tokenizer
+    return LibraryTokenizer.from_json(tokenizer.to_json())  # as data and checkpoints have it
 
 
 def folder_tokenizer(folder: Path, config: Mapping[str, Any]) -> LibraryTokenizer | None:
