@@ -159,14 +159,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a hub without network": ({"start": "hub:some/body"}, "cannot be had from the Hugging Face hub: no network"),
     "other numbers": (
         {"model__heads": 8, "model__kv_heads": 8, "model__rope_theta": 10000.0},
-        "model.heads is 8, theirs is 4; model.kv_heads is 8, theirs is 2; model.rope_theta is 10000.0, theirs is 5000",
+        "model.heads is 8, theirs is 4; model.kv_heads is 8, theirs is 2; model.rope_theta is 10000, theirs is 5000",
     ),
     "untied": ({"model__tied_embeddings": False}, "model.tied_embeddings is false, theirs is true"),
     "more tokens": ({"data__vocabulary": 300}, "data.vocabulary is 300, theirs is 257"),
     "fewer tokens": ({"data__vocabulary": 200}, "data.vocabulary is 200, and the tokenizer of llama has 257 tokens"),
     "no identity": (
         {"rows": {"r": "post-ln"}},
-        "the row r (method post-ln) would not start as what the weights compute",
+        "r (method post-ln) would not start as what the weights compute",
     ),
     "no gate at one": ({"rows": {"r": "full-rank-gate"}}, "its FullRankGate cannot be one"),
     "nothing to train": ({"train__pretrained": "frozen"}, "train.pretrained is frozen, and nothing is added"),

@@ -99,7 +99,7 @@ def test_every_cell_of_the_papers_has_a_recipe():
 def test_every_scale_can_be_planned_and_its_steps_overridden_alone(name):
     loaded = shipped(name)
     scales = set(loaded.recipe.scales)
-    assert scales - {"evening"} == {"smoke", "small", "paper"} or scales == {"evening"}
+    assert scales - {"evening"} in ({"smoke", "small", "paper"}, set(), {"smoke"})
     for scale in scales:
         runs = runs_of(name, scale)
         seeds = loaded.recipe.scales[scale].seeds or loaded.recipe.seeds
