@@ -74,10 +74,10 @@ class Plan:
     def __init__(self, planned: Planned, where: Where) -> None:
         self.device = None if where.slurm is not None else checked_hardware(where, planned.specs)
         own = adopt_contents(planned.specs, where.runs, ambiguous=True)
-        if any(spec.start is not None for spec in own):
+        if any(spec.source is not None for spec in own):
             from comt_cli.training.checkpoint import check_starts  # and torch
 
-            check_starts(own)
+            check_starts(spec for spec in own if spec.source is not None)
         ids = {spec.id for spec in own}
         self.first = [shared.spec for shared in needed_runs(own, where.runs) if shared.id not in ids]
         self.specs = [*self.first, *own]
@@ -88,7 +88,7 @@ class Plan:
     def _row(self, planned: Planned, spec: RunSpec, where: Where) -> dict[str, Any]:
         train, directory, network = spec.settings.train, RunDirectory.of(where.runs, spec), accounting.cost_of(spec)
         share = math.ceil(train.batch_size / where.gpus)
-        source = spec.start.run if spec.start is not None else None
+        source = spec.source
         estimated = self.estimator and self.estimator.of(spec)
         try:
             state = directory.state().value
@@ -103,12 +103,13 @@ class Plan:
             **({"grid": spec.point} if spec.point else {}),
             "id": spec.id if spec.is_known else None,  # not known before the data is prepared
             "data_content": spec.data_content,
-            "start": source.id if source is not None and source.is_known else None,
+            "start": spec.begun_with if source is None or source.is_known else None,
             "method": spec.method,
             "settings": spec.settings.model_dump(mode="json"),
             "parameters": network.parameters,
             "extra_parameters": network.extra_parameters,
             "extra_parameters_percent": round(network.extra_parameters_percent, 4),
+            "trained_parameters": network.parameters + network.adapters - network.frozen,
             "paper_increase": planned.loaded.printed_increase(planned.scale, spec.row, spec.column) if is_own else None,
             "steps": train.steps,
             spec.task.unit.name: train.steps * train.batch_size * spec.task.positions(spec.settings),
@@ -264,6 +265,8 @@ def _print_column(column: str, first: RunSpec, rows: Sequence[dict[str, Any]]) -
     for key in first.point:
         texts[key.partition(".")[2]] = [str(row["grid"][key]) for row in rows]
     texts["parameters"] = [f"{row['parameters']:,}" for row in rows]
+    if any(row["trained_parameters"] != row["parameters"] for row in rows):
+        texts["trained"] = [f"{row['trained_parameters']:,}" for row in rows]
     texts["+%"] = [f"{row['extra_parameters_percent']:z.2f}" for row in rows]
     texts["paper's"] = [row["paper_increase"] or "-" for row in rows]
     texts[counted] = [short_count(row[counted]) for row in rows]

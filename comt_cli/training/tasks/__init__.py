@@ -22,6 +22,7 @@ from comt_cli.layers.dropout import Masks
 from comt_cli.models.base import Model, VocabularyModel
 from comt_cli.models.build import materialise, model_of
 from comt_cli.models.kernels import use_kernels
+from comt_cli.models.pretrained import adapt, new_parts
 from comt_cli.recipe.settings import Training
 from comt_cli.runs.directory import PYTORCH
 from comt_cli.runs.plan import RunSpec
@@ -79,6 +80,8 @@ class TaskRun(ABC, Generic[B]):
     def build(self) -> None:
         """Make model and objective, on the meta device."""
         self.model = model_of(self.spec)
+        if self.spec.start is not None and self.settings.lora is not None:
+            adapt(self.model, *self.settings.lora, new_parts(self.spec, self.model))
         self.model.activation_checkpointing = self.settings.recomputes
         self.objective = self.objective_of(self.model)
 
