@@ -133,9 +133,9 @@ class Connected(nn.Module):
     def forward(self, hidden_states: Tensor | Passed, *more: Any, **inputs: Any) -> Tensor | Passed:
         """Stream, [B, T, D], or what the block before passed -> the same behind this block. With pre-norm connections:
         h = x + attention(norm(x)), y = h + mlp(norm(h))."""
-        if isinstance(hidden_states, Passed):
+        if isinstance(hidden_states, tuple):  # libraries that handle what is passed may leave no more than that of it
             self._refuse_reentrant()
-            state = hidden_states.state
+            state = State(*hidden_states[1])
         else:
             state = State(hidden_states)
         inputs |= dict(zip(self.host.arguments, more, strict=False))

@@ -1,4 +1,4 @@
-"""Models of transformers, wrapped: against themselves before, against comt's own network, and in the hands of others."""
+"""Models of transformers, wrapped: against themselves before, against comt's own network, and in others' hands."""
 
 from __future__ import annotations
 
@@ -7,17 +7,23 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.distributed as dist
 from same_bits import Reason, assert_same_bits, differ
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from worlds import run_together
 
+from comt_cli.data.images.pictures import make_torchvision_importable
 from comt_cli.errors import UserError
 from comt_cli.exchange.huggingface import load_llama
-from comt_cli.library.connect import CONNECTIONS, Adds, adds_in
+from comt_cli.library.connect import CONNECTIONS, adds_in
 from comt_cli.library.gated import gates_in
 from comt_cli.library.hosts import HOSTS, stack_of
 from comt_cli.library.wrap import attach, unwrap, wrap
 from comt_cli.methods import methods
 from comt_cli.models.build import empty_network, wiring_of
+from comt_cli.training.parallel import join_world
 
 transformers = pytest.importorskip("transformers")
 
@@ -54,6 +60,7 @@ IDENTICAL = {
     "lambdas": {"name": "start-lambdas", "normalised": False},
     "one-stream": {"name": "hyper-connections", "n": 1},
 }
+FEW = ("comt+laurel", "sdpa-heads", "path")
 OTHERS = {
     "full-rank": "full-rank-gate",
     "only-last": {"name": "comt", "sites": "only_last"},
@@ -95,13 +102,8 @@ def moved(model: nn.Module) -> nn.Module:
     added += [] if adds is None else [*adds.made, *([] if adds.end is None else [adds.end])]
     with torch.no_grad():
         for parameter in nn.ModuleList(added).parameters():
-            if not any(parameter is known for known in norms_of(adds)):
-                parameter += 0.3 * torch.randn(parameter.shape, generator=draw)
+            parameter.add_(torch.randn(parameter.shape, generator=draw), alpha=0.3)
     return model
-
-
-def norms_of(adds: Adds | None) -> list[Tensor]:
-    return [] if adds is None else [p for each in adds.made for n, p in each.named_parameters() if n.startswith("norm.")]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
@@ -109,8 +111,9 @@ def norms_of(adds: Adds | None) -> list[Tensor]:
 def test_at_identity_a_model_computes_what_it_did(family, dtype):
     plain = made(family).to(dtype)
     before = out(plain)
+    tried = IDENTICAL if family in ("LlamaForCausalLM", "Olmo2ForCausalLM", "GPT2LMHeadModel") else FEW
     weights = {name: value.clone() for name, value in plain.state_dict().items()}
-    for method in IDENTICAL.values():
+    for method in map(IDENTICAL.get, tried):
         model = copy.deepcopy(plain)
         assert wrap(model, method) is model
         assert weights.keys() <= model.state_dict().keys()
@@ -162,3 +165,207 @@ def test_every_connection_that_is_named_is_tried():
     given = [method if isinstance(method, dict) else {"name": method} for method in tried]
     names = [getattr(methods()[each["name"]], "connection", each.get("residual", "pre-norm")) for each in given]
     assert {*CONNECTIONS} == {*names}
+
+
+# ---- in the hands of others
+
+SEVERAL = {
+    "gates": {"name": "transponder", "rank": 2, "residual": "laurel-lr"},
+    "sdpa": "sdpa-gate",
+    "history": LAUREL_PA,
+    "streams": HYPER,
+}
+"""Gates, a gate that reads another module's input, sources and streams passed from block to block."""
+
+
+@pytest.fixture(params=SEVERAL)
+def wrapped(request) -> nn.Module:
+    return moved(wrap(made(), SEVERAL[request.param], start="paper"))
+
+
+def close(found: Tensor, expected: Tensor, within: float = 1e-5) -> None:
+    torch.testing.assert_close(found, expected, rtol=within, atol=within * expected.abs().max().item())
+
+
+def gradients(model: nn.Module, tokens: Tensor = TOKENS) -> dict[str, Tensor]:
+    model.zero_grad()
+    model(tokens, labels=tokens, use_cache=False).loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("family", ["LlamaForCausalLM", "GPT2LMHeadModel", "Olmo2ForCausalLM"])
+@pytest.mark.parametrize("method", [*SEVERAL, "path"])
+def test_every_parameter_that_was_added_gets_a_gradient(family, method):
+    """At identity too, where there is one: else a wrapped model would never leave it."""
+    given = {**SEVERAL, **IDENTICAL}[method]
+    model = wrap(made(family), given, start="paper" if given is HYPER else "identity")
+    found = gradients(model.train())
+    without = [name for name, p in model.named_parameters() if name not in found]
+    assert not without
+    for placed in gates_in(model):
+        assert any(p.grad.abs().max() > 0 for p in placed.gate.parameters()), placed
+
+
+def test_generates_with_a_cache_what_it_does_without(wrapped):
+    options = {"max_new_tokens": 6, "do_sample": False, "attention_mask": torch.ones_like(TOKENS)}
+    cached, whole = (wrapped.generate(TOKENS, use_cache=use, **options) for use in (True, False))
+    assert cached.tolist() == whole.tolist()
+    cache = transformers.DynamicCache(config=wrapped.config)
+    parts = [wrapped(part, past_key_values=cache)[0].detach() for part in TOKENS.split([4, 1, 2], 1)]
+    close(torch.cat(parts, 1), out(wrapped))
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_is_computed_again_in_the_backward_pass(wrapped):
+    wrapped.train()
+    expected = gradients(wrapped)
+    wrapped.activation_checkpointing_enable()
+    assert_same_bits(gradients(wrapped), expected, Reason.RECOMPUTED)
+    wrapped.activation_checkpointing_enable({"use_reentrant": True})
+    if wrapped.comt_wrapping.method["name"] in ("transponder", "sdpa-gate"):
+        assert_same_bits(gradients(wrapped), expected, Reason.RECOMPUTED)
+    else:
+        with pytest.raises(UserError, match="re-entrant"):
+            gradients(wrapped)
+
+
+def test_runs_under_autocast(wrapped):
+    with torch.autocast("cpu", torch.bfloat16):
+        found = gradients(wrapped.train())
+    expected = gradients(wrapped)
+    assert found.keys() == expected.keys()
+    assert all(torch.isfinite(each).all() for each in found.values())
+    total = torch.cat([(found[name] - expected[name]).flatten() for name in found]).norm()
+    assert total < 0.1 * torch.cat([each.flatten() for each in expected.values()]).norm()
+
+
+def test_shows_hidden_states_of_the_shape_of_the_stream(wrapped):
+    states = wrapped(TOKENS, output_hidden_states=True).hidden_states
+    assert [state.shape for state in states] == [(*TOKENS.shape, WIDTH)] * (LAYERS + 1)
+
+
+def test_is_copied_saved_and_made_anew(wrapped, tmp_path):
+    expected = out(wrapped)
+    twin = copy.deepcopy(wrapped)
+    assert_same_bits(out(twin), expected, Reason.SAME_CALL)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.zero_()
+    assert_same_bits(out(wrapped), expected, Reason.SAME_CALL)
+    torch.save(wrapped, tmp_path / "model.pt")
+    assert_same_bits(out(torch.load(tmp_path / "model.pt", weights_only=False)), expected, Reason.SAVED)
+    with torch.device("meta"):
+        other = attach(transformers.LlamaForCausalLM(wrapped.config), wrapped.comt_wrapping).eval()
+    other.load_state_dict(wrapped.state_dict(), assign=True)
+    other.model.rotary_emb = wrapped.model.rotary_emb  # whose numbers are in no checkpoint
+    assert_same_bits(out(other), expected, Reason.SAVED)
+
+
+def test_gates_follow_the_type_of_the_model(wrapped):
+    halves = wrapped.to(torch.bfloat16)
+    assert {p.dtype for p in halves.parameters()} == {torch.bfloat16}
+    assert out(halves).dtype == torch.bfloat16
+
+
+def test_is_trained_by_a_trainer(wrapped, tmp_path):
+    class Same(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, i: int) -> dict[str, Tensor]:
+            return {"input_ids": TOKENS[0], "labels": TOKENS[0]}
+
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path), max_steps=3, per_device_train_batch_size=2, learning_rate=3e-3, report_to=[],
+        save_strategy="no", use_cpu=True, disable_tqdm=True, gradient_checkpointing=True, logging_steps=1,
+    )  # fmt: skip
+    before = copy.deepcopy(wrapped.state_dict())
+    trainer = transformers.Trainer(wrapped, arguments, train_dataset=Same())
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < losses[0]
+    assert all(differ(value, before[name]) for name, value in wrapped.state_dict().items() if "gate" in name)
+
+
+def test_peft_adds_its_delta_behind_the_gates():
+    peft = pytest.importorskip("peft")
+    model = moved(wrap(made(), "comt"))
+    before = out(model)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"], r=2))
+    assert_same_bits(out(adapted), before, Reason.IDENTITY)
+    layer = adapted.base_model.model.model.layers[0].self_attn.q_proj
+    nn.init.normal_(layer.lora_B["default"].weight)
+    h = torch.randn(2, 5, WIDTH)
+    delta = layer.lora_B["default"](layer.lora_A["default"](h)) * layer.scaling["default"]
+    close(layer(h), layer.get_base_layer()(h) + delta)
+    assert not any(placed.gate.A.requires_grad for placed in gates_in(adapted))
+    for placed in gates_in(adapted):
+        placed.gate.requires_grad_(True)
+    assert {
+        name.partition(".self_attn.")[2] for name in gradients(adapted) if ".layers.0." in name and "attn" in name
+    } == {
+        *(f"q_proj.lora_{each}.default.weight" for each in "AB"),
+        *(f"q_proj.base_layer.gate.{each}" for each in "AB"),
+        *(f"{site}.gate.{each}" for site in ("k_proj", "v_proj", "o_proj") for each in "AB"),
+    }
+
+
+def test_a_model_of_peft_is_refused():
+    peft = pytest.importorskip("peft")
+    adapted = peft.get_peft_model(made(), peft.LoraConfig(target_modules=["q_proj"]))
+    with pytest.raises(UserError, match=r"q_proj.*PEFT(.|\n)*Wrap"):
+        wrap(adapted, "comt")
+
+
+@pytest.mark.slow
+def test_is_compiled_as_a_whole(wrapped):
+    torch._dynamo.reset()
+    with torch.no_grad():
+        close(torch.compile(wrapped, fullgraph=True)(TOKENS, use_cache=False).logits, out(wrapped))
+
+
+def full(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def steps_together(rank: int, folder: str) -> None:
+    """Train wrapped models with DDP and FSDP2: every process has half of the sequences."""
+    make_torchvision_importable()
+    with join_world("cpu"):
+        for name, method in SEVERAL.items():
+            for way in ("ddp", "fsdp"):
+                model = moved(wrap(made(), method, start="paper")).train()
+                whole = nn.parallel.DistributedDataParallel(model) if way == "ddp" else model
+                if way == "fsdp":
+                    numbers = [each for each in model.parameters() if each.dim() == 0]  # FSDP2 cannot shard them
+                    for block in (*model.model.layers, model):
+                        fully_shard(block, ignored_params={*numbers})
+                optimizer = torch.optim.SGD(model.parameters(), 0.1)
+                for _ in range(2):
+                    optimizer.zero_grad()
+                    whole(TOKENS[rank : rank + 1], labels=TOKENS[rank : rank + 1], use_cache=False).loss.backward()
+                    for number in numbers if way == "fsdp" else ():
+                        dist.all_reduce(number.grad, dist.ReduceOp.SUM)
+                        number.grad /= 2
+                    optimizer.step()
+                state = model.state_dict()
+                if way == "fsdp":
+                    state = {key: full(value) for key, value in state.items()}
+                if rank == 0:
+                    torch.save(state, f"{folder}/{name} {way}.pt")
+
+
+@pytest.mark.slow
+def test_is_trained_by_several_processes(nursery, tmp_path):
+    run_together(nursery, 2, steps_together, str(tmp_path))
+    for name, method in SEVERAL.items():
+        model = moved(wrap(made(), method, start="paper")).train()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(2):
+            gradients(model)
+            optimizer.step()
+        for way in ("ddp", "fsdp"):
+            found = torch.load(tmp_path / f"{name} {way}.pt")
+            assert found.keys() == model.state_dict().keys()
+            for key, value in model.state_dict().items():
+                close(found[key], value, 1e-4)
