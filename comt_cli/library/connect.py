@@ -171,7 +171,7 @@ class Connected(nn.Module):
 
 
 @functools.cache
-def connected_class(original: type[nn.Module]) -> type[Connected]:
+def connected_class(original: type) -> type[Connected]:
     """Subclass of a class of blocks, of the same name: by it libraries know what must not be split."""
     return type(original.__name__, (Connected, original), {"original": original, "__module__": __name__})
 

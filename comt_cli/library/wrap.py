@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from comt_cli.errors import UserError
 from comt_cli.layers.gates import HeadGate, Site
 from comt_cli.layers.projection import Projections
+from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.library.connect import Adds, Connected, adds_in, connect, is_addition, made_for, refuse_method
 from comt_cli.library.gated import Gated, PlacedGate, add_gate, gates_in, is_one
@@ -120,8 +121,9 @@ def unwrap(model: M, discard: bool = False) -> M:
     if owner is None:
         raise UserError(f"{type(model).__name__} is not wrapped")
     _refuse_distributed(model)
-    placed, adds = [*gates_in(owner)], adds_in(owner, stack_of(owner))
-    moved = [f"{each.site.name} of {each.module}" for each in placed if not is_one(each)]
+    has_adds = not is_addition(wiring_of(owner.comt_wrapping.method))  # type: ignore[union-attr, arg-type]
+    adds = adds_in(owner, stack_of(owner)) if has_adds else None  # a run's own stay
+    moved = [f"{each.site.name} of {each.module}" for each in gates_in(owner) if not is_one(each)]
     if adds is not None and not adds.is_plain():
         moved.append(type(adds.made[0]).__name__)
     if moved and not discard:
@@ -132,28 +134,23 @@ def unwrap(model: M, discard: bool = False) -> M:
             part.gates = nn.ModuleDict()
             part.train(part.training)
         elif isinstance(part, TokenBlock):
-            _restore_own(part)
+            part.attention_path = part.mlp_path = None  # type: ignore[assignment]
+            for name, old in [*part.named_children()] if has_adds else ():
+                if isinstance(old, ResidualConnection):
+                    setattr(part, name, PreNorm(replace(old.site, norm=partial(getattr, old, "norm"))))
         elif isinstance(part, Gated | Connected):
-            own = ("gate", "sdpa_gate", "gating") if isinstance(part, Gated) else _OF_BLOCKS
-            for name in own:
+            for name in _OF_GATES if isinstance(part, Gated) else _OF_BLOCKS:
                 if name in part.__dict__ or name in part._modules:
                     delattr(part, name)
-            part.__class__ = part.original
-    if "read_out" in owner._modules:
+            part.__class__ = part.original  # type: ignore[assignment]
+    if has_adds and "read_out" in owner._modules:
         owner.read_out = None  # type: ignore[assignment]
     del owner.comt_wrapping
     return model
 
 
+_OF_GATES = ("gate", "sdpa_gate", "gating")
 _OF_BLOCKS = ("host", "is_last", "attention_connection", "mlp_connection", "read_out")
-
-
-def _restore_own(block: TokenBlock) -> None:
-    for part, branch in zip(block.parts, block.branches, strict=True):
-        setattr(block, f"{part}_path", None)
-        old = branch.connection
-        if not isinstance(old, PreNorm):
-            setattr(block, f"{part}_connection", PreNorm(replace(old.site, norm=partial(getattr, old, "norm"))))
 
 
 # ---- what is asked for
