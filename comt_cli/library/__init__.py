@@ -1,0 +1,1 @@
+"""comt as a library: gates and residual connections in models of any origin."""
