@@ -31,7 +31,7 @@ def refused_without_trust(folder: Path) -> str:
 
 def generated(model, tokens: torch.Tensor, **options) -> torch.Tensor:
     ends = {"pad_token_id": PADDING, "eos_token_id": None, "do_sample": False}
-    return model.generate(tokens, max_new_tokens=6, **ends, **options)
+    return model.generate(tokens, max_new_tokens=4, **ends, **options)
 
 
 @torch.no_grad()

@@ -62,9 +62,9 @@ class Softened(NormedResidual, Initialised):
 class FloorGate(Gate):
     """max(sigmoid(w), floor) a channel."""
 
-    def __init__(self, site) -> None:
+    def __init__(self, d_out: int) -> None:
         super().__init__()
-        self.w = torch.nn.Parameter(torch.empty(site.d_out))
+        self.w = torch.nn.Parameter(torch.empty(d_out))
 
     def down_projection(self) -> None:
         return None
@@ -85,7 +85,7 @@ def own_wiring(tmp_path_factory):
     spec = importlib.util.spec_from_file_location("own_parts", path)
     module = sys.modules["own_parts"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    yield Wiring(module.Softened, {"q_proj": module.FloorGate, "mlp": module.FloorGate})
+    yield Wiring(module.Softened, {"q_proj": module.FloorGate.at, "mlp": module.FloorGate.at})
     del sys.modules["own_parts"]
 
 
