@@ -12,6 +12,7 @@ import builtins
 import copy
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from types import FunctionType, ModuleType
@@ -39,7 +40,7 @@ class Definition(NamedTuple):
 
 class Bundle:
     """Source of `roots` and of all that they need; `reads` are the names of attributes that it mentions, and of those
-    that the code around it `uses`. `known` are names that this code has itself.
+    that the code around it `uses`. `known` are names that this code has itself, `without` methods that are left out.
 
     Raises `UserError` where something needs what the text cannot have: another package, an object that is neither code
     nor a plain value, or two things of one name.
@@ -50,9 +51,10 @@ class Bundle:
     """
 
     def __init__(
-        self, roots: Iterable[type | Callable[..., Any]], uses: Collection[str] = (), known: Collection[str] = ()
-    ) -> None:
-        self.known, self.roots = {*known}, [*roots]
+        self, roots: Iterable[type | Callable[..., Any]], uses: Collection[str] = (), known: Collection[str] = (),
+        without: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        self.known, self.roots, self.without = {*known}, [*roots], {*without}
         self.own = {"comt_cli", *(root.__module__.partition(".")[0] for root in self.roots)} - ALLOWED
         self.reads = {*uses, "forward", "backward"}
         self._lines: dict[str, str] = {}  # imports and constants
@@ -77,7 +79,8 @@ class Bundle:
                         is_mentioned = name in self.reads
                     case _:
                         is_mentioned = False
-                if (is_whole or is_mentioned) and not _is_text(member) and member not in definition.members:
+                left_out = f"{definition.node.name}.{getattr(member, 'name', '')}" in self.without or _is_text(member)
+                if (is_whole or is_mentioned) and not left_out and member not in definition.members:
                     yield definition, member
 
     def _follow(self, node: ast.AST, of: Definition) -> None:
@@ -189,7 +192,7 @@ def _run(node: ast.AST) -> Iterator[ast.AST]:
 
 def _cut(node: Any, value: Any, shown: set[str] | None = None) -> Any:
     """A copy without what is never run, and for reading (`shown`: the names that the text has) with the first
-    paragraph of docstrings and without annotations that name anything else."""
+    paragraph of docstrings, of functions the first sentence, and without annotations that name anything else."""
     return _Cut({NEVER, *(["self.fused"] if getattr(value, "fused", None) is False else [])}, shown).visit(
         copy.deepcopy(node)
     )
@@ -219,8 +222,10 @@ class _Cut(ast.NodeTransformer):
 
     def _show(self, node: Any, shown: set[str]) -> None:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and _is_text(node.body[0]):
-            said = str(node.body[0].value.value)  # type: ignore[attr-defined]
-            node.body[0] = ast.Expr(ast.Constant(said.partition("\n\n")[0].rstrip()))
+            said = str(node.body[0].value.value).partition("\n\n")[0].rstrip()  # type: ignore[attr-defined]
+            if isinstance(node, ast.FunctionDef):
+                said = re.split(r"(?<!Eq)\.\s", said)[0].rstrip(".") + "."
+            node.body[0] = ast.Expr(ast.Constant(said))
         key = "annotation" if isinstance(node, ast.arg) else "returns" if isinstance(node, ast.FunctionDef) else ""
         named = {each.id for each in ast.walk(getattr(node, key, None) or node) if isinstance(each, ast.Name)}
         if key and not named <= shown:
