@@ -7,7 +7,6 @@ import ast
 import dataclasses
 import functools
 import inspect
-import json
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -100,19 +99,18 @@ class Network:
         if model.head is not None:
             self.tensors["lm_head.weight"] = model.head.weight
         ends = {"entry": model.entry, "read_out": model.read_out, "norm": model.final_norm}
-        parts = [self._parts(block, f"model.layers.{layer}") for layer, block in enumerate(model.blocks)]
+        layers = [f"model.layers.{layer}" for layer in range(len(model.blocks))]
+        parts = [self._parts(block, path) for block, path in zip(model.blocks, layers, strict=True)]
         every = [module for part in [ends, *parts] for root in part.values() if root for module in root.modules()]
         kinds = {type(module): None for module in every if not _of_torch(type(module))}
         around = _template(CODE).render(title="", version="", parts="")
         names = {node.attr for node in ast.walk(ast.parse(around)) if isinstance(node, ast.Attribute)}
         self.bundle = Bundle([*kinds, rotate, read_by], names, _defined(around), FASTER)
         self.modules: list[dict[str, Any]] = []
-        self._numbers: dict[str, int] = {}
         self.ends = self._numbered(ends, "model")
         self.blocks = [
-            {"has_values": f"model.layers.{layer}.self_attn.v_proj.weight" in self.tensors, "modules": numbered}
-            for layer, part in enumerate(parts)
-            for numbered in [self._numbered(part, f"model.layers.{layer}")]
+            {"has_values": f"{path}.{SITES['v_proj']}.weight" in self.tensors, "modules": self._numbered(part, path)}
+            for path, part in zip(layers, parts, strict=True)
         ]
 
     def _parts(self, block: Any, path: str) -> dict[str, nn.Module | None]:
@@ -135,16 +133,14 @@ class Network:
 
     def _numbered(self, parts: Mapping[str, nn.Module | None], path: str) -> dict[str, int | None]:
         seen: dict[nn.Module, str] = {}
-        return {
-            place: None if module is None else self._number(module, place, path, seen)
-            for place, module in parts.items()
-        }
+        return {place: module and self._number(module, place, path, seen) for place, module in parts.items()}
 
     def _number(self, module: nn.Module, place: str, path: str, seen: dict[nn.Module, str]) -> int:
         """Number of a module among those of the folder: alike modules of several layers are described once. One that
         stands in two places of a layer is named by the first."""
         seen[module] = place
         kind, said = type(module), dict[str, Any]()
+        said["class"] = f"nn.{kind.__name__}" if _of_torch(kind) else kind.__name__
         usual = vars(nn.Module()).keys()
         own = {name: value for name, value in vars(module).items() if name not in usual}
         for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
@@ -161,11 +157,9 @@ class Network:
         for name, inner in module.named_children():
             other = seen.get(inner) or self._number(inner, f"{place}.{name}", path, seen)
             said.setdefault("modules", {})[name] = other
-        key = json.dumps({"class": kind.__name__, **said}, sort_keys=True)
-        if key not in self._numbers:
-            self._numbers[key] = len(self.modules)
-            self.modules.append({"class": kind.__name__, **said})
-        return self._numbers[key]
+        if said not in self.modules:
+            self.modules.append(said)
+        return self.modules.index(said)
 
     def _plain(self, value: Any, where: str) -> Any:
         """An attribute as JSON has it. Raises `UserError` where it is nothing that can be written down."""

@@ -11,6 +11,7 @@ sys.modules["torchvision"] = None  # what is beside torch in a development envir
 sys.path[:] = [path for path in sys.path if not (Path(path) / "comt_cli" / "__init__.py").exists()]
 
 import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
 import transformers  # noqa: E402
 from transformers import AutoModel, AutoModelForCausalLM  # noqa: E402
 
@@ -41,7 +42,9 @@ def padded_off(model, tokens: torch.Tensor) -> float:
     filling = torch.full((len(whole) - len(short),), PADDING)
     alone, worst = [model(each[None]).logits[0] for each in (whole, short)], 0.0
     for parts in ((filling, short), (short, filling)):
-        mask = torch.stack([torch.ones_like(whole), torch.cat([torch.full_like(each, each is short) for each in parts])])
+        mask = torch.stack(
+            [torch.ones_like(whole), torch.cat([torch.full_like(each, each is short) for each in parts])]
+        )
         logits = model(torch.stack([whole, torch.cat(parts)]), attention_mask=mask).logits
         worst = max([worst, *(off(row[seen.bool()], one) for row, seen, one in zip(logits, mask, alone, strict=True))])
     return worst
@@ -58,6 +61,40 @@ def trains(model, tokens: torch.Tensor) -> bool:
         gradients.append({name: each.grad for name, each in model.named_parameters() if each.requires_grad})
     first, second = gradients
     return all(each is not None and off(second[name], each) < 1e-4 for name, each in first.items() if each.any())
+
+
+@torch.no_grad()
+def backend_off(model, tokens: torch.Tensor, expected: torch.Tensor) -> float:
+    """As vLLM runs it: attention of its own, which is handed down what the model was called with, and masks itself;
+    linear layers and RMSNorms of its own; no cache."""
+    seen = []
+
+    def attention(module, query, key, value, attention_mask, scaling=None, attention_instances=None, **_):
+        assert attention_mask is None
+        assert module.is_causal
+        seen.append(attention_instances[module.layer_idx])
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=True)
+        return mixed.transpose(1, 2), None
+
+    class Replaced(torch.nn.Module):
+        def __init__(self, module) -> None:
+            super().__init__()
+            self.compute = module
+
+        def forward(self, x):
+            return self.compute(x)
+
+    transformers.AttentionInterface.register("like_vllm", attention)
+    for path, module in [*model.model.named_modules()]:
+        if type(module) in (torch.nn.Linear, torch.nn.RMSNorm):
+            parent, _, name = path.rpartition(".")
+            setattr(model.model.get_submodule(parent), name, Replaced(module))
+    model.config._attn_implementation = "like_vllm"
+    positions, layers = torch.arange(tokens.shape[1])[None], range(model.config.num_hidden_layers)
+    called = {"use_cache": False, "return_dict": False, "attention_instances": [*layers], "position_ids": positions}
+    rows = [model.model(input_ids=row[None], **called)[0] for row in tokens]
+    assert seen == [*layers] * len(tokens)
+    return off(model.lm_head(torch.cat(rows)), expected)
 
 
 def look(folder: Path, expected: dict, again: Path) -> dict:
@@ -88,6 +125,7 @@ def look(folder: Path, expected: dict, again: Path) -> dict:
             found["without_trust"] = refused_without_trust(folder)
     if "whole" in expected:
         found["trains"] = trains(model, tokens)
+        found["backend_off"] = backend_off(model.eval(), tokens, expected["logits"])
     return found
 
 

@@ -25,7 +25,14 @@ pytest.importorskip("transformers")
 PLAIN = ("pre-ln", "scaled-init", "wider")
 WHOLE = ("transponder", "hyper-connections", "lime", "rezero")
 """Those that are also computed in bf16, with other attention, written again and trained."""
-NAMES = (*methods("train-lm"), "headwise", "two-summaries", "muddformer+comt", "attention-residuals+transponder", "tied")
+NAMES = (
+    *methods("train-lm"),
+    "headwise",
+    "two-summaries",
+    "muddformer+comt",
+    "attention-residuals+transponder",
+    "tied",
+)
 OWN = '''
 """A connection and a gate of a user's own."""
 import torch
@@ -140,4 +147,5 @@ def test_other_ways_to_compute_it(name, found) -> None:
     assert each["body_off"] == 0
     assert each["bf16_off"] < 0.03  # a few of bf16's roundings, of 2^-9 each, over four blocks
     assert each["trains"]
+    assert each["backend_off"] < 1e-5
     assert "trust_remote_code" in each["without_trust"]

@@ -65,7 +65,9 @@ def test_what_only_kernels_compilers_analyses_and_starts_need_is_left_out() -> N
 
 def test_a_class_of_which_nothing_is_left_stays_only_as_a_root() -> None:
     tree = ast.parse(str(Bundle([DeepNormOfMixLNCode], ["step"], ["State"])))
-    kinds = {node.name: [ast.unparse(base) for base in node.bases] for node in tree.body if isinstance(node, ast.ClassDef)}
+    kinds = {
+        node.name: [ast.unparse(base) for base in node.bases] for node in tree.body if isinstance(node, ast.ClassDef)
+    }
     # NormedResidual has nothing but its constructor.
     assert kinds == {
         "ResidualConnection": ["nn.Module"],
@@ -169,8 +171,14 @@ def test_what_cannot_be_written_is_refused_by_name(name, words, module_of) -> No
 
 
 def test_two_things_of_one_name_are_refused(module_of) -> None:
-    source = "from torch import nn\nSCALE = {}\nclass K{}(nn.Module):\n    def forward(self, x):\n        return x * SCALE\n"
-    one, two, same = (module_of(source.format(*given), f"parts_{i}") for i, given in enumerate([(1, 0), (2, 1), (1, 2)]))
+    source = (
+        "from torch import nn\nSCALE = {}\nclass K{}(nn.Module):\n    def forward(self, x):\n        return x * SCALE\n"
+    )
+    one, two, same = (
+        module_of(source.format(*given), f"parts_{i}") for i, given in enumerate([(1, 0), (2, 1), (1, 2)])
+    )
     assert str(Bundle([one.K0, same.K2])).count("SCALE = 1") == 1
     with pytest.raises(UserError, match="two things called SCALE"):
         Bundle([one.K0, two.K1])
+    with pytest.raises(UserError, match="has a K0 of its own"):
+        Bundle([one.K0], known=["K0"])
