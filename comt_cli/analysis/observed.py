@@ -1,20 +1,25 @@
 """Networks of tokens on one input: a text, a sentence and its translation, an image and its caption; one forward pass
-that keeps what some modules read and give; and the values of the gates in it.
+that keeps what some modules read and give; and the values of the gates, and the residual stream, in it.
 
-Shapes: T tokens, N channels, R regions of an image, F features.
+Shapes: B batch, T tokens, D width, N channels, R regions of an image, F features.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -25,6 +30,8 @@ from comt_cli.generation.caption import ImageCaptioner, Seen
 from comt_cli.generation.transcript import one_line
 from comt_cli.generation.translate import translator
 from comt_cli.layers.gates import CarriesGates, EvaluatorAdjuster
+from comt_cli.layers.residual.base import Branch, OutputAggregation, ResidualConnection, State, final_stream
+from comt_cli.models.base import Model, TokenBlock
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.tasks.base import PROJECTIONS
 from comt_cli.tasks.settings.translation import TranslationSettings
@@ -171,14 +178,31 @@ def recorded(modules: Iterable[nn.Module]) -> Iterator[dict[nn.Module, tuple[tup
             handle.remove()
 
 
+@contextlib.contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """In this context a network runs for its observer: in evaluation, without gradients, and without fused kernels and
+    compiled code, in which modules pass on what hooks never see. Behind it the network is as it was."""
+    before = [(module, {key: vars(module)[key] for key in ("training", "fused") if key in vars(module)})
+              for module in model.modules()]  # fmt: skip
+    is_compiled = "torch._dynamo" in sys.modules
+    try:
+        for module, flags in before:  # `eval` would thaw frozen projections
+            vars(module).update(dict.fromkeys(flags, False))
+        with torch.no_grad(), torch.compiler.set_stance("force_eager") if is_compiled else contextlib.nullcontext():
+            yield
+    finally:
+        for module, flags in before:
+            vars(module).update(flags)
+
+
 def watch(
     loaded: Loaded, inputs: Iterable[Tensor], modules: Iterable[nn.Module] = ()
 ) -> dict[nn.Module, tuple[tuple[Any, ...], Any]]:
-    """Run the model once on its inputs, a batch of one, without gradients and in fp32 (values in a figure should not
-    show the rounding of a storage type); what the modules read and gave, as `recorded`. Raises `UserError` where the
-    outputs are not finite."""
-    model = loaded.model.float().eval()
-    with recorded(modules) as kept, torch.no_grad():
+    """Run the model once on its inputs, a batch of one, in fp32 (values in a figure should not show the rounding of a
+    storage type), `undisturbed`; what the modules read and gave, as `recorded`. Raises `UserError` where the outputs
+    are not finite."""
+    model = loaded.model.float()
+    with recorded(modules) as kept, undisturbed(model):
         check_finite(loaded, model(*inputs))
     return kept
 
@@ -206,9 +230,23 @@ class SiteValues:
     tokens: Sequence[str] = ()
 
 
-def gate_carriers(loaded: Loaded) -> list[CarriesGates]:
+class Factor(NamedTuple):
+    """Values of one gate in one forward pass, [B, T, N], or [N] of a gate that does not look at its input. `by` is the
+    module that has the gate, `layer` is from 0; the others as in `SiteValues`."""
+
+    by: nn.Module
+    stack: str
+    part: str
+    site: str
+    layer: int
+    kind: str
+    values: Tensor
+    ends: tuple[float, float] | None
+
+
+def gate_carriers(model: nn.Module) -> list[CarriesGates]:
     """Modules of a network of tokens that have gates."""
-    return [module for module in loaded.model.modules() if isinstance(module, CarriesGates) and module.gates]
+    return [module for module in model.modules() if isinstance(module, CarriesGates) and module.gates]
 
 
 def no_gates(loaded: Loaded) -> UserError:
@@ -216,38 +254,120 @@ def no_gates(loaded: Loaded) -> UserError:
     return UserError(f"{loaded.name} has no gates to analyse: it holds {loaded.description}")
 
 
-def observed_gates(loaded: Loaded, on: Observation) -> list[SiteValues]:
-    """Values of every gate in one forward pass: branch by branch in the order of the model, in each the projections as
-    they are usually listed before other sites, each from layer to layer. Raises `UserError` where no gate multiplies
-    anything; see `watch`."""
-    modules = gate_carriers(loaded)
+def gate_factors(model: nn.Module, run: Callable[[], object]) -> list[Factor]:
+    """Values of every gate of a network when `run` runs it once, `undisturbed`: branch by branch in the order of the
+    model, in each the projections as they are usually listed before other sites, each from layer to layer."""
+    modules, found = gate_carriers(model), list[Factor]()
     units = [gate for module in modules for gate in module.gates.values() if isinstance(gate, EvaluatorAdjuster)]
-    kept = watch(loaded, on.inputs, (*modules, *units))
-    found: list[tuple[tuple[str, ...], SiteValues]] = []
-    for module in modules:
-        block, text = module.sites[0], on.read_by(module)
-        with torch.no_grad():
-            factors = module.gate_values(kept[module][0][0][0])
+    with undisturbed(model), recorded((*modules, *units)) as kept:
+        run()
+        for module in modules:
+            at, factors = module.sites[0], module.gate_values(kept[module][0][0])
             for name, gate in module.gates.items():
                 if isinstance(gate, EvaluatorAdjuster):
-                    factors[name] = {"evaluator": gate.evaluation(kept[gate][0][0][0])}
-        for site, by_kind in factors.items():
-            where = {"stack": block.stack, "part": block.part, "text": text, "site": site}
-            columns = where if len(on.sequences) > 1 else {"site": site}
-            for kind, value in by_kind.items():
+                    factors[name] = {"evaluator": gate.evaluation(kept[gate][0][0])}
+            for site, by_kind in factors.items():
                 ends = (0.0, 1.0) if "evaluator" in by_kind else module.gate(site).factor_range
-                # A gate that does not look at its input has one value for all tokens.
-                tokens = on.sequences[text].pieces
-                values = value.expand((len(tokens), value.shape[-1])).numpy()
-                one = SiteValues(columns, kind, block.layer + 1, values, ends, tokens)
-                found.append(((*where.values(), kind), one))
+                found += [Factor(module, at.stack, at.part, site, at.layer, *each, ends) for each in by_kind.items()]
+    places = [(each.stack, each.part, each.site, each.kind) for each in found]
+    branches, listed = [place[:2] for place in places], [*PROJECTIONS]
+
+    def rank(place: tuple[str, ...]) -> tuple[int, ...]:
+        known = listed.index(place[2]) if place[2] in listed else len(listed)
+        return branches.index(place[:2]), known, places.index(place)
+
+    return [each for _, each in sorted(zip(map(rank, places), found, strict=True), key=itemgetter(0))]
+
+
+def observed_gates(loaded: Loaded, on: Observation) -> list[SiteValues]:
+    """Values of every gate in one forward pass, in the order of `gate_factors`. Raises `UserError` where no gate
+    multiplies anything; see `watch`."""
+    found = []
+    for each in gate_factors(loaded.model, partial(watch, loaded, on.inputs)):
+        text = on.read_by(each.by)
+        where = {"stack": each.stack, "part": each.part, "text": text, "site": each.site}
+        # A gate that does not look at its input has one value for all tokens.
+        tokens = on.sequences[text].pieces
+        values = each.values.expand((1, len(tokens), each.values.shape[-1]))[0].numpy()
+        columns = where if len(on.sequences) > 1 else {"site": each.site}
+        found.append(SiteValues(columns, each.kind, each.layer + 1, values, each.ends, tokens))
     if not found:
         raise no_gates(loaded)
-    keys = [key for key, _ in found]
-    branches, listed = [key[:2] for key in keys], [*PROJECTIONS]
+    return found
 
-    def rank(one: tuple[tuple[str, ...], SiteValues]) -> tuple[int, ...]:
-        key, site = one[0], one[0][3]
-        return branches.index(key[:2]), listed.index(site) if site in listed else len(listed), keys.index(key)
 
-    return [values for _, values in sorted(found, key=rank)]
+def connections_of(model: Model) -> list[ResidualConnection]:
+    """The residual connections of a network of tokens, stack by stack from the first block on."""
+    blocks = [block for stack in model.stacks.values() for block in stack if isinstance(block, TokenBlock)]
+    return [branch.connection for block in blocks for branch in block.branches]
+
+
+@contextlib.contextmanager
+def recorded_states(connections: Sequence[ResidualConnection]) -> Iterator[list[State]]:
+    """In this context the input states of the connections are collected, in their order."""
+    states: list[State] = []
+
+    def recorded(step: Callable[[State, Branch], State], state: State, branch: Branch) -> State:
+        states.append(state)
+        return step(state, branch)
+
+    with contextlib.ExitStack() as stack:
+        for connection in connections:
+            connection.step = partial(recorded, connection.step)  # type: ignore[method-assign]
+            stack.callback(delattr, connection, "step")
+        yield states
+
+
+class Add(NamedTuple):
+    """The residual stream before and after a residual add, [B, T, D] each; `layer` is from 0."""
+
+    stack: str
+    layer: int
+    part: str
+    x: Tensor
+    y: Tensor
+
+
+def residual_adds(model: Model, run: Callable[[], object]) -> list[Add]:
+    """Every residual add of a network of tokens when `run` runs it once, `undisturbed`, from the first block on. Where
+    several streams go from add to add, x is what the connection reads (`ResidualConnection.read`), and y what the next
+    one does, or the final norm."""
+    connections, found = connections_of(model), list[Add]()
+    ends = {each.site.stack: each for each in model.modules() if isinstance(each, OutputAggregation)}
+    lasts = {stack: blocks[-1] for stack, blocks in model.stacks.items()}
+    with undisturbed(model), recorded_states(connections) as states, recorded(lasts.values()) as kept:
+        run()
+        read = [(each.site, each.read(state)) for each, state in zip(connections, states, strict=True)]
+        for stack, last in lasts.items():
+            sites, streams = zip(*(each for each in read if each[0].stack == stack), strict=True)
+            streams = *streams, final_stream(kept[last][1], ends.get(stack), nn.Identity())
+            pairs = zip(sites, itertools.pairwise(streams), strict=True)
+            found += [Add(stack, site.layer, site.part, *pair) for site, pair in pairs]
+    return found
+
+
+def by_layer(adds: Iterable[Add]) -> list[Add]:
+    """The residual stream before and after every block, of its residual adds in order; `part` is empty."""
+    blocks: dict[tuple[str, int], Add] = {}
+    for add in adds:
+        first = blocks.get((add.stack, add.layer), add)
+        blocks[add.stack, add.layer] = first._replace(part="", y=add.y)
+    return [*blocks.values()]
+
+
+def compared(x_TD: Tensor, y_TD: Tensor) -> dict[str, NDArray[np.float64]]:
+    """The residual stream before, x, and after, y, token by token, [T] each:
+
+    cosine           <x, y> / (|x| |y|)
+    angle            arccos(cosine) / pi, the angular distance: 0 same direction, 0.5 orthogonal, 1 opposite
+    update_cosine    <x, y - x> / (|x| |y - x|): whether the update points along its input
+    norm_ratio       |y| / |x|, L2 norms
+    """
+    x_TD, y_TD = x_TD.double().cpu(), y_TD.double().cpu()
+    cosine_T = F.cosine_similarity(x_TD, y_TD, dim=-1).clamp(-1, 1)
+    return {
+        "cosine": cosine_T.numpy(),
+        "angle": cosine_T.arccos().numpy() / np.pi,
+        "update_cosine": F.cosine_similarity(x_TD, y_TD - x_TD, dim=-1).numpy(),
+        "norm_ratio": (y_TD.norm(dim=-1) / x_TD.norm(dim=-1)).numpy(),
+    }

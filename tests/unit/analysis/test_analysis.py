@@ -11,10 +11,18 @@ import pytest
 import torch
 
 from comt_cli.analysis.figures.gate_summary import summary_frame
-from comt_cli.analysis.figures.mixing import DISPERSION, READ_OUT, Mixing, recorded_states
+from comt_cli.analysis.figures.mixing import DISPERSION, READ_OUT, Mixing
 from comt_cli.analysis.figures.tokens import ChannelGates, GateValues, ResidualStream
 from comt_cli.analysis.model_figure import Subject
-from comt_cli.analysis.observed import DEFAULT_TEXT, Observation, SiteValues, observed_gates, tokens_of, watch
+from comt_cli.analysis.observed import (
+    DEFAULT_TEXT,
+    Observation,
+    SiteValues,
+    observed_gates,
+    recorded_states,
+    tokens_of,
+    watch,
+)
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.layers.initialise import initialise
