@@ -29,9 +29,9 @@ from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedText, Loaded
 from comt_cli.generation.caption import ImageCaptioner, Seen
 from comt_cli.generation.transcript import one_line
 from comt_cli.generation.translate import translator
-from comt_cli.layers.gates import CarriesGates, EvaluatorAdjuster
-from comt_cli.layers.residual.base import Branch, OutputAggregation, ResidualConnection, State, final_stream
-from comt_cli.models.base import Model, TokenBlock
+from comt_cli.layers.gates import CarriesGates, EvaluatorAdjuster, Gate, Site
+from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, State, final_stream
+from comt_cli.models.base import Model
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.tasks.base import PROJECTIONS
 from comt_cli.tasks.settings.translation import TranslationSettings
@@ -156,21 +156,26 @@ def check_images(loaded: Loaded, content: str, data_set: str) -> None:
 
 
 def _encoded_and_decoded(model: EncoderDecoder, sequences: Mapping[str, Tokens], said: str) -> Observation:
-    """A source and a target, by name: the encoder reads the source, and so do cross-attention's keys and values."""
-    of_source = [*model.encoder.modules(), *(block.cross.key_value for block in model.decoder_blocks())]
+    """A source and a target, by name."""
     last = "The decoder's tokens are those that it reads, from the begin token on."
-    return Observation(sequences, dict.fromkeys(of_source, next(iter(sequences))), (said, last))
+    return Observation(sequences, dict.fromkeys(reads_source(model), next(iter(sequences))), (said, last))
+
+
+def reads_source(model: EncoderDecoder) -> list[nn.Module]:
+    """The modules that read the source: the encoder's, and cross-attention's keys and values."""
+    return [*model.encoder.modules(), *(block.cross.key_value for block in model.decoder_blocks())]
 
 
 @contextlib.contextmanager
 def recorded(modules: Iterable[nn.Module]) -> Iterator[dict[nn.Module, tuple[tuple[Any, ...], Any]]]:
-    """In this context the inputs and the output of the last call of each module are kept."""
+    """In this context the inputs, those by position before those by name, and the output of the last call of each
+    module are kept."""
     kept: dict[nn.Module, tuple[tuple[Any, ...], Any]] = {}
 
-    def keep(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        kept[module] = inputs, output
+    def keep(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+        kept[module] = (*inputs, *named.values()), output
 
-    handles = [module.register_forward_hook(keep) for module in modules]
+    handles = [module.register_forward_hook(keep, with_kwargs=True) for module in modules]
     try:
         yield kept
     finally:
@@ -182,8 +187,9 @@ def recorded(modules: Iterable[nn.Module]) -> Iterator[dict[nn.Module, tuple[tup
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """In this context a network runs for its observer: in evaluation, without gradients, and without fused kernels and
     compiled code, in which modules pass on what hooks never see. Behind it the network is as it was."""
-    before = [(module, {key: vars(module)[key] for key in ("training", "fused") if key in vars(module)})
-              for module in model.modules()]  # fmt: skip
+    before: list[tuple[nn.Module, dict[str, Any]]] = []
+    for module in model.modules():
+        before.append((module, {key: vars(module)[key] for key in ("training", "fused") if key in vars(module)}))
     is_compiled = "torch._dynamo" in sys.modules
     try:
         for module, flags in before:  # `eval` would thaw frozen projections
@@ -244,9 +250,17 @@ class Factor(NamedTuple):
     ends: tuple[float, float] | None
 
 
-def gate_carriers(model: nn.Module) -> list[CarriesGates]:
-    """Modules of a network of tokens that have gates."""
-    return [module for module in model.modules() if isinstance(module, CarriesGates) and module.gates]
+def gates_of(model: nn.Module) -> list[tuple[nn.Module, Site, str, Gate]]:
+    """Every gate of a network of tokens, behind the module that has it, a site that says where that is, and the name of
+    its own site; also those of a wrapped model."""
+    found: list[tuple[nn.Module, Site, str, Gate]] = []
+    for module in model.modules():
+        if isinstance(module, CarriesGates):
+            found += [(module, module.sites[0], name, module.gate(name)) for name in module.gates]
+        elif (gating := getattr(module, "gating", None)) is not None:  # `library.gated.Gated`
+            wrapped: Any = module
+            found += [(module, site, name, wrapped.gate_at(name)) for name, site in gating.sites.items()]
+    return found
 
 
 def no_gates(loaded: Loaded) -> UserError:
@@ -257,22 +271,20 @@ def no_gates(loaded: Loaded) -> UserError:
 def gate_factors(model: nn.Module, run: Callable[[], object]) -> list[Factor]:
     """Values of every gate of a network when `run` runs it once, `undisturbed`: branch by branch in the order of the
     model, in each the projections as they are usually listed before other sites, each from layer to layer."""
-    modules, found = gate_carriers(model), list[Factor]()
-    units = [gate for module in modules for gate in module.gates.values() if isinstance(gate, EvaluatorAdjuster)]
-    with undisturbed(model), recorded((*modules, *units)) as kept:
+    gates, found = gates_of(model), list[Factor]()
+    with undisturbed(model), called((gate for *_, gate in gates), "forward") as calls:
         run()
-        for module in modules:
-            at, factors = module.sites[0], module.gate_values(kept[module][0][0])
-            for name, gate in module.gates.items():
-                if isinstance(gate, EvaluatorAdjuster):
-                    factors[name] = {"evaluator": gate.evaluation(kept[gate][0][0])}
-            for site, by_kind in factors.items():
-                ends = (0.0, 1.0) if "evaluator" in by_kind else module.gate(site).factor_range
-                found += [Factor(module, at.stack, at.part, site, at.layer, *each, ends) for each in by_kind.items()]
+        for module, at, site, gate in gates:
+            z, u = calls[gate]
+            by_kind, ends = gate.values(u), gate.factor_range
+            if isinstance(gate, EvaluatorAdjuster):
+                by_kind, ends = {"evaluator": gate.evaluation(z)}, (0.0, 1.0)
+            for kind, values in by_kind.items():
+                found.append(Factor(module, at.stack, at.part, site, at.layer, kind, values, ends))
     places = [(each.stack, each.part, each.site, each.kind) for each in found]
     branches, listed = [place[:2] for place in places], [*PROJECTIONS]
 
-    def rank(place: tuple[str, ...]) -> tuple[int, ...]:
+    def rank(place: tuple[str, str, str, str]) -> tuple[int, ...]:
         known = listed.index(place[2]) if place[2] in listed else len(listed)
         return branches.index(place[:2]), known, places.index(place)
 
@@ -296,26 +308,41 @@ def observed_gates(loaded: Loaded, on: Observation) -> list[SiteValues]:
     return found
 
 
-def connections_of(model: Model) -> list[ResidualConnection]:
+def stacks_of(model: nn.Module) -> Mapping[str, nn.ModuleList]:
+    """The blocks of a network of tokens by the name of their stack: of another library's network `decoder`, the longest
+    list of modules that is in no other. Raises `UserError` where it has none."""
+    if isinstance(model, Model):
+        return model.stacks
+    lists: dict[str, nn.ModuleList] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and not any(name.startswith(f"{outer}.") for outer in lists):
+            lists[name] = module
+    if not lists:
+        raise UserError(f"{type(model).__name__} has no list of blocks")
+    return {"decoder": max(lists.values(), key=len)}
+
+
+def connections_of(model: nn.Module) -> list[ResidualConnection]:
     """The residual connections of a network of tokens, stack by stack from the first block on."""
-    blocks = [block for stack in model.stacks.values() for block in stack if isinstance(block, TokenBlock)]
-    return [branch.connection for block in blocks for branch in block.branches]
+    blocks = [block for stack in stacks_of(model).values() for block in stack]
+    return [part for block in blocks for part in block.children() if isinstance(part, ResidualConnection)]
 
 
 @contextlib.contextmanager
-def recorded_states(connections: Sequence[ResidualConnection]) -> Iterator[list[State]]:
-    """In this context the input states of the connections are collected, in their order."""
-    states: list[State] = []
+def called(modules: Iterable[nn.Module], method: str) -> Iterator[dict[nn.Module, tuple[Any, ...]]]:
+    """In this context the arguments of the last call of a method of each module are kept, in the order of first
+    calls."""
+    calls: dict[nn.Module, tuple[Any, ...]] = {}
 
-    def recorded(step: Callable[[State, Branch], State], state: State, branch: Branch) -> State:
-        states.append(state)
-        return step(state, branch)
+    def keep(module: nn.Module, own: Callable[..., Any], *arguments: Any) -> Any:
+        calls[module] = arguments
+        return own(*arguments)
 
     with contextlib.ExitStack() as stack:
-        for connection in connections:
-            connection.step = partial(recorded, connection.step)  # type: ignore[method-assign]
-            stack.callback(delattr, connection, "step")
-        yield states
+        for module in modules:
+            setattr(module, method, partial(keep, module, getattr(module, method)))
+            stack.callback(delattr, module, method)
+        yield calls
 
 
 class Add(NamedTuple):
@@ -328,22 +355,31 @@ class Add(NamedTuple):
     y: Tensor
 
 
-def residual_adds(model: Model, run: Callable[[], object]) -> list[Add]:
+def residual_adds(model: nn.Module, run: Callable[[], object]) -> list[Add]:
     """Every residual add of a network of tokens when `run` runs it once, `undisturbed`, from the first block on. Where
     several streams go from add to add, x is what the connection reads (`ResidualConnection.read`), and y what the next
-    one does, or the final norm."""
-    connections, found = connections_of(model), list[Add]()
+    one does, or the final norm. Of another library's network, whose adds are not seen, every block, with an empty
+    `part`. Raises `UserError`; see `stacks_of`."""
+    stacks, connections, found = stacks_of(model), connections_of(model), list[Add]()
     ends = {each.site.stack: each for each in model.modules() if isinstance(each, OutputAggregation)}
-    lasts = {stack: blocks[-1] for stack, blocks in model.stacks.items()}
-    with undisturbed(model), recorded_states(connections) as states, recorded(lasts.values()) as kept:
+    blocks = [block for stack in stacks.values() for block in stack]
+    with undisturbed(model), called(connections, "step") as calls, recorded(blocks) as kept:
         run()
-        read = [(each.site, each.read(state)) for each, state in zip(connections, states, strict=True)]
-        for stack, last in lasts.items():
-            sites, streams = zip(*(each for each in read if each[0].stack == stack), strict=True)
-            streams = *streams, final_stream(kept[last][1], ends.get(stack), nn.Identity())
-            pairs = zip(sites, itertools.pairwise(streams), strict=True)
-            found += [Add(stack, site.layer, site.part, *pair) for site, pair in pairs]
+        for stack, own in stacks.items():
+            adds = [each for each in connections if each.site.stack == stack]
+            places = [(each.site.layer, each.site.part) for each in adds] or [(i, "") for i in range(len(own))]
+            streams = [each.read(calls[each][0]) for each in adds] or [_stream(kept[block][0][0]) for block in own]
+            last = kept[own[-1]][1]
+            is_state = isinstance(last, State)
+            streams.append(final_stream(last, ends.get(stack), nn.Identity()) if is_state else _stream(last))
+            pairs = zip(places, itertools.pairwise(streams), strict=True)
+            found += [Add(stack, *place, *pair) for place, pair in pairs]
     return found
+
+
+def _stream(given: Tensor | tuple[Tensor, ...]) -> Tensor:
+    """The stream among what a block of another library is given, or gives."""
+    return given if isinstance(given, Tensor) else given[0]
 
 
 def by_layer(adds: Iterable[Add]) -> list[Add]:

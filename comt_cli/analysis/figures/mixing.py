@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from comt_cli.analysis.model_figure import ModelFigure, Subject
-from comt_cli.analysis.observed import connections_of, recorded, recorded_states, watch
+from comt_cli.analysis.observed import called, connections_of, recorded, watch
 from comt_cli.errors import UserError
 from comt_cli.layers.learned import wide
-from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection
+from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, State
 from comt_cli.layers.shared_values import SharedValues
 from comt_cli.models.base import Model
 from comt_cli.report.figures.style import OKABE_ITO, PAGE_WIDTH, page_figure, style
@@ -68,11 +68,12 @@ def mixtures(model: Model, run: Callable[[], object]) -> list[Mixed]:
     """All mixtures of a network when `run` runs it once, in the order of its blocks."""
     connections = connections_of(model)
     aggregations = [module for module in model.modules() if isinstance(module, OutputAggregation)]
-    with recorded_states(connections) as states, recorded(aggregations) as read:
+    with called(connections, "step") as calls, recorded(aggregations) as read:
         run()
     with torch.no_grad():
         found = [Mixed(stack, layer, "attention", each.mixing()) for stack, layer, each in _shared_values(model)]
-        for connection, state in zip(connections, states, strict=True):
+        for connection in connections:
+            state: State = calls[connection][0]
             at, weights = connection.site, dict(connection.mixing(state))
             streams_BTnD = connection.side_by_side(state)
             if streams_BTnD is not None:

@@ -18,8 +18,8 @@ from comt_cli.analysis.observed import (
     DEFAULT_TEXT,
     Observation,
     SiteValues,
+    called,
     observed_gates,
-    recorded_states,
     tokens_of,
     watch,
 )
@@ -148,9 +148,9 @@ def test_the_shares_of_multiway_dense_connections_make_what_a_block_begins_with(
             block.mlp_connection.dense.W2.normal_(std=0.1, generator=torch.Generator().manual_seed(1))
     connection = one.model.blocks[2].attention_connection
     changed = frame_of(Mixing, one)
-    with recorded_states([connection]) as states:
+    with called([connection], "step") as calls:
         watch(one, tokens_of(one, TEXT).inputs)
-    (state,) = states
+    state = calls[connection][0]
     query_BTD, _, value_BTD = state.qkv
     for name, way_BTD in (("queries", query_BTD), ("values", value_BTD), ("stream", state.x)):
         shares_BTJ = connection.mixing(state)[name]

@@ -1,0 +1,108 @@
+"""How far gates moved from one, by layer and site, in networks that started with all gates at one."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from comt_cli.analysis.model_figure import ModelFigure, Subject
+from comt_cli.analysis.observed import connections_of, watch
+from comt_cli.errors import UserError
+from comt_cli.report.figures.lines import log_ticks, site_names
+from comt_cli.report.figures.style import SEQUENCE, layer_ticks, page_figure, style
+
+_LOW_RANK = "low-rank"
+"""Site of the map B A that LAuReL puts beside the skip path."""
+_DECADES = 1e3
+"""The scale of colours spans at most so much: what moved less has its lowest."""
+
+
+class GatesMoved(ModelFigure):
+    """A map of site x layer for each row, one logarithmic scale of colours for all."""
+
+    name: ClassVar = "gates-moved"
+    title: ClassVar = "How far gates moved from one"
+
+    def suits(self, of: Subject) -> bool:
+        return not of.is_image_classifier and _started_at_one(of.model) and any(_moved(of))
+
+    def frame(self, of: Subject) -> pd.DataFrame:
+        """Rows `row`, `site`, `layer` (from 1), `moved`, the mean over tokens and channels of |gamma - 1|, gamma the
+        product of the site's gates of all kinds, and `mean`, that of gamma, with `stack, part, text` before the site
+        where there are several sequences; none of networks to which nothing was added. Of LAuReL's low-rank maps
+        `moved` is the mean over tokens of |B A x| / |x|, and there is no `mean`. Raises `UserError` where a network's
+        gates started elsewhere."""
+        rows: list[dict[str, Any]] = []
+        for row, loaded in of.models.items():
+            own = [*_moved(Subject(loaded=loaded, text=of.text))]
+            if own and not _started_at_one(loaded):
+                said = f"the gates of {row} did not start at one, so that how far they moved is not known"
+                raise UserError(said, "Those do that start from published weights, or in a wrapped model, at identity.")
+            rows += [{"row": row, **each} for each in own]
+        return pd.DataFrame(rows)
+
+    def sentences(self, frame: pd.DataFrame) -> list[str]:
+        named, found = frame.assign(site=site_names(frame)), []
+        for row, own in named.groupby("row", sort=False):
+            most, mean = own.loc[own["moved"].idxmax()], own["mean"].mean()
+            factor = "" if np.isnan(mean) else f", mean factor {mean:.4g}"
+            where = f"most at {most['site']} of layer {most['layer']}, {most['moved']:.2g}"
+            found.append(f"{row}: {own['moved'].mean():.2g} ({where}{factor})")
+        said = ["Mean over tokens and channels of |γ − 1|; γ is the product of a site's gates, and started at 1."]
+        if frame["site"].str.endswith(_LOW_RANK).any():
+            said.append("Of low-rank maps |B A x| / |x|, which started at 0.")
+        return [*said, f"Means over sites and layers: {'; '.join(found)}."]
+
+    def draw(self, frame: pd.DataFrame) -> Figure:
+        named = frame.assign(site=site_names(frame))
+        groups = [(str(row), own) for row, own in named.groupby("row", sort=False)]
+        heights = [own["site"].nunique() for _, own in groups]
+        high = frame["moved"].max() or 1.0
+        low = max(frame["moved"].min(), high / _DECADES)
+        norm, layers = LogNorm(min(low, high / 2), high, clip=True), frame["layer"].max()
+        with style():
+            figure = page_figure(0.5 + sum(0.32 + 0.15 * height for height in heights))
+            panels = figure.subplots(len(groups), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+            for axes, (row, own) in zip(panels, groups, strict=True):
+                sites = list(dict.fromkeys(own["site"]))
+                table = own.pivot(index="site", columns="layer", values="moved").reindex(index=sites)
+                edges = (table.columns.min() - 0.5, table.columns.max() + 0.5, len(sites) - 0.5, -0.5)
+                image = axes.imshow(table.to_numpy(float), cmap=SEQUENCE, norm=norm, aspect="auto", extent=edges)
+                axes.set_yticks(range(len(sites)), sites)
+                axes.set_xticks(layer_ticks(layers))
+                axes.set_title(row)
+                axes.grid(visible=False)
+            panels[-1].set_xlabel("layer")
+            bar = figure.colorbar(image, ax=list(panels), pad=0.01, aspect=30, label="moved, log scale")
+            log_ticks(bar.ax, norm.vmax / norm.vmin)
+        return figure
+
+
+def _started_at_one(loaded: Any) -> bool:
+    """Whether what a run, or a wrapped model, adds to a network left it as it was."""
+    start, wrapping = getattr(loaded.spec, "start", None), getattr(loaded.model, "comt_wrapping", None)
+    return "identity" in (getattr(start, "added", None), getattr(wrapping, "start", None))
+
+
+def _moved(of: Subject) -> Iterator[dict[str, Any]]:
+    """The rows of one network."""
+    factors: dict[tuple[tuple[Hashable, Any], ...], Any] = {}
+    for each in (each for each in of.gates if each.kind != "evaluator"):
+        place = (*each.where.items(), ("layer", each.layer))
+        factors[place] = factors.get(place, 1.0) * each.values.astype(float)
+    for place, gamma in factors.items():
+        yield {**dict(place), "moved": np.abs(gamma - 1).mean(), "mean": gamma.mean()}
+    low_rank = {each: each.low_rank for each in connections_of(of.model.model) if hasattr(each, "low_rank")}
+    kept = watch(of.model, of.observation.inputs, low_rank.values()) if low_rank else {}
+    for connection, added in low_rank.items():
+        site, ((x_1TD, *_), z_1TD) = connection.site, kept[added]
+        several = len(of.observation.sequences) > 1
+        where = {"stack": site.stack, "part": site.part, "text": of.observation.read_by(connection), "site": _LOW_RANK}
+        moved = (z_1TD.norm(dim=-1) / x_1TD.norm(dim=-1)).mean().item()
+        columns = where if several else {"site": f"{site.part} {_LOW_RANK}"}
+        yield {**columns, "layer": site.layer + 1, "moved": moved, "mean": np.nan}
