@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from comt_cli.errors import UserError
 from comt_cli.recipe.find import SETUPS, as_arguments, find_recipe, is_named, place_of, recipe_roots, table_name
@@ -36,6 +36,7 @@ from comt_cli.recipe.schema import (
     Recipe,
     Settings,
     Start,
+    Wrong,
     disagreements,
     undrawable,
     unmeasured,
@@ -57,14 +58,21 @@ class LoadedStart(NamedTuple):
     drop: tuple[str, ...]
 
 
+class LoadedWeights(NamedTuple):
+    """Published weights that are started from, and how what is added to them starts."""
+
+    weights: str
+    added: Literal["identity", "paper"]
+
+
 @dataclass(frozen=True)
 class LoadedRecipe:
     """A recipe that passed every check, with the command line's overrides applied.
 
     `methods` has by row the method's name and all its options. By scale and cell (row, column), `points` has the
     settings at each point of the scale's grid (`LoadedGrid.planned`), or the only ones, `starts` the cells that start
-    from a run of another recipe; by scale, `changes` has the settings that `--set` changed (`Merger.changes`). `added`
-    are the rows of `--also`.
+    from a run of another recipe or from published weights; by scale, `changes` has the settings that `--set` changed
+    (`Merger.changes`). `added` are the rows of `--also`.
     """
 
     path: Path
@@ -72,7 +80,7 @@ class LoadedRecipe:
     task: Any
     methods: dict[str, dict[str, Any]]
     points: dict[str, dict[Cell, list[RunSettings]]]
-    starts: dict[str, dict[Cell, LoadedStart]]
+    starts: dict[str, dict[Cell, LoadedStart | LoadedWeights]]
     grids: dict[str, LoadedGrid]
     changes: dict[str, dict[str, Any]]
     added: tuple[str, ...]
@@ -217,6 +225,9 @@ def load_recipe(
         return load_recipe(theirs, catalogue, also=also, also_fits_all=False, started=(*started, path.resolve()))
 
     starts = _starts(recipe, path, whole, (*started, path.resolve()), load, problems)
+    for wrong in (*_unfit(starts, document, methods, catalogue, task), *_with_tokenizers(points, starts, recipe)):
+        if (told := whole.problem(*wrong)) not in whole.problems:
+            whole.problems.append(told)
     problems += [problem for problem in whole.problems if not _follows(problem, problems)]
     if valid is None or problems:
         raise _error(path, document)
@@ -375,7 +386,7 @@ def _starts(
     started: tuple[Path, ...],
     load: Callable[[Path], LoadedRecipe],
     problems: list[Problem],
-) -> dict[str, dict[Cell, LoadedStart]]:
+) -> dict[str, dict[Cell, LoadedStart | LoadedWeights]]:
     """By scale the start of every cell that has one; the row's wins over the column's, and this over the recipe's.
     `started` are the files whose runs start from this one's, and itself. What is wrong becomes `problems`: of the key
     where no recipe is found, of its own file where that has some; what is wrong with its cells is noted in the
@@ -398,13 +409,16 @@ def _starts(
         return None
 
     known: dict[str, LoadedRecipe | None] = {}
-    starts: dict[str, dict[Cell, LoadedStart]] = {scale: {} for scale in recipe.scales}
+    starts: dict[str, dict[Cell, LoadedStart | LoadedWeights]] = {scale: {} for scale in recipe.scales}
     for scale, column, row in ((s, c, r) for s in recipe.scales for c in recipe.columns_at(s) for r in recipe.rows):
         own, at = recipe.columns_at(scale)[column], recipe.column_path(scale, column)
         places: tuple[tuple[KeyPath, Place], ...] = ((("rows", row), recipe.rows[row]), (at, own), ((), recipe))
         at, place = next((each for each in places if "start" in each[1].model_fields_set), ((), recipe))
         start = getattr(place, "start", None)
         if start is None:
+            continue
+        if start.weights is not None:
+            starts[scale][row, column] = LoadedWeights(start.weights, start.added or "identity")
             continue
         if start.recipe not in known:
             known[start.recipe] = source_of(start.recipe, (*at, "start", "recipe"))
@@ -418,6 +432,45 @@ def _starts(
         if not wrong:
             starts[scale][row, column] = begun
     return starts
+
+
+Starts = Mapping[str, Mapping[Cell, LoadedStart | LoadedWeights]]
+
+
+def _unfit(
+    starts: Starts, document: Document, methods: Mapping[str, Mapping[str, Any]], catalogue: Catalogue, task: Any
+) -> Wrong:
+    """Rows that cannot start from published weights."""
+    for row, begun in ((row, begun) for cells in starts.values() for (row, _), begun in cells.items()):
+        if not isinstance(begun, LoadedWeights):
+            continue
+        if not task.takes_weights:
+            yield ("start",), f"published weights are those of language models, and {task.command} trains others"
+        method = methods.get(row, {"name": None})
+        kind = catalogue.methods.get(method["name"])
+        halves = kind is not None and "scale" in kind.later and method.get("scale", 1) == 1
+        if halves and begun.added == "identity":
+            given = document.data["rows"][row]["method"] if row in document.data["rows"] else None
+            at = ("rows", row, "method", *(["scale"] if isinstance(given, dict) and "scale" in given else []))
+            said = "its gates are below one, and what starts from weights unchanged needs gates that can be one"
+            yield at, f"{said}: {{name: {method['name']}, scale: 2}}, or start: {{weights: ..., added: paper}}"
+
+
+def _with_tokenizers(points: dict[str, dict[Cell, list[RunSettings]]], starts: Starts, recipe: Recipe) -> Wrong:
+    """Put the name of the weights that a cell starts from in the place of its tokenizer `start`; what is wrong."""
+    for scale, cells in points.items():
+        for (row, column), several in cells.items():
+            if getattr(several[0].data, "tokenizer", None) != "start":
+                continue
+            begun = starts[scale].get((row, column))
+            if not isinstance(begun, LoadedWeights):
+                at = (*recipe.column_path(scale, column), "settings", "data", "tokenizer")
+                yield at, f"is `start`, and the row {row} starts from no published weights"
+                continue
+            named = {"tokenizer": f"weights:{begun.weights}"}
+            cells[row, column] = [
+                each.model_copy(update={"data": each.data.model_copy(update=named)}) for each in several
+            ]
 
 
 def _wrong(start: Start, begun: LoadedStart, scale: str) -> Iterator[tuple[str, str]]:
