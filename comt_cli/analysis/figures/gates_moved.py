@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from comt_cli.analysis.model_figure import ModelFigure, Subject
 from comt_cli.analysis.observed import connections_of, watch
 from comt_cli.errors import UserError
+from comt_cli.layers.learned import LowRank
 from comt_cli.report.figures.lines import log_ticks, site_names
 from comt_cli.report.figures.style import SEQUENCE, layer_ticks, page_figure, style
 
@@ -49,7 +50,7 @@ class GatesMoved(ModelFigure):
     def sentences(self, frame: pd.DataFrame) -> list[str]:
         named, found = frame.assign(site=site_names(frame)), []
         for row, own in named.groupby("row", sort=False):
-            most, mean = own.loc[own["moved"].idxmax()], own["mean"].mean()
+            most, mean = own.sort_values("moved").iloc[-1], own["mean"].mean()
             factor = "" if np.isnan(mean) else f", mean factor {mean:.4g}"
             where = f"most at {most['site']} of layer {most['layer']}, {most['moved']:.2g}"
             found.append(f"{row}: {own['moved'].mean():.2g} ({where}{factor})")
@@ -64,14 +65,15 @@ class GatesMoved(ModelFigure):
         heights = [own["site"].nunique() for _, own in groups]
         high = frame["moved"].max() or 1.0
         low = max(frame["moved"].min(), high / _DECADES)
-        norm, layers = LogNorm(min(low, high / 2), high, clip=True), frame["layer"].max()
+        low, layers = min(low, high / 2), frame["layer"].max()
+        norm = LogNorm(low, high, clip=True)
         with style():
             figure = page_figure(0.5 + sum(0.32 + 0.15 * height for height in heights))
             panels = figure.subplots(len(groups), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
             for axes, (row, own) in zip(panels, groups, strict=True):
                 sites = list(dict.fromkeys(own["site"]))
                 table = own.pivot(index="site", columns="layer", values="moved").reindex(index=sites)
-                edges = (table.columns.min() - 0.5, table.columns.max() + 0.5, len(sites) - 0.5, -0.5)
+                edges = (own["layer"].min() - 0.5, own["layer"].max() + 0.5, len(sites) - 0.5, -0.5)
                 image = axes.imshow(table.to_numpy(float), cmap=SEQUENCE, norm=norm, aspect="auto", extent=edges)
                 axes.set_yticks(range(len(sites)), sites)
                 axes.set_xticks(layer_ticks(layers))
@@ -79,7 +81,7 @@ class GatesMoved(ModelFigure):
                 axes.grid(visible=False)
             panels[-1].set_xlabel("layer")
             bar = figure.colorbar(image, ax=list(panels), pad=0.01, aspect=30, label="moved, log scale")
-            log_ticks(bar.ax, norm.vmax / norm.vmin)
+            log_ticks(bar.ax, high / low)
         return figure
 
 
@@ -91,18 +93,19 @@ def _started_at_one(loaded: Any) -> bool:
 
 def _moved(of: Subject) -> Iterator[dict[str, Any]]:
     """The rows of one network."""
-    factors: dict[tuple[tuple[Hashable, Any], ...], Any] = {}
+    factors: dict[tuple[tuple[str, Any], ...], Any] = {}
     for each in (each for each in of.gates if each.kind != "evaluator"):
         place = (*each.where.items(), ("layer", each.layer))
         factors[place] = factors.get(place, 1.0) * each.values.astype(float)
     for place, gamma in factors.items():
         yield {**dict(place), "moved": np.abs(gamma - 1).mean(), "mean": gamma.mean()}
-    low_rank = {each: each.low_rank for each in connections_of(of.model.model) if hasattr(each, "low_rank")}
-    kept = watch(of.model, of.observation.inputs, low_rank.values()) if low_rank else {}
+    adds = connections_of(of.model.model)
+    low_rank = {each: part for each in adds for part in each.children() if isinstance(part, LowRank)}
+    kept, on = watch(of.model, of.observation.inputs, low_rank.values()) if low_rank else {}, of.observation
     for connection, added in low_rank.items():
         site, ((x_1TD, *_), z_1TD) = connection.site, kept[added]
-        several = len(of.observation.sequences) > 1
-        where = {"stack": site.stack, "part": site.part, "text": of.observation.read_by(connection), "site": _LOW_RANK}
+        where = {"site": f"{site.part} {_LOW_RANK}"}
+        if len(on.sequences) > 1:
+            where = {"stack": site.stack, "part": site.part, "text": on.read_by(connection), "site": _LOW_RANK}
         moved = (z_1TD.norm(dim=-1) / x_1TD.norm(dim=-1)).mean().item()
-        columns = where if several else {"site": f"{site.part} {_LOW_RANK}"}
-        yield {**columns, "layer": site.layer + 1, "moved": moved, "mean": np.nan}
+        yield {**where, "layer": site.layer + 1, "moved": moved, "mean": np.nan}
