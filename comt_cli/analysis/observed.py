@@ -272,7 +272,7 @@ def gate_factors(model: nn.Module, run: Callable[[], object]) -> list[Factor]:
     """Values of every gate of a network when `run` runs it once, `undisturbed`: branch by branch in the order of the
     model, in each the projections as they are usually listed before other sites, each from layer to layer."""
     gates, found = gates_of(model), list[Factor]()
-    with undisturbed(model), called((gate for *_, gate in gates), "forward") as calls:
+    with undisturbed(model), called((gate for *_, gate in gates), "scaled") as calls:
         run()
         for module, at, site, gate in gates:
             z, u = calls[gate]

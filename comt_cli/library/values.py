@@ -117,6 +117,8 @@ def residual_stream(
     """
     on, frames = _read(model, batch, tokenizer), []
     adds = residual_adds(on.model, on.run)
+    if by == "add" and not all(each.part for each in adds):
+        raise UserError(f"the residual adds of {type(on.model).__name__} are not known, only its layers")
     for each in by_layer(adds) if by == "layer" else adds:
         text = "source" if each.stack == "encoder" and len(on.masks) > 1 else [*on.masks][-1]
         mask_BT = on.masks[text].to(each.x.device)

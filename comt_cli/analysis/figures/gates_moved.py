@@ -7,8 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from comt_cli.analysis.model_figure import ModelFigure, Subject
 from comt_cli.analysis.observed import connections_of, watch
@@ -19,12 +21,12 @@ from comt_cli.report.figures.style import SEQUENCE, layer_ticks, page_figure, st
 
 _LOW_RANK = "low-rank"
 """Site of the map B A that LAuReL puts beside the skip path."""
-_DECADES = 1e3
-"""The scale of colours spans at most so much: what moved less has its lowest."""
+_MOST = 1e3
+"""The ends of a scale of colours are at most so many times apart: what moved less has its lowest."""
 
 
 class GatesMoved(ModelFigure):
-    """A map of site x layer for each row, one logarithmic scale of colours for all."""
+    """A map of site x layer for each row, one logarithmic scale of colours for all gates, and one for low-rank maps."""
 
     name: ClassVar = "gates-moved"
     title: ClassVar = "How far gates moved from one"
@@ -60,29 +62,46 @@ class GatesMoved(ModelFigure):
         return [*said, f"Means over sites and layers: {'; '.join(found)}."]
 
     def draw(self, frame: pd.DataFrame) -> Figure:
-        named = frame.assign(site=site_names(frame))
-        groups = [(str(row), own) for row, own in named.groupby("row", sort=False)]
+        named = frame.assign(site=site_names(frame), measure=frame["site"].map(_measure))
+        groups = [(str(row), own) for (row, _), own in named.groupby(["row", "measure"], sort=False)]
         heights = [own["site"].nunique() for _, own in groups]
-        high = frame["moved"].max() or 1.0
-        low = max(frame["moved"].min(), high / _DECADES)
-        low, layers = min(low, high / 2), frame["layer"].max()
-        norm = LogNorm(low, high, clip=True)
         with style():
             figure = page_figure(0.5 + sum(0.32 + 0.15 * height for height in heights))
             panels = figure.subplots(len(groups), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
-            for axes, (row, own) in zip(panels, groups, strict=True):
-                sites = list(dict.fromkeys(own["site"]))
-                table = own.pivot(index="site", columns="layer", values="moved").reindex(index=sites)
-                edges = (own["layer"].min() - 0.5, own["layer"].max() + 0.5, len(sites) - 0.5, -0.5)
-                image = axes.imshow(table.to_numpy(float), cmap=SEQUENCE, norm=norm, aspect="auto", extent=edges)
-                axes.set_yticks(range(len(sites)), sites)
-                axes.set_xticks(layer_ticks(layers))
-                axes.set_title(row)
-                axes.grid(visible=False)
+            for measure, values in named.groupby("measure", sort=False)["moved"]:
+                low, high = _ends(values)
+                drawn, norm = [], LogNorm(low, high, clip=True)
+                for axes, (row, own) in zip(panels, groups, strict=True):
+                    if own["measure"].iloc[0] == measure:
+                        drawn.append(axes)
+                        image = _map(axes, own, norm)
+                        axes.set_title(row)
+                share = sum(axes.get_subplotspec().get_position(figure).height for axes in drawn)
+                bar = figure.colorbar(image, ax=drawn, pad=0.01, aspect=max(30 * share, 3), label=str(measure))
+                log_ticks(bar.ax, high / low)
+            panels[-1].set_xticks(layer_ticks(frame["layer"].max()))
             panels[-1].set_xlabel("layer")
-            bar = figure.colorbar(image, ax=list(panels), pad=0.01, aspect=30, label="moved, log scale")
-            log_ticks(bar.ax, high / low)
         return figure
+
+
+def _measure(site: str) -> str:
+    """What moves at a site, as the label of its scale."""
+    return "|B A x| / |x|" if site.endswith(_LOW_RANK) else "|gate − 1|"
+
+
+def _ends(values: pd.Series[float]) -> tuple[float, float]:
+    """The ends of a logarithmic scale of values that may all be zero, or equal."""
+    high = float(values.max()) or 1.0
+    return min(max(float(values.min()), high / _MOST), high / 2), high
+
+
+def _map(axes: Axes, own: pd.DataFrame, norm: LogNorm) -> AxesImage:
+    sites = list(dict.fromkeys(own["site"]))
+    table = own.pivot(index="site", columns="layer", values="moved").reindex(index=sites)
+    edges = (own["layer"].min() - 0.5, own["layer"].max() + 0.5, len(sites) - 0.5, -0.5)
+    axes.set_yticks(range(len(sites)), sites)
+    axes.grid(visible=False)
+    return axes.imshow(table.to_numpy(float), cmap=SEQUENCE, norm=norm, aspect="auto", extent=edges)
 
 
 def _started_at_one(loaded: Any) -> bool:
