@@ -259,7 +259,7 @@ def gates_of(model: nn.Module) -> list[tuple[nn.Module, Site, str, Gate]]:
             found += [(module, module.sites[0], name, module.gate(name)) for name in module.gates]
         elif (gating := getattr(module, "gating", None)) is not None:  # `library.gated.Gated`
             wrapped: Any = module
-            found += [(module, site, name, wrapped.gate_at(name)) for name, site in gating.sites.items()]
+            found += [(module, site, name, wrapped.gate_at(name)) for name, (site, *_) in gating.sites.items()]
     return found
 
 
@@ -340,8 +340,9 @@ def called(modules: Iterable[nn.Module], method: str) -> Iterator[dict[nn.Module
 
     with contextlib.ExitStack() as stack:
         for module in modules:
-            setattr(module, method, partial(keep, module, getattr(module, method)))
-            stack.callback(delattr, module, method)
+            own = getattr(module, method)
+            stack.callback(*((setattr, module, method, own) if method in vars(module) else (delattr, module, method)))
+            setattr(module, method, partial(keep, module, own))
         yield calls
 
 

@@ -182,7 +182,7 @@ def _padded(given: Any, tokenizer: Any) -> tuple[Tensor, Tensor]:
     if len(texts) and isinstance(texts[0], str):
         if tokenizer is None:
             raise UserError("a text needs a tokenizer", "Pass the one that the model comes with, or token ids.")
-        encode = getattr(tokenizer, "prompt", tokenizer.encode)  # without what ends a text
+        encode = tokenizer.prompt if hasattr(tokenizer, "prompt") else tokenizer.encode  # that: without a text's end
         texts = [encode(text) for text in texts]
     try:
         rows = [torch.as_tensor(row, device="cpu") for row in texts]
