@@ -12,6 +12,7 @@ from comt_cli.exchange import ACCEPTED, HUB_NAME, check_source
 from comt_cli.exchange.checkpoint import misfits, read_state, spec_in
 from comt_cli.exchange.loaded import KINDS, Loaded
 from comt_cli.models.build import model_of
+from comt_cli.models.pretrained import merged
 from comt_cli.tasks import Task
 
 L = TypeVar("L", bound=Loaded)
@@ -49,10 +50,10 @@ def _read_own(path: Path, wanted: type[Loaded]) -> Loaded:
     if wanted.command not in (None, spec.command):
         said = f"a checkpoint of comt {spec.command}, not of {wanted.kind()} (comt {wanted.command})"
         raise UserError(f"{path} is {said}", who_takes(spec.task))
-    model = model_of(spec)
-    if wrong := misfits(state["model"], model.state_dict()):
+    model, weights = model_of(spec), merged(state["model"], spec.settings.train)
+    if wrong := misfits(weights, model.state_dict()):
         raise UserError(f"{path}: its weights do not fit its spec: {wrong}")
-    model.load_state_dict(state["model"], assign=True)
+    model.load_state_dict(weights, assign=True)
     kind = next((kind for kind in KINDS if kind.command == spec.command), Loaded)
     return kind.from_checkpoint(model, state, spec, path)
 

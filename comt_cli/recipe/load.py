@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from comt_cli.errors import UserError
 from comt_cli.recipe.find import SETUPS, as_arguments, find_recipe, is_named, place_of, recipe_roots, table_name
@@ -32,16 +32,15 @@ from comt_cli.recipe.schema import (
     NAME_PATTERN,
     Catalogue,
     Column,
-    Place,
     Recipe,
     Settings,
     Start,
-    Wrong,
     disagreements,
     undrawable,
     unmeasured,
 )
 from comt_cli.recipe.settings import RunSettings, overrides_of
+from comt_cli.recipe.weights import LoadedWeights, unfit, with_tokenizers
 
 Also = Mapping[str, Any]
 """Name of the row -> its method, as a recipe's row would say it: a name, or a group with `name` and options."""
@@ -56,13 +55,6 @@ class LoadedStart(NamedTuple):
     seed: int | None
     new: tuple[str, ...]
     drop: tuple[str, ...]
-
-
-class LoadedWeights(NamedTuple):
-    """Published weights that are started from, and how what is added to them starts."""
-
-    weights: str
-    added: Literal["identity", "paper"]
 
 
 @dataclass(frozen=True)
@@ -225,9 +217,8 @@ def load_recipe(
         return load_recipe(theirs, catalogue, also=also, also_fits_all=False, started=(*started, path.resolve()))
 
     starts = _starts(recipe, path, whole, (*started, path.resolve()), load, problems)
-    for wrong in (*_unfit(starts, document, methods, catalogue, task), *_with_tokenizers(points, starts, recipe)):
-        if (told := whole.problem(*wrong)) not in whole.problems:
-            whole.problems.append(told)
+    for wrong in dict.fromkeys((*unfit(starts, methods, catalogue, task), *with_tokenizers(points, starts, recipe))):
+        whole.note(*wrong)
     problems += [problem for problem in whole.problems if not _follows(problem, problems)]
     if valid is None or problems:
         raise _error(path, document)
@@ -411,18 +402,15 @@ def _starts(
     known: dict[str, LoadedRecipe | None] = {}
     starts: dict[str, dict[Cell, LoadedStart | LoadedWeights]] = {scale: {} for scale in recipe.scales}
     for scale, column, row in ((s, c, r) for s in recipe.scales for c in recipe.columns_at(s) for r in recipe.rows):
-        own, at = recipe.columns_at(scale)[column], recipe.column_path(scale, column)
-        places: tuple[tuple[KeyPath, Place], ...] = ((("rows", row), recipe.rows[row]), (at, own), ((), recipe))
-        at, place = next((each for each in places if "start" in each[1].model_fields_set), ((), recipe))
-        start = getattr(place, "start", None)
+        at, start = recipe.start_of(scale, column, row)
         if start is None:
             continue
         if start.weights is not None:
             starts[scale][row, column] = LoadedWeights(start.weights, start.added or "identity")
             continue
-        if start.recipe not in known:
-            known[start.recipe] = source_of(start.recipe, (*at, "start", "recipe"))
-        if (source := known[start.recipe]) is None:
+        if (named := str(start.recipe)) not in known:
+            known[named] = source_of(named, (*at, "start", "recipe"))
+        if (source := known[named]) is None:
             continue
         columns = list(source.columns(scale)) if scale in source.recipe.scales else []
         theirs = start.column or (column if column in columns or len(columns) != 1 else columns[0])
@@ -432,45 +420,6 @@ def _starts(
         if not wrong:
             starts[scale][row, column] = begun
     return starts
-
-
-Starts = Mapping[str, Mapping[Cell, LoadedStart | LoadedWeights]]
-
-
-def _unfit(
-    starts: Starts, document: Document, methods: Mapping[str, Mapping[str, Any]], catalogue: Catalogue, task: Any
-) -> Wrong:
-    """Rows that cannot start from published weights."""
-    for row, begun in ((row, begun) for cells in starts.values() for (row, _), begun in cells.items()):
-        if not isinstance(begun, LoadedWeights):
-            continue
-        if not task.takes_weights:
-            yield ("start",), f"published weights are those of language models, and {task.command} trains others"
-        method = methods.get(row, {"name": None})
-        kind = catalogue.methods.get(method["name"])
-        halves = kind is not None and "scale" in kind.later and method.get("scale", 1) == 1
-        if halves and begun.added == "identity":
-            given = document.data["rows"][row]["method"] if row in document.data["rows"] else None
-            at = ("rows", row, "method", *(["scale"] if isinstance(given, dict) and "scale" in given else []))
-            said = "its gates are below one, and what starts from weights unchanged needs gates that can be one"
-            yield at, f"{said}: {{name: {method['name']}, scale: 2}}, or start: {{weights: ..., added: paper}}"
-
-
-def _with_tokenizers(points: dict[str, dict[Cell, list[RunSettings]]], starts: Starts, recipe: Recipe) -> Wrong:
-    """Put the name of the weights that a cell starts from in the place of its tokenizer `start`; what is wrong."""
-    for scale, cells in points.items():
-        for (row, column), several in cells.items():
-            if getattr(several[0].data, "tokenizer", None) != "start":
-                continue
-            begun = starts[scale].get((row, column))
-            if not isinstance(begun, LoadedWeights):
-                at = (*recipe.column_path(scale, column), "settings", "data", "tokenizer")
-                yield at, f"is `start`, and the row {row} starts from no published weights"
-                continue
-            named = {"tokenizer": f"weights:{begun.weights}"}
-            cells[row, column] = [
-                each.model_copy(update={"data": each.data.model_copy(update=named)}) for each in several
-            ]
 
 
 def _wrong(start: Start, begun: LoadedStart, scale: str) -> Iterator[tuple[str, str]]:

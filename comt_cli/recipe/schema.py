@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, PositiveFloat, model_validator
+from pydantic import AfterValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, PositiveFloat, model_validator
+from pydantic_core import CoreSchema, core_schema
 
 from comt_cli.recipe.problems import Document, KeyPath, closest, nearest
 from comt_cli.recipe.settings import RunSettings, Section, matching
@@ -95,10 +96,16 @@ class Start(Section):
     new: Parts = ()
     drop: Parts = ()
 
-    @model_validator(mode="before")
     @classmethod
-    def _weights_alone(cls, given: Any) -> Any:
-        return {"weights": given} if isinstance(given, str) else given
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Text stands for published weights."""
+        named = core_schema.no_info_after_validator_function(lambda text: cls(weights=text), handler(Weights))
+        kinds = {"text": named, "group": handler(source)}
+        return core_schema.tagged_union_schema(kinds, lambda given: "text" if isinstance(given, str) else "group")
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return handler.resolve_ref_schema(handler(schema["choices"]["group"]))
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
@@ -231,6 +238,13 @@ class Recipe(Section):
     def columns_at(self, scale: str) -> dict[str, Column]:
         """The columns of a scale: its own, or the paper's."""
         return self.scales[scale].columns or self.columns
+
+    def start_of(self, scale: str, column: str, row: str) -> tuple[KeyPath, Start | None]:
+        """What a cell starts from, and where that is said: at the row, else the column, else the recipe."""
+        places: dict[KeyPath, Recipe | Row | Column] = {("rows", row): self.rows[row]}
+        places |= {self.column_path(scale, column): self.columns_at(scale)[column], (): self}
+        at = next((at for at, place in places.items() if "start" in place.model_fields_set), ())
+        return at, places[at].start
 
     def metric_at(self, scale: str, column: str) -> str:
         """The metric that a column shows: its own, that of the paper's column that it is compared to, or the

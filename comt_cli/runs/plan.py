@@ -21,10 +21,11 @@ from comt_cli.data.published import content_hash
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json, sha256
 from comt_cli.recipe.find import table_name
-from comt_cli.recipe.load import LoadedRecipe, LoadedWeights, select
+from comt_cli.recipe.load import LoadedRecipe, select
 from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.schema import Name, ScaleName, Seed
 from comt_cli.recipe.settings import RunSettings, Section
+from comt_cli.recipe.weights import LoadedWeights
 from comt_cli.tasks import Task, task_of
 
 SPEC_VERSION = 3

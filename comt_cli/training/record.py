@@ -27,6 +27,7 @@ from comt_cli.kernels.choice import Choice
 from comt_cli.kernels.measurements import tiles_text
 from comt_cli.kernels.triton.tiles import TILES
 from comt_cli.models.accounting import cost_of, total_flops
+from comt_cli.models.pretrained import LORA, merged
 from comt_cli.runs.directory import NUMERICS, PYTORCH, RunDirectory, read_lines
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.checkpoint import Counters, full_optimizer_state, random_states
@@ -271,6 +272,8 @@ class RunWriter:
         state = None if optimizer is None else full_optimizer_state(task.model, optimizer, keep=is_main)
         if is_main:
             progress = {"progress": vars(counters), "random": random_states(self._world.device)}
+            if optimizer is None:  # LoRA's matrices are merged, and B is zero (`merge_lora`)
+                weights = {name: weight for name, weight in weights.items() if LORA not in name}
             saved = {**self._named, **task.checkpoint_parts(), "model": weights, "optimizer": state, **progress}
             write_state(self._directory.checkpoint_file, saved)
             self._directory.keep_best(counters.best_step)
@@ -281,6 +284,7 @@ class RunWriter:
         """Save the weights of the step at hand alone, for `load_weights`, and wait until they are."""
         weights = full_tensors(self._task.model.state_dict(), keep=self._world.is_main)
         if self._world.is_main:
+            weights = merged(weights, self._task.settings)
             write_state(path, {**self._named, "step": self._counters.step, "model": weights})
         self._world.barrier()
 
