@@ -268,7 +268,7 @@ def _fits(given: Any, task: Any, catalogue: Catalogue) -> bool:
     return not isinstance(name, str) or name not in catalogue.methods or catalogue.methods[name].fits(task.sites)
 
 
-def _resolved(given: Any, path: KeyPath, document: Document, catalogue: Catalogue, task: Any) -> dict[str, Any] | None:
+def resolve_method(given: Any, path: KeyPath, document: Document, catalogue: Catalogue, task: Any) -> dict[str, Any] | None:
     """A method as a row says it, with its name and all its options; None where something is wrong, which is noted."""
     if isinstance(given, dict) and not isinstance(given.get("name"), str):
         wrong = document.problem((*path, "name"), "is missing: say which method")
@@ -299,7 +299,7 @@ def _with_rows(
     methods: dict[str, dict[str, Any]] = {}
     for name, row in rows.items() if isinstance(rows, dict) else ():
         said = row.get("method") if isinstance(row, dict) else None
-        method = _resolved(said, ("rows", name, "method"), document, catalogue, task)
+        method = resolve_method(said, ("rows", name, "method"), document, catalogue, task)
         methods |= {} if method is None else {name: method}
     if not also or not isinstance(rows, dict):
         return document, methods
@@ -315,7 +315,7 @@ def _with_rows(
             shown = f"--also {name}"
         if not re.fullmatch(NAME_PATTERN, name):
             found.note((), f"{name!r} cannot be the name of a row: use {NAME_FORM}")
-        method = _resolved(given, (), found, catalogue, task)
+        method = resolve_method(given, (), found, catalogue, task)
         if method is None and not found.problems:
             found.note((), "is no method: give its name, or {name: ..., and its options}")
         if name in methods and not found.problems and methods[name] != method:

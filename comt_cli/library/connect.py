@@ -1,0 +1,198 @@
+"""Residual connections in blocks of any origin: only the addition is replaced. A branch is the block's own sublayer
+with its own norms, so connections are made without norms.
+
+Blocks pass the state of such a connection on in place of the stream: a model does not look at what one block gives to
+the next, and behind the last it is a stream again.
+Shapes: B batch, T tokens, D width.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from comt_cli.errors import UserError
+from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, ResidualSite, State
+from comt_cli.layers.residual.norm_placement import PreNorm
+from comt_cli.library.gated import remade
+from comt_cli.library.hosts import Host, Stack
+from comt_cli.methods.base import Wiring
+from comt_cli.models.base import TokenBlock
+
+CONNECTIONS = (
+    *("pre-norm", "scaled", "highway", "grc", "laurel-rw", "laurel-lr", "laurel-rw-lr", "laurel-pa"),
+    *("start-lambdas", "denseformer", "attention-residuals", "delta-attention-residuals"),
+    *("hyper-connections", "manifold-hyper-connections"),
+)
+"""Residual connections that replace an addition and nothing else."""
+_INSIDE = "it reads what is inside of other blocks, or gives attention several inputs"
+REASONS = {
+    **dict.fromkeys(("post-norm", "deepnorm", "deepnorm-mixln-code", "mix-ln", "sas", "grc"), "it moves norms"),
+    **dict.fromkeys(("sandwich-ln", "keel", "siamese-norm"), "it adds norms"),
+    **dict.fromkeys(("mudd", "deep-cross-attention"), _INSIDE),
+    "layernorm-scaling": "it scales what is between a norm and its sublayer",
+    "rezero": "it takes norms away",
+    "progressive": "it follows the training, which only comt's own does",
+    "scaled-init": "it only says how a network starts",
+}
+"""Why others cannot be put around sublayers that are there already; `grc` where its norm is behind the sum."""
+
+
+def refuse_method(wiring: Wiring, method: str) -> None:
+    """Raise `UserError` for a method that changes more than gates and additions, or nothing."""
+    reasons = {
+        "it replaces norms": wiring.norms,
+        "it changes what the stream begins with": wiring.entry,
+        _INSIDE: wiring.shared_values,
+        "it changes widths": wiring.widening,
+        "it has neither gates nor another residual connection": is_addition(wiring) and not wiring.gates,
+    }
+    reason = next((said for said, part in reasons.items() if part), None)
+    if reason is not None:
+        raise UserError(f"a model cannot be wrapped with {method}: {reason}")
+
+
+def is_addition(wiring: Wiring) -> bool:
+    """Whether a method leaves the additions of Pre-LN as they are."""
+    return (wiring.residual.func if isinstance(wiring.residual, functools.partial) else wiring.residual) is PreNorm
+
+
+@dataclass(frozen=True)
+class Adds:
+    """Residual connections of a stack, two in a block; `end` makes one stream of the last state; `like`, [D], has the
+    stream's type and device."""
+
+    made: tuple[ResidualConnection, ...]
+    end: OutputAggregation | None
+    like: Tensor
+
+    def is_plain(self) -> bool:
+        """Whether they compute x + F(N(x)) to the last bit, and their end the stream: found by computing both, with
+        another branch at every add."""
+        stream = torch.randn(1, 8, len(self.like), generator=torch.Generator().manual_seed(0)).to(self.like)
+        state = State(stream)
+        with torch.no_grad():
+            for i, connection in enumerate(self.made):
+                norm = getattr(connection, "norm", nn.Identity())
+                branch: Any = functools.partial(_rolled, i + 1)
+                state, stream = connection.step(state, branch), stream + branch(norm(stream))
+            return torch.equal(state.stream if self.end is None else self.end(state), stream)
+
+
+def _rolled(shift: int, h_BTD: Tensor) -> Tensor:
+    return torch.tanh(h_BTD.roll(shift, -1))
+
+
+def made_for(stack: Stack, wiring: Wiring, method: str) -> Adds:
+    """Connections for the blocks of a stack. Raises `UserError` for those not in `CONNECTIONS`."""
+    made: list[ResidualConnection] = []
+    likes = [block.get_submodule(stack.host.norms[0]).get_parameter("weight") for block in stack.blocks]
+    for layer, (block, like) in enumerate(zip(stack.blocks, likes, strict=True)):
+        for i, part in enumerate(("attention", "mlp")):
+            old = getattr(block, f"{part}_connection", None)  # of comt's own blocks, whose norms it has
+            if not isinstance(old, PreNorm | None):
+                raise UserError(f"the network has another residual connection already: {type(old).__name__}")
+            site = ResidualSite(
+                len(like), "decoder", 2 * layer + i, 2 * len(likes), layer, len(likes), part,
+                nn.Identity if old is None else functools.partial(getattr, old, "norm"), tuple(made[-i:] if i else ()),
+            )  # fmt: skip
+            connection = wiring.residual(site).to(like.device, like.dtype)
+            connection.site = replace(site, norm=nn.Identity)
+            name = getattr(connection, "name", type(connection).__name__)
+            if name not in CONNECTIONS or connection.ends_in_norm:
+                reason = REASONS.get(name, "nobody has tried it")
+                said = f"the residual connection {name} of {method} cannot take the place of an addition: {reason}"
+                raise UserError(said, f"Those that can are {', '.join(CONNECTIONS)}.")
+            made.append(connection)
+    end = made[-1].output_aggregation(nn.Identity)
+    return Adds(tuple(made), None if end is None else end.to(likes[-1].device, likes[-1].dtype), likes[-1])
+
+
+class Passed(NamedTuple):
+    """What a block gives to the next in place of a stream, [B, T, D], where its connection passes more than that. The
+    stream comes first: transformers' `output_hidden_states` collects it."""
+
+    stream: Tensor
+    state: State
+
+
+class Connected(nn.Module):
+    """Block whose additions are residual connections. The last has what makes one stream of the state, `read_out`."""
+
+    original: ClassVar[type[nn.Module]]
+    host: Host
+    is_last: bool
+    attention_connection: ResidualConnection
+    mlp_connection: ResidualConnection
+    read_out: Any
+
+    def forward(self, hidden_states: Tensor | Passed, *more: Any, **inputs: Any) -> Tensor | Passed:
+        """Stream, [B, T, D], or what the block before passed -> the same behind this block. With pre-norm connections:
+        h = x + attention(norm(x)), y = h + mlp(norm(h))."""
+        if isinstance(hidden_states, Passed):
+            self._refuse_reentrant()
+            state = hidden_states.state
+        else:
+            state = State(hidden_states)
+        inputs |= dict(zip(self.host.arguments, more, strict=False))
+        state = self.attention_connection.step(state, self._branch(0, inputs))
+        state = self.mlp_connection.step(state, self._branch(1, {}))
+        if self.is_last:
+            stream: Tensor = state.stream if self.read_out is None else self.read_out(state)
+            return stream
+        return Passed(state.stream, state) if state.has_streams or state.sources else state.x
+
+    def _branch(self, i: int, inputs: dict[str, Any]) -> Any:
+        norm, module = getattr(self, self.host.norms[i]), getattr(self, self.host.sublayers[i])
+
+        def branch(h_BTD: Tensor) -> Any:
+            y = module(h_BTD if self.host.norm_is_behind else norm(h_BTD), **inputs)
+            y_BTD = y[0] if isinstance(y, tuple) else y  # attention also gives its weights
+            return norm(y_BTD) if self.host.norm_is_behind else y_BTD
+
+        return branch
+
+    def _refuse_reentrant(self) -> None:
+        if not (self.training and getattr(self, "gradient_checkpointing", False)):
+            return
+        if getattr(self._gradient_checkpointing_func, "keywords", {}).get("use_reentrant"):
+            raise UserError(
+                "re-entrant gradient checkpointing loses gradients of this residual connection, whose blocks pass more "
+                "than one tensor",
+                'Use gradient_checkpointing_kwargs={"use_reentrant": False}, the default of transformers 5.',
+            )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return remade, (connected_class, self.original), self.__dict__
+
+
+@functools.cache
+def connected_class(original: type[nn.Module]) -> type[Connected]:
+    """Subclass of a class of blocks, of the same name: by it libraries know what must not be split."""
+    return type(original.__name__, (Connected, original), {"original": original, "__module__": __name__})
+
+
+def connect(model: nn.Module, stack: Stack, adds: Adds) -> None:
+    """Replace the additions of a stack."""
+    for i, block in enumerate(stack.blocks):
+        if not isinstance(block, TokenBlock):
+            block.__class__ = connected_class(type(block))
+            block.host, block.is_last = stack.host, i == len(stack.blocks) - 1  # type: ignore[assignment]
+            block.register_module("read_out", None)
+        block.attention_connection, block.mlp_connection = adds.made[2 * i : 2 * i + 2]
+    owner = model if isinstance(stack.blocks[-1], TokenBlock) else stack.blocks[-1]
+    owner.read_out = adds.end  # type: ignore[assignment]
+
+
+def adds_in(model: nn.Module, stack: Stack | None) -> Adds | None:
+    """The connections of a wrapped model, or of one of comt's own; None where it has plain additions."""
+    blocks = () if stack is None else stack.blocks
+    made = tuple(part for block in blocks for part in block.children() if isinstance(part, ResidualConnection))
+    if not made:
+        return None
+    end = getattr(model, "read_out", None) or getattr(blocks[-1], "read_out", None)
+    return Adds(made, end, next(model.parameters()).new_empty(made[0].site.width))

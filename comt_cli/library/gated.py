@@ -1,0 +1,170 @@
+"""Gates in modules of any origin: a module's class is replaced in place by one that multiplies its output, and the gate
+becomes part of it. Its parameters keep their names, and it stays the same object.
+
+Shapes: T tokens (any leading dimensions), D input width, N output width.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from comt_cli.layers.gates import CarriesGates, Gate, Site, read_by
+from comt_cli.layers.projection import GatedPath, Projections
+from comt_cli.models.base import TokenBlock
+
+
+@dataclass(frozen=True)
+class PlacedGate:
+    """Gate of a model at a site: names of the module that carries it and of the one whose input it reads, and which of
+    how many equal parts of the module's output it multiplies; at `sdpa` it multiplies the module's input."""
+
+    site: Site
+    gate: Gate
+    module: str
+    reads: str
+    part: int = 0
+    parts: int = 1
+
+
+class Passage(threading.local):
+    """What a gate reads, on its way from the module that it is the input of to the one that carries the gate. Every
+    thread has its own: `DataParallel` runs replicas of a model in threads."""
+
+    read: Tensor | None = None
+
+    def __reduce__(self) -> Any:
+        return Passage, ()  # a copy is empty, and one for the copies of both modules
+
+    def taken(self) -> Tensor:
+        """The tensor, which is kept no longer."""
+        read, self.read = self.read, None
+        assert read is not None
+        return read
+
+
+@dataclass
+class Gating:
+    """Gates of a module by site, with their parts of its output; `reads`: where those of another module's input find
+    it; `hands_on`: where the module leaves its own for them; `first`: the name of its first argument."""
+
+    first: str
+    sites: dict[str, tuple[Site, int, int]] = field(default_factory=dict)
+    reads: dict[str, Passage] = field(default_factory=dict)
+    hands_on: Passage | None = None
+
+
+class Gated(nn.Module):
+    """Module with gates: z = gamma(x) * f(x), f the module that it was. `gate` is the gate of its output, or of the
+    parts of it those by site; `sdpa_gate` is that of its input."""
+
+    original: ClassVar[type[nn.Module]]
+    gating: Gating
+    gate: Any
+    sdpa_gate: Any
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """As the original, its output, or the first of several, times the gate: x [T, D] -> [T, N]."""
+        gating = self.gating
+        x_TD, *others = inputs or (named.pop(gating.first),)
+        if gating.hands_on is not None:
+            gating.hands_on.read = x_TD
+        if "sdpa" in gating.sites:
+            x_TD = self._scaled("sdpa", x_TD, x_TD)
+        output = super().forward(x_TD, *others, **named)
+        z_TN, *rest = output if isinstance(output, tuple) else (output,)
+        for site, (_, part, parts) in gating.sites.items():
+            if parts > 1:
+                columns = [*z_TN.chunk(parts, -1)]
+                columns[part] = self._scaled(site, x_TD, columns[part])
+                z_TN = torch.cat(columns, -1)
+            elif site != "sdpa":
+                z_TN = self._scaled(site, x_TD, z_TN)
+        return (z_TN, *rest) if isinstance(output, tuple) else z_TN
+
+    def gate_at(self, site: str) -> Any:
+        """The gate at a site."""
+        if site == "sdpa":
+            return self.sdpa_gate
+        return self.gate if self.gating.sites[site][2] == 1 else self.gate[site]
+
+    def _scaled(self, site: str, x_TD: Tensor, z_TN: Tensor) -> Tensor:
+        gate, passage = self.gate_at(site), self.gating.reads.get(site)
+        scaled: Tensor = gate.scaled(z_TN, read_by(gate, x_TD if passage is None else passage.taken()))
+        return scaled
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return remade, (gated_class, self.original), self.__dict__  # pickle would not find the class by its name
+
+
+def remade(class_of: Any, original: type[nn.Module]) -> nn.Module:
+    """An empty module of the class that is made of another, for a copy or a pickle to fill."""
+    kind = class_of(original)
+    return kind.__new__(kind)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def gated_class(original: type[nn.Module]) -> type[Gated]:
+    """`GatedLinear` of `nn.Linear`: a subclass of both it and `Gated`."""
+    return type(f"Gated{original.__name__}", (Gated, original), {"original": original, "__module__": __name__})
+
+
+def _as_gated(module: nn.Module) -> Gated:
+    if not isinstance(module, Gated):
+        first = next(iter(inspect.signature(module.forward).parameters))
+        module.__class__ = gated_class(type(module))
+        module.gating = Gating(first)
+    assert isinstance(module, Gated)
+    return module
+
+
+def add_gate(model: nn.Module, placed: PlacedGate) -> None:
+    """Put a gate into a model."""
+    site, gate, module = placed.site, placed.gate, model.get_submodule(placed.module)
+    if isinstance(module, TokenBlock):
+        setattr(module, f"{site.name}_path", GatedPath(site, lambda _: gate))
+    elif isinstance(module, Projections):
+        module.gates[site.name] = gate
+        module.train(module.training)  # forgets what was put together for decoding
+    else:
+        gated = _as_gated(module)
+        gated.gating.sites[site.name] = site, placed.part, placed.parts
+        if placed.reads != placed.module:
+            reader = _as_gated(model.get_submodule(placed.reads))
+            reader.gating.hands_on = gated.gating.reads[site.name] = Passage()
+        if placed.parts > 1:
+            gates = getattr(gated, "gate", nn.ModuleDict())
+            gates[site.name], gate = gate, gates
+        gated.register_module("sdpa_gate" if site.name == "sdpa" else "gate", gate)
+
+
+def gates_in(model: nn.Module) -> Iterator[PlacedGate]:
+    """Gates of a wrapped model, or of one of comt's own, in the order of its modules."""
+    gated = {name: module for name, module in model.named_modules() if isinstance(module, Gated)}
+    readers = {id(module.gating.hands_on): name for name, module in gated.items()}
+    for name, module in model.named_modules():
+        if isinstance(module, Gated):
+            for at, (site, part, parts) in module.gating.sites.items():
+                reads = readers.get(id(module.gating.reads[at]), name) if at in module.gating.reads else name
+                yield PlacedGate(site, module.gate_at(at), name, reads, part, parts)
+        elif isinstance(module, CarriesGates):
+            sites = {site.name: site for site in module.sites}
+            for at in module.gates:  # a later site reads the same input
+                yield PlacedGate(sites.get(at, replace(module.sites[0], name=at)), module.gate(at), name, name)
+
+
+def is_one(placed: PlacedGate) -> bool:
+    """Whether a gate leaves what it scales as it is, to the last bit, in the type of its parameters: found by trying
+    inputs from small to large."""
+    like, draw = next(placed.gate.parameters()), torch.Generator().manual_seed(0)
+    x_TD, z_TN = (torch.randn(64, width, generator=draw) for width in (placed.site.d_in, placed.site.d_out))
+    x_TD, z_TN = (x_TD * torch.logspace(-2, 2, 64)[:, None]).to(like), z_TN.to(like)
+    with torch.no_grad():
+        return torch.equal(placed.gate.scaled(z_TN, read_by(placed.gate, x_TD)), z_TN)
