@@ -14,10 +14,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from comt_cli.analysis.observed import by_layer, compared, gate_factors, reads_source, residual_adds
+from comt_cli.analysis.observed import (
+    Add,
+    by_layer,
+    compared,
+    gate_factors,
+    reads_source,
+    recorded,
+    residual_adds,
+)
 from comt_cli.data.tokenizer import PAD
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import Loaded
+from comt_cli.library.hosts import stack_of
 from comt_cli.models.base import Model
 from comt_cli.models.transformer import EncoderDecoder, Transformer
 
@@ -116,16 +125,30 @@ def residual_stream(
     3         1      1        mlp     1.0         1.0
     """
     on, frames = _read(model, batch, tokenizer), []
-    adds = residual_adds(on.model, on.run)
-    if by == "add" and not all(each.part for each in adds):
-        raise UserError(f"the residual adds of {type(on.model).__name__} are not known, only its layers")
-    for each in by_layer(adds) if by == "layer" else adds:
+    for each in by_layer(residual_adds(on.model, on.run)) if by == "layer" else _adds(on.model, on.run):
         text = "source" if each.stack == "encoder" and len(on.masks) > 1 else [*on.masks][-1]
         mask_BT = on.masks[text].to(each.x.device)
         where: dict[str, Any] = {"stack": each.stack, "text": text} if len(on.masks) > 1 else {}
         where |= {"layer": each.layer + 1} | ({"part": each.part} if by == "add" else {})
         frames.append(on.tokens[text].assign(**where, **compared(each.x[mask_BT], each.y[mask_BT])))
     return pd.concat(frames, ignore_index=True)
+
+
+def _adds(model: nn.Module, run: Callable[[], object]) -> list[Add]:
+    """Every residual add, also of the blocks of another library, where they are known: between their two stands what
+    the norm before the feed-forward network reads, or this itself."""
+    stack = None if isinstance(model, Model) else stack_of(model)
+    host, blocks = (None, ()) if stack is None else (stack.host, stack.blocks)
+    names = () if host is None else host.sublayers if host.norm_is_behind else host.norms
+    with recorded(middles := [block.get_submodule(names[1]) for block in blocks]) as kept:
+        adds = residual_adds(model, run)
+    if all(each.part for each in adds):
+        return adds
+    if not middles:
+        raise UserError(f"the residual adds of {type(model).__name__} are not known, only its layers")
+    pairs = zip(adds, (kept[each][0][0] for each in middles), strict=True)
+    halves = ((whole._replace(part="attention", y=h), whole._replace(part="mlp", x=h)) for whole, h in pairs)
+    return [add for both in halves for add in both]
 
 
 class _Batch(NamedTuple):

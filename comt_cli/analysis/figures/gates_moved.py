@@ -23,6 +23,8 @@ _LOW_RANK = "low-rank"
 """Site of the map B A that LAuReL puts beside the skip path."""
 _MOST = 1e3
 """The ends of a scale of colours are at most so many times apart: what moved less has its lowest."""
+_LEAST_SHARE = 0.2
+"""A bar of colours that is a smaller part of the figure's height has numbers at its ends alone."""
 
 
 class GatesMoved(ModelFigure):
@@ -56,9 +58,9 @@ class GatesMoved(ModelFigure):
             factor = "" if np.isnan(mean) else f", mean factor {mean:.4g}"
             where = f"most at {most['site']} of layer {most['layer']}, {most['moved']:.2g}"
             found.append(f"{row}: {own['moved'].mean():.2g} ({where}{factor})")
-        said = ["Mean over tokens and channels of |γ − 1|; γ is the product of a site's gates, and started at 1."]
+        said = ["|γ − 1|, mean over a text's tokens and channels; γ is the product of a site's gates, and began as 1."]
         if frame["site"].str.endswith(_LOW_RANK).any():
-            said.append("Of low-rank maps |B A x| / |x|, which started at 0.")
+            said.append("Of low-rank maps |B A x| / |x|, which began as 0.")
         return [*said, f"Means over sites and layers: {'; '.join(found)}."]
 
     def draw(self, frame: pd.DataFrame) -> Figure:
@@ -78,7 +80,11 @@ class GatesMoved(ModelFigure):
                         axes.set_title(row)
                 share = sum(axes.get_subplotspec().get_position(figure).height for axes in drawn)
                 bar = figure.colorbar(image, ax=drawn, pad=0.01, aspect=max(30 * share, 3), label=str(measure))
-                log_ticks(bar.ax, high / low)
+                if share > _LEAST_SHARE:
+                    log_ticks(bar.ax, high / low)
+                else:
+                    bar.set_ticks([low, high], labels=[f"{low:.2g}", f"{high:.2g}"], minor=False)
+                    bar.minorticks_off()
             panels[-1].set_xticks(layer_ticks(frame["layer"].max()))
             panels[-1].set_xlabel("layer")
         return figure

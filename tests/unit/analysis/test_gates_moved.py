@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from small_recipe import shipped
 from test_analysis import TEXT, loaded
 from torch import nn
 
@@ -15,6 +15,7 @@ from comt_cli.analysis.figures.gates_moved import GatesMoved
 from comt_cli.analysis.model_figure import Subject
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedModel
+from comt_cli.runs.plan import plan
 
 
 def identity(**options) -> LoadedModel:
@@ -43,7 +44,7 @@ def test_gates_and_low_rank_maps_moved_as_far_as_they_were_made_to():
             gate = block.mlp.down.gates["down_proj"]
             nn.init.zeros_(gate.A)
             nn.init.zeros_(gate.B_scalar)
-            gate.B_channel.copy_(torch.tensor([[1.0], [-1.0]]).repeat(16, gate.rank))
+            gate.B_channel.copy_(torch.tensor([[0.1], [-0.1]]).repeat(16, gate.rank))
         for block in laurel.model.blocks:
             for part, share in (("attention", 0.25), ("mlp", 0.5)):
                 low_rank = getattr(block, f"{part}_connection").low_rank
@@ -52,21 +53,18 @@ def test_gates_and_low_rank_maps_moved_as_far_as_they_were_made_to():
     frame = frame_of(comt=comt, transponder=transponder, laurel=laurel, plain=identity(name="pre-ln"))
     assert [*frame] == ["row", "site", "layer", "moved", "mean"]
     assert list(dict.fromkeys(frame["row"])) == ["comt", "transponder", "laurel"]
-    by = frame.set_index(["row", "site", "layer"])
+    moved = {place[:3]: place[3:] for place in frame.itertuples(index=False, name=None)}
+    alpha, rank = np.exp(0.3), transponder.model.blocks[0].mlp.down.gates["down_proj"].rank
+    up = 2 / (1 + np.exp(-alpha * 0.1 * rank / 2)) - 1
     for layer in (1, 2, 3):
         gamma = 2 / (1 + np.exp(0.1 * (layer - 1)))
         for site in ("q_proj", "o_proj"):
-            assert by.loc[("comt", site, layer), "moved"] == pytest.approx(1 - gamma, abs=1e-6)
-            assert by.loc[("comt", site, layer), "mean"] == pytest.approx(gamma)
-        # Half of the channels moved up, half as far down: the mean factor stays.
-        alpha, rank = np.exp(0.3), transponder.model.blocks[0].mlp.down.gates["down_proj"].rank
-        moved = 2 / (1 + np.exp(-alpha * rank / 2)) - 1
-        assert by.loc[("transponder", "down_proj", layer)].tolist() == pytest.approx([moved, 1])
-        assert by.loc[("laurel", "attention low-rank", layer), "moved"] == pytest.approx(0.25)
-        assert by.loc[("laurel", "mlp low-rank", layer), "moved"] == pytest.approx(0.5)
-    assert by.loc["laurel", "mean"].isna().all()
+            assert moved["comt", site, layer] == pytest.approx((1 - gamma, gamma), abs=1e-6)
+        assert moved["transponder", "down_proj", layer] == pytest.approx((up, 1))  # half of the channels, half down
+        for site, share in (("attention low-rank", 0.25), ("mlp low-rank", 0.5)):
+            assert moved["laurel", site, layer] == pytest.approx((share, np.nan), nan_ok=True)
     said = GatesMoved().sentences(frame)
-    assert "comt: 0.066 (most at o_proj of layer 3, 0.1, mean factor 0.9335)" in said[-1]
+    assert "comt: 0.05 (most at o_proj of layer 3, 0.1, mean factor 0.9501)" in said[-1]
     assert any("low-rank" in sentence for sentence in said)
 
 
@@ -87,7 +85,10 @@ def test_what_did_not_start_at_one_is_refused_and_what_did_not_move_is_drawn():
     figure.draw(unmoved)
 
 
-def test_its_recipe_draws_the_runs_of_the_table(monkeypatch, tmp_path):
-    recipes = Path(__file__).parents[3] / "recipes" / "ours"
-    if not (recipes / "retrofit.yaml").exists():
-        pytest.skip("the table is not here")
+def test_its_recipe_draws_the_runs_of_the_table():
+    table, figure = (shipped(f"ours/{name}") for name in ("retrofit", "retrofit-gates"))
+    for scale in table.recipe.scales:
+        known = {spec.id: spec.row for spec in plan(table, scale)}
+        drawn = {spec.id: spec.row for spec in plan(figure, scale)}
+        assert drawn.items() <= known.items()
+        assert {*known.values()} - {*drawn.values()} == {"plain"}

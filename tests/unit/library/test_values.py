@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -15,12 +17,14 @@ from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.layers.initialise import initialise
 from comt_cli.library.values import gate_values, residual_stream
+from comt_cli.library.wrap import unwrap, wrap
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
 from comt_cli.tasks.settings.language import ModelSettings
 
 RAGGED = [[3, 4, 5, 6], [7, 8]]
 PADDED = {"input_ids": torch.tensor([[3, 4, 5, 6], [7, 8, 99, 99]]), "attention_mask": [[1, 1, 1, 1], [1, 1, 0, 0]]}
+NUMBERS = ["cosine", "angle", "update_cosine", "norm_ratio"]
 PLACES = ["row", "position", "layer", "site", "kind", "channel"]
 
 
@@ -96,7 +100,7 @@ def test_padding_has_no_rows_and_changes_nothing():
         assert frame.equals(observe(model, RAGGED))
         alone = observe(model, torch.tensor(RAGGED[1]))  # one row may stand alone
         second = frame[frame["row"] == 1].reset_index(drop=True)
-        numbers = ["value"] if "value" in frame else ["cosine", "angle", "update_cosine", "norm_ratio"]
+        numbers = ["value"] if "value" in frame else NUMBERS
         np.testing.assert_allclose(alone[numbers], second[numbers], rtol=1e-4, atol=1e-5)
         assert alone.drop(columns=[*numbers, "row"]).equals(second.drop(columns=[*numbers, "row"]))
 
@@ -132,6 +136,49 @@ def test_adds_follow_each_other_in_every_connection(kind):
     assert adds.drop_duplicates(["layer", "part"])["part"].tolist() == ["attention", "mlp"] * 2
     assert np.isfinite(layers[["cosine", "angle", "norm_ratio"]]).all(axis=None)
     np.testing.assert_allclose(norms_of(adds, "layer"), norms_of(layers, "layer"), rtol=1e-5)
+
+
+WRAPPED = {
+    "LlamaForCausalLM": {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4},
+    "Olmo2Model": {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4},
+    "GPT2LMHeadModel": {"n_embd": 16, "n_layer": 2, "n_head": 4},
+}
+
+
+@pytest.mark.parametrize("kind", WRAPPED)
+def test_of_a_wrapped_model_the_gates_and_the_stream(kind):
+    """Against transformers' own hidden states, and gates called on what their projections read; padding may stand
+    before the tokens here."""
+    transformers = pytest.importorskip("transformers")
+    family = getattr(transformers, kind)
+    torch.manual_seed(0)
+    model = wrap(family(family.config_class(vocab_size=50, **WRAPPED[kind])), "transponder", start="paper")
+    batch = {"input_ids": torch.tensor([[3, 4, 5], [0, 6, 7]]), "attention_mask": torch.tensor([[1, 1, 1], [0, 1, 1]])}
+    mask = batch["attention_mask"].bool()
+    (projection,) = (part for name, part in model.named_modules() if re.search(r"\.1\.mlp\.(down|c)_proj$", name))
+    read = []
+    handle = projection.register_forward_hook(lambda module, inputs, output: read.append(inputs[0]))
+    frame = gate_values(model, batch)
+    handle.remove()
+    assert model.training
+    assert frame[["row", "position"]].drop_duplicates().to_numpy().tolist() == mask.nonzero().tolist()
+    own = frame[(frame["layer"] == 2) & (frame["site"] == "down_proj")]
+    product = own[own["kind"] == "channel"].merge(own[own["kind"] == "scalar"], on=["row", "position"])
+    with torch.no_grad():
+        gamma = projection.gate(read[0])[mask].ravel()
+        hidden = model.eval()(**batch, output_hidden_states=True).hidden_states
+    np.testing.assert_allclose(product["value_x"] * product["value_y"], gamma, rtol=1e-5)
+
+    layers, adds = (residual_stream(model, batch, by=by) for by in ("layer", "add"))
+    first = torch.cosine_similarity(hidden[0][mask], hidden[1][mask], dim=-1)  # behind the last there is a norm
+    np.testing.assert_allclose(layers.loc[layers["layer"] == 1, "cosine"], first, rtol=1e-5)
+    assert adds.drop_duplicates(["layer", "part"])["part"].tolist() == ["attention", "mlp"] * 2
+    np.testing.assert_allclose(norms_of(adds, "layer"), norms_of(layers, "layer"), rtol=1e-5)
+
+    plain = residual_stream(unwrap(model, discard=True), batch, by="add")
+    connected = residual_stream(wrap(model, "laurel-lr", rank=2), batch, by="add")  # starts as a plain addition
+    assert connected.drop(columns=NUMBERS).equals(plain.drop(columns=NUMBERS))
+    np.testing.assert_allclose(connected[NUMBERS], plain[NUMBERS], rtol=1e-4, atol=1e-4)
 
 
 def test_of_a_translator_both_stacks_on_their_sequences():
