@@ -200,9 +200,9 @@ def export(
     if folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
     source = announced_model(checkpoint, of)
-    from comt_cli.exchange.huggingface import write_huggingface
     from comt_cli.exchange.load import load
     from comt_cli.exchange.loaded import LoadedModel
+    from comt_cli.library.export import write_huggingface
 
     for path, words in write_huggingface(load(source, LoadedModel), folder):
         typer.echo(f"{path}  {words}")

@@ -1,0 +1,1 @@
+"""comt as a library: what works on models outside of a recipe."""
