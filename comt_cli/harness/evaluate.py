@@ -164,7 +164,7 @@ def _run(model: Any, name: str, task: Any, options: Options, answered: Path) -> 
     from lm_eval.evaluator import evaluate
 
     random.seed(0)
-    np.random.seed(SEED)  # noqa: NPY002 - the one that tasks read
+    np.random.seed(SEED)
     torch.manual_seed(SEED)
     task.set_fewshot_seed(SEED)
     logging.getLogger("lm_eval").setLevel(logging.ERROR)  # else it tells of every text that is cut
@@ -172,8 +172,9 @@ def _run(model: Any, name: str, task: Any, options: Options, answered: Path) -> 
     try:
         # Errors are those of the items, computed where they are shown.
         return evaluate(cached, {"tasks": {name: task}}, limit=options.limit, bootstrap_iters=0)
-    except ValueError as error:  # the harness's refusals: of unsafe code, of pictures
-        raise UserError(f"--tasks: {name} cannot be run: {first_line(error)}") from error
+    except (ValueError, AssertionError) as error:  # of unsafe code and pictures; of answers that do not fit
+        cut = f"an answer may be longer than its {model.max_length} tokens" if isinstance(error, AssertionError) else ""
+        raise UserError(f"--tasks: {name} cannot be run on this model: {cut or first_line(error)}") from error
     finally:
         model.set_cache_hook(CacheHook(None))
         cached.dbdict.close()

@@ -49,9 +49,10 @@ def of_run(directory: RunDirectory) -> Subject:
 
     @contextlib.contextmanager
     def exported() -> Iterator[Path]:
-        from comt_cli.exchange.huggingface import TOKENIZER, write_huggingface
+        from comt_cli.exchange.huggingface import TOKENIZER
         from comt_cli.exchange.load import load
         from comt_cli.exchange.loaded import LoadedModel
+        from comt_cli.library.export import write_huggingface
 
         with tempfile.TemporaryDirectory(prefix="comt-") as place:
             folder = Path(place) / spec.id
