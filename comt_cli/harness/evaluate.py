@@ -7,137 +7,149 @@ those of `lm_eval --model hf` on that folder. Requests that were answered before
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import logging
 import math
 import os
 import random
 import socket
+import statistics
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from comt_cli.data.images.pictures import make_torchvision_importable
-from comt_cli.data.storage import ProgressCallback, file_lock, first_line
+from comt_cli.data.storage import ProgressCallback, file_lock, first_line, hash_file
 from comt_cli.errors import UserError
-from comt_cli.files import make_folder, sha256
+from comt_cli.exchange import no_checkpoint
+from comt_cli.files import cache_folder, canonical_json, read_text, sha256, write_json
 from comt_cli.harness.python_docs import OWN_TASKS, write_tasks
-from comt_cli.harness.subjects import Subject
 from comt_cli.installing import install_extra
-from comt_cli.recipe.problems import nearest
-from comt_cli.runs.evaluations import TaskMetric, TaskResult, read_result, write_result
+from comt_cli.recipe.problems import closest
+from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.runs.evaluations import FOLDER, Result, read_result
 
-SEED = 1234
-"""Of the examples in prompts, as `lm_eval` has it unless told otherwise."""
-_WEIGHTED = {"weighted_perplexity", "bits_per_byte"}
-
-
-@dataclass(frozen=True)
-class Options:
-    """How tasks are run; `limit` takes the first items only, and `num_fewshot` None is as the task says."""
-
-    limit: int | None = None
-    num_fewshot: int | None = None
-    batch_size: int = 16
-    device: str = "cpu"
+SEED = 1234  # of the examples in prompts, as `lm_eval` has it
+_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.py")  # of a folder; no pickles
+_ANSWERS = ("CausalLM", "LMHeadModel", "ForConditionalGeneration")  # in names of architectures
 
 
-def check_installed() -> None:
-    """Raise `UserError` where there is no lm-evaluation-harness."""
-    if importlib.util.find_spec("lm_eval") is None:
-        raise UserError("--tasks needs lm-evaluation-harness, which is not installed", install_extra("evaluate"))
+class Subject(NamedTuple):
+    """A model to evaluate: its name for people, the hash of its files, the folder of its results, where it is."""
+
+    name: str
+    weights: str
+    kept: Path
+    source: RunDirectory | Path
 
 
-def load_tasks(names: Sequence[str], options: Options, progress: ProgressCallback) -> dict[str, Any]:
-    """The tasks by name, with their data: comt's own, those of the harness, and task files by their path; of groups and
-    tags every task. Raises `UserError` where one is not known, or its data is not here and cannot be fetched."""
-    _stay_offline()
-    make_torchvision_importable()
-    from lm_eval.tasks import TaskManager
+def of_run(run: RunDirectory) -> Subject:
+    """A run. Raises `UserError` where it is no language model, has not ended, or has no checkpoint."""
+    if (spec := run.spec()).command != "train-lm":
+        said = f"{run.shown} is {spec.task.model_kind}, not a language model that continues texts"
+        raise UserError(said, "--tasks takes runs of comt train-lm; without it comt evaluate takes those of any task.")
+    if (state := run.state()) is not RunState.done:
+        said = "has diverged" if state is RunState.diverged else "has not ended"
+        raise UserError(f"{run.shown} {said}", "Tables show tasks of finished runs alone.")
+    if not run.checkpoint_file.is_file():
+        raise no_checkpoint(run.path)
+    return Subject(str(run.shown), hash_file(run.checkpoint_file), run.path / FOLDER, run)
 
-    own = write_tasks(progress) if any(name in OWN_TASKS for name in names) else None
-    only_own = all(name in OWN_TASKS or Path(name).is_file() for name in names)  # else 15,000 files are read
-    manager = TaskManager(include_path=None if own is None else str(own), include_defaults=not only_own)
-    for name in names:
-        if name not in manager.all_tasks and not Path(name).is_file():
-            hint = nearest(name, [*OWN_TASKS, *manager.all_tasks]).replace("valid: ", "lm_eval ls tasks lists them: ")
-            raise UserError(f"--tasks: there is no task {name!r}", hint if len(hint) < 200 else _LISTED)
-    found: dict[str, Any] = {}
-    for name in names:
+
+def of_folder(folder: Path | None, name: str, *, trusts: bool) -> Subject:
+    """A folder with config.json and safetensors; None fetches the hub's model `name`, of which without network the
+    cached copy is taken. Raises `UserError` where it cannot be had, is no language model, or brings code of its own,
+    which only who `trusts` it runs."""
+    if folder is None:
+        from huggingface_hub import snapshot_download
+
         try:
-            found |= manager.load([name])["tasks"]
-        except Exception as error:  # of `datasets`, the hub's client, HTTP libraries, YAML and the task's own code
-            said = f"--tasks: {name} cannot be loaded, nothing is evaluated: {first_line(error)}"
-            needs_network = isinstance(error, OSError) or "ffline" in str(error)
-            hint = "Its data has to be fetched once: run the same command where there is a network, or copy the cache"
-            raise UserError(said, f"{hint} folder of `datasets` from there." if needs_network else None) from error
-    if own is not None:
-        progress(f"comt's own tasks are in {own}, for lm_eval --include_path", 0, None)
-    for task in found.values():
-        asked = options.num_fewshot if task.get_config("num_fewshot") != 0 else 0  # a task may refuse, as in lm_eval
-        task.set_config("num_fewshot", asked if asked is not None else task.get_config("num_fewshot") or 0)
-    return found
+            folder = Path(snapshot_download(name, allow_patterns=list(_FILES)))
+        except Exception as error:  # the hub's client raises its own, the HTTP library's and the system's errors
+            said = f"there is no run or folder {name}, and it cannot be had from the Hugging Face hub"
+            raise UserError(f"{said}: {first_line(error)}", "Without network, give a downloaded folder.") from None
+    files = sorted({path for pattern in _FILES for path in folder.glob(pattern)})
+    try:
+        kinds = json.loads(read_text(folder / "config.json")).get("architectures") or ["CausalLM"]
+        brings_code = any('"auto_map"' in read_text(path) for path in files if path.name.endswith("config.json"))
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"{name} has no configuration that can be read: {first_line(error)}") from None
+    if not any(kind in each for kind in _ANSWERS for each in kinds):
+        raise UserError(f"{name} holds {', '.join(kinds)}, not a language model that continues texts")
+    if brings_code and not trusts:
+        raise UserError(f"{name} brings Python code of its own", "If you trust it: --trust-remote-code")
+    weights = sha256(canonical_json([(path.name, hash_file(path)) for path in files]))
+    return Subject(name, weights, cache_folder() / FOLDER / weights[:16], folder)
 
 
-_LISTED = "`lm_eval ls tasks` lists them; a path to a task's YAML file is one, too."
-
-
-def _stay_offline() -> None:
-    """Without a network use what is in the caches, where `datasets` would try every file again for half a minute."""
+def load_tasks(names: Sequence[str], num_fewshot: int | None, progress: ProgressCallback) -> dict[str, Any]:
+    """The tasks by name, with their data: comt's own, the harness's, and task files by path; of a group every task.
+    Raises `UserError` where one is not known, or its data is not here and cannot be fetched."""
     if not any(os.environ.get(key) for key in ("HF_HUB_OFFLINE", "HF_ENDPOINT", "HTTPS_PROXY", "https_proxy")):
         try:
             socket.getaddrinfo("huggingface.co", 443)
-        except OSError:
+        except OSError:  # then `datasets` would ask for every file again and again, half a minute long
             os.environ["HF_HUB_OFFLINE"] = "1"
+    make_torchvision_importable()
+    try:
+        from lm_eval.tasks import TaskManager
+    except ImportError:
+        said = "--tasks needs lm-evaluation-harness, which is not installed"
+        raise UserError(said, install_extra("evaluate")) from None
+    own = write_tasks(progress) if {*names} & {*OWN_TASKS} else None
+    others = [name for name in names if name not in OWN_TASKS and not Path(name).is_file()]
+    manager = TaskManager(include_path=own and str(own), include_defaults=bool(others))  # 15,000 files
+    found: dict[str, Any] = {}
+    for name in names:
+        if name in others and name not in manager.all_tasks:
+            close = closest(name, [*OWN_TASKS, *manager.all_tasks])
+            hint = f"did you mean {close}?" if close else "`lm_eval ls tasks` lists them; a path to a task file is one."
+            raise UserError(f"--tasks: there is no task {name!r}", hint)
+        try:
+            found |= manager.load([name])["tasks"]
+        except Exception as error:  # of `datasets`, the hub's client, HTTP libraries, YAML and the task's own code
+            far = "Its data is fetched once: run this where there is a network, or copy the cache of `datasets` here."
+            hint = far if isinstance(error, OSError) or "ffline" in str(error) else "See its file."
+            raise UserError(f"--tasks: {name} cannot be loaded: {first_line(error)}", hint) from error
+    if own is not None:
+        progress(f"{' and '.join(OWN_TASKS)} are in {own}, for lm_eval --include_path", 0, None)
+    for task in found.values():
+        of_task = task.get_config("num_fewshot")  # none is the task's last word, as in lm_eval
+        task.set_config("num_fewshot", of_task or 0 if num_fewshot is None or of_task == 0 else num_fewshot)
+    return found
 
 
-def results(subject: Subject, tasks: Mapping[str, Any], options: Options) -> Iterator[tuple[TaskResult, Path, bool]]:
-    """The result of every task, the file that keeps it, and whether it was there before.
-
-    Raises:
-        UserError: the model cannot be loaded as a language model, or a task cannot be run on it.
-        StorageError: a result cannot be written.
-    """
-    make_folder(subject.kept)
+def results(
+    subject: Subject, tasks: Mapping[str, Any], limit: int | None, batch_size: int, device: str
+) -> Iterator[tuple[Result, Path, bool]]:
+    """The result of every task, the file that keeps it, and whether it was there before. Raises `UserError` where
+    transformers cannot load the model, or a task cannot be run on it; `StorageError`."""
+    version, model = metadata.version("lm_eval"), None
     with contextlib.ExitStack() as stack:
         stack.enter_context(file_lock(subject.kept / ".lock"))
-        model = None
         for name, task in tasks.items():
-            items, version = items_hash(task, options.limit), metadata.version("lm_eval")
+            items = _items_hash(task, limit)
             key = sha256(f"{items} {version} {subject.weights}")[:12]
             path = subject.kept / f"{name.replace('/', '-')}-{key}.json"
-            if path.exists():
-                yield read_result(path), path, True
+            if is_there := path.exists():
+                yield read_result(path), path, is_there
                 continue
-            if model is None:
-                folder = stack.enter_context(subject.folder())
-                model = _load(subject, folder, options)
-            answered = path.with_suffix(".answers")  # an SQLite file of the harness's
-            found = _run(model, name, task, options, answered)
-            result = TaskResult(
-                task=name,
-                version=str(task.VERSION),
-                items=items,
-                count=len(found["samples"][name]),
-                limit=options.limit,
-                num_fewshot=int(task.get_config("num_fewshot")),
-                model=subject.name,
-                weights=subject.weights,
-                lm_eval=version,
-                device=options.device,
-                metrics=_metrics(task, found["results"][name], found["samples"][name]),
-            )
-            write_result(path, result)
+            model = model or _load(subject, stack, batch_size, device)
+            answered = path.with_suffix(".answers")
+            values, samples = _run(model, name, task, limit, answered)
+            of_task = {"task": name, "version": str(task.VERSION), "num_fewshot": task.get_config("num_fewshot")}
+            of_items = {"items": items, "count": len({each["doc_id"] for each in samples}), "limit": limit}
+            of_model = {"model": subject.name, "weights": subject.weights, "device": device, "lm_eval": version}
+            result: Result = {**of_task, **of_items, **of_model, "metrics": _metrics(task, values, samples)}
+            write_json(path, result)
             answered.unlink(missing_ok=True)
-            yield result, path, False
+            yield result, path, is_there
 
 
-def items_hash(task: Any, limit: int | None) -> str:
-    """The hash of what a model is asked, with which metrics, and what is right: of every item its requests, with the
-    examples before it, and its document."""
+def _items_hash(task: Any, limit: int | None) -> str:
+    """The hash of what a model is asked, with the examples before it, what is right, and how that is scored."""
     task.set_fewshot_seed(SEED)
     task.build_all_requests(limit=limit, rank=0, world_size=1)
     asked = [(each.request_type, each.arguments, each.doc) for each in task.instances]
@@ -145,22 +157,33 @@ def items_hash(task: Any, limit: int | None) -> str:
     return sha256(json.dumps([asked, scored], sort_keys=True, default=str))
 
 
-def _load(subject: Subject, folder: Path, options: Options) -> Any:
+def _load(subject: Subject, stack: contextlib.ExitStack, batch_size: int, device: str) -> Any:
+    """The harness's model, of a run from a folder that goes with the stack. Its code was made here, or is trusted."""
     from lm_eval.models.huggingface import HFLM
 
-    own = {"device": options.device, "batch_size": options.batch_size, "trust_remote_code": subject.brings_code}
+    folder = subject.source
+    if isinstance(folder, RunDirectory):
+        from comt_cli.exchange.load import load
+        from comt_cli.exchange.loaded import LoadedModel
+        from comt_cli.library.export import write_huggingface
+
+        run, folder = folder, Path(stack.enter_context(tempfile.TemporaryDirectory())) / subject.weights[:12]
+        write_huggingface(load(run.checkpoint_file, LoadedModel), folder)
+        if not (folder / "tokenizer.json").is_file():
+            said = f"{subject.name}: its tokenizer cannot be written for transformers"
+            raise UserError(said, "Those of data.tokenizer sentencepiece and bytes can; t5's normalises its text.")
     try:
-        return HFLM(pretrained=str(folder), **own)
+        return HFLM(pretrained=str(folder), device=device, batch_size=batch_size, trust_remote_code=True)
     except Exception as error:  # whatever transformers, or the code that the folder brings, raises
         raise UserError(f"{subject.name} cannot be loaded by transformers: {first_line(error)}") from error
 
 
-def _run(model: Any, name: str, task: Any, options: Options, answered: Path) -> Any:
-    """The harness's own results, as its `simple_evaluate` sets it up; requests that are in the file `answered` are not
-    answered again. It takes seconds more there, to describe the machine."""
+def _run(model: Any, name: str, task: Any, limit: int | None, answered: Path) -> tuple[dict[str, Any], list[Any]]:
+    """Values by metric and filter, and what is known of every item: the harness's own, set up as its `simple_evaluate`
+    does, which also describes the machine, for seconds. Requests in the file `answered` are not answered again."""
     import numpy as np
     import torch
-    from lm_eval.api.model import CacheHook, CachingLM
+    from lm_eval.api.model import CachingLM
     from lm_eval.evaluator import evaluate
 
     random.seed(0)
@@ -168,37 +191,36 @@ def _run(model: Any, name: str, task: Any, options: Options, answered: Path) -> 
     torch.manual_seed(SEED)
     task.set_fewshot_seed(SEED)
     logging.getLogger("lm_eval").setLevel(logging.ERROR)  # else it tells of every text that is cut
-    cached = CachingLM(model, f"{answered}")
-    try:
-        # Errors are those of the items, computed where they are shown.
-        return evaluate(cached, {"tasks": {name: task}}, limit=options.limit, bootstrap_iters=0)
+    cached = CachingLM(model, str(answered))
+    try:  # bootstraps of errors take minutes; tables have their own
+        found = evaluate(cached, {"tasks": {name: task}}, limit=limit, bootstrap_iters=0)
     except (ValueError, AssertionError) as error:  # of unsafe code and pictures; of answers that do not fit
         cut = f"an answer may be longer than its {model.max_length} tokens" if isinstance(error, AssertionError) else ""
         raise UserError(f"--tasks: {name} cannot be run on this model: {cut or first_line(error)}") from error
     finally:
-        model.set_cache_hook(CacheHook(None))
         cached.dbdict.close()
+    return found["results"][name], found["samples"][name]
 
 
-def _metrics(task: Any, values: Mapping[str, Any], samples: Sequence[Mapping[str, Any]]) -> dict[str, TaskMetric]:
-    """By metric, and filter where there are several, what the harness found; see `TaskMetric`."""
-    found, filters = {}, {sample["filter"] for sample in samples}
+def _metrics(task: Any, values: Mapping[str, Any], samples: Sequence[Mapping[str, Any]]) -> Result:
+    """The `metrics` of a result. What has items without a finite number has no `values`."""
+    found: Result = {}
     for key, value in values.items():
         metric, _, of = key.partition(",")
         if not of or metric.endswith("_stderr"):
             continue
         aggregation = getattr(task.aggregation().get(metric), "__name__", "mean")
-        own = [sample[metric] for sample in samples if sample["filter"] == of]
-        is_weighted = aggregation in _WEIGHTED
-        pairs = own if is_weighted else [(each, 1.0) for each in own]
-        is_plain = all(isinstance(one, int | float) and math.isfinite(one) for pair in pairs for one in pair)
-        is_number = isinstance(value, int | float) and math.isfinite(value)
-        higher = task.higher_is_better().get(metric)
-        found[metric if len(filters) == 1 else key] = TaskMetric(
-            value=float(value) if is_number else None,
-            better=None if higher is None else "higher" if higher else "lower",
-            aggregation=aggregation,
-            values=tuple(float(each) for each, _ in pairs) if is_plain else (),
-            weights=tuple(float(each) for _, each in pairs) if is_plain and is_weighted else (),
-        )
+        own = [each[metric] for each in samples if each["filter"] == of]
+        is_weighted = aggregation in ("weighted_perplexity", "bits_per_byte")
+        pairs = own if is_weighted else [(each, 1) for each in own]
+        is_plain = all(isinstance(each, int | float) and math.isfinite(each) for each, _ in pairs)
+        found[metric if of == "none" else key] = {
+            "value": value if isinstance(value, int | float) and math.isfinite(value) else None,
+            "stderr": statistics.stdev(own) / math.sqrt(len(own))
+            if is_plain and aggregation == "mean" and len(own) > 1 else None,
+            "better": {True: "higher", False: "lower"}.get(task.higher_is_better().get(metric)),
+            "aggregation": aggregation,
+            "values": [float(each) for each, _ in pairs] if is_plain else [],
+            "weights": [each for _, each in pairs] if is_weighted else [],
+        }  # fmt: skip
     return found

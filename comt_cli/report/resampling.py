@@ -1,81 +1,64 @@
-"""Standard errors and paired differences of task metrics, over seeds and items at once.
-
-n seeds, m items, B replicates. Every seed of a row and of the baseline has answered the same items.
-"""
+"""Standard errors and paired differences over seeds and items: n seeds, m items, B resamples. Every seed of a row and
+of the baseline has answered the same items."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from comt_cli.report.statistics import ALPHA, Paired, told
 from comt_cli.tasks.base import DifferenceUnit
 
-Floats: TypeAlias = NDArray[np.float64]
-Statistic: TypeAlias = Callable[..., Any]
-"""From the means over items of each side, [..., n], to one number a seed, [..., n]."""
-_MOST, _LEAST, _NUMBERS = 1000, 200, 10_000_000
+Statistic = Callable[..., Any]
+"""From means over items, an array [..., n] of each side, to the number of each seed, [..., n]."""
 
 
-@functools.lru_cache(maxsize=2)  # a table asks for those of its seeds and of one task's items again and again
-def _shares(count: int, replicates: int, stream: int) -> Floats:
-    """Shares of `count` things in resamples, [B, count]: count - 1 are drawn with replacement, so that the variance of
-    a mean comes out as s^2 / count, and not too small by 1 / count (McCarthy and Snowden 1985)."""
+@functools.lru_cache(maxsize=2)  # of a table's seeds, and of a task's items
+def _shares(count: int, resamples: int, stream: int) -> Any:
+    """Shares of `count` things in resamples [B, count] of count - 1 draws with replacement, so that the variance of a
+    mean is s^2 / count, and not too small by 1 / count (McCarthy and Snowden 1985)."""
+    import numpy as np
+
     if count < 2:
-        return np.ones((replicates, count))
-    drawn = np.random.default_rng([stream, count]).multinomial(count - 1, np.full(count, 1 / count), size=replicates)
+        return np.ones((resamples, count))
+    drawn = np.random.default_rng([stream, count]).multinomial(count - 1, np.full(count, 1 / count), size=resamples)
     return drawn / (count - 1)
 
 
-def spread(statistic: Statistic, weights_M: Floats, *sides_NM: Floats) -> tuple[float, float | None, float]:
-    """The mean of a statistic over seeds; its standard error by a bootstrap that draws seeds, and items for all of them
-    at once (Owen 2007, Ann. Appl. Stat. 1, 386-411, for the crossed design); and degrees of freedom for Student's t.
+def spread(statistic: Statistic, weights_M: Any, *sides_NM: Any) -> tuple[float, float | None, float]:
+    """The mean over seeds of the statistic of sum(values) / sum(weights); its standard error by a bootstrap that draws
+    seeds, and items for all of them at once (Owen 2007, Ann. Appl. Stat. 1, 386-411), None of a single item; and the
+    degrees of freedom for Student's t, by Satterthwaite.
 
-    The variance of the replicates is V. Of it V_s = s^2 / n is that between seeds. By Satterthwaite the degrees of
-    freedom are V^2 / (V_s^2 / (n - 1) + (V - V_s)^2 / (m - 1)): n - 1 where seeds decide, m - 1 where items do.
-    With one seed only items are drawn. The error is None of a single item.
+    V is the variance of the resamples, V_s = s^2 / n that part of it that is between seeds: V^2 / (V_s^2 / (n - 1) +
+    (V - V_s)^2 / (m - 1)) is n - 1 where seeds decide, and m - 1 where items do. Of one seed only items are drawn.
     """
-    n, m = sides_NM[0].shape
-    whole_N = statistic(*(side.sum(1) / weights_M.sum() for side in sides_NM))
-    mean = float(whole_N.mean())
+    (n, m), whole_N = sides_NM[0].shape, statistic(*(side.sum(1) / weights_M.sum() for side in sides_NM))
     if m < 2:
-        return mean, None, 0.0
-    replicates = max(_LEAST, min(_MOST, _NUMBERS // m))
-    items_BM, seeds_BN = _shares(m, replicates, 1), _shares(n, replicates, 2)
+        return float(whole_N.mean()), None, 0.0
+    resamples = max(200, min(1000, 10_000_000 // m))
+    items_BM = _shares(m, resamples, 1)
     drawn_BN = statistic(*((items_BM @ side.T) / (items_BM @ weights_M)[:, None] for side in sides_NM))
-    variance = float((seeds_BN * drawn_BN).sum(1).var(ddof=1))
+    variance = float((_shares(n, resamples, 2) * drawn_BN).sum(1).var(ddof=1))
     of_seeds = float(whole_N.var(ddof=1)) / n if n > 1 else 0.0
     parts = of_seeds**2 / max(n - 1, 1) + max(variance - of_seeds, 0.0) ** 2 / (m - 1)
-    return mean, math.sqrt(variance), variance**2 / parts if parts else math.inf
+    return float(whole_N.mean()), math.sqrt(variance), variance**2 / parts if parts else math.inf
 
 
-def item_error(statistic: Statistic, weights_M: Floats, values_M: Floats) -> float | None:
-    """The jackknife's standard error of one model's metric over items, s / sqrt(m) of a mean; None of one item."""
-    if len(values_M) < 2:
-        return None
-    without_M = statistic((values_M.sum() - values_M) / (weights_M.sum() - weights_M))
-    return math.sqrt(float(without_M.var()) * (len(values_M) - 1))
-
-
-def bootstrap_difference(
-    statistic: Statistic, unit: DifferenceUnit, weights_M: Floats, ours_NM: Floats, baseline_NM: Floats
-) -> Paired:
-    """The mean difference of a metric to the baseline, paired by seed and by item, and mean +- t(0.975, df) standard
-    errors (`spread`), in the unit: points are differences of `statistic`; a relative difference is the log ratio, given
-    as 100 (exp(.) - 1). There are ends for one seed too: they are over items alone."""
+def bootstrap_difference(statistic: Statistic, unit: DifferenceUnit, weights_M: Any, *ours_base_NM: Any) -> Paired:
+    """The mean difference of a statistic to the baseline's, paired by seed and item, and mean +- t(0.975, df) standard
+    errors (`spread`), as `paired_difference` gives them. Of one seed, too, where the ends are over items alone."""
+    import numpy as np
     from scipy.special import stdtrit
 
-    def apart(ours: Any, baseline: Any) -> Any:
-        one, other = statistic(ours), statistic(baseline)
+    def apart(ours: Any, base: Any) -> Any:
+        one, other = statistic(ours), statistic(base)
         return np.log(one) - np.log(other) if unit.is_relative else one - other
 
-    mean, error, freedom = spread(apart, weights_M, ours_NM, baseline_NM)
+    mean, error, freedom = spread(apart, weights_M, *ours_base_NM)
     if error is None:
-        return Paired(told(mean, unit), None, None, len(ours_NM))
+        return Paired(told(mean, unit), None, None, len(ours_base_NM[0]))
     margin = float(stdtrit(freedom, 1 - ALPHA / 2)) * error if error else 0.0
-    return Paired(told(mean, unit), told(mean - margin, unit), told(mean + margin, unit), len(ours_NM))
+    return Paired(told(mean, unit), told(mean - margin, unit), told(mean + margin, unit), len(ours_base_NM[0]))

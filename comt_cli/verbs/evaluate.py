@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,8 +11,8 @@ from comt_cli.commands import options
 from comt_cli.commands.options import OfRuns
 from comt_cli.errors import UserError
 from comt_cli.exchange import HUB_NAME
-from comt_cli.report.exhibits.evaluations import values_in_words
 from comt_cli.report.terminal import print_texts
+from comt_cli.runs.evaluations import label_of
 from comt_cli.verbs.models import loading
 from comt_cli.verbs.select import is_selector, run_directories
 
@@ -52,8 +52,7 @@ def evaluate(
       comt evaluate my-exported-folder HuggingFaceTB/SmolLM2-135M --tasks lambada_openai,piqa --limit 200
     """
     if tasks is not None:
-        given = {"limit": limit, "num_fewshot": num_fewshot, "batch_size": batch_size}
-        _on_tasks(chosen, tasks, given, device, of, trusts=trust_remote_code)
+        _on_tasks(chosen, tasks, limit, num_fewshot, batch_size, device, of, trusts=trust_remote_code)
         return
     if limit is not None or num_fewshot is not None or trust_remote_code:
         raise UserError("--limit, --num-fewshot and --trust-remote-code are of --tasks", "Name tasks: --tasks A,B.")
@@ -72,37 +71,37 @@ def evaluate(
 
 
 def _on_tasks(
-    chosen: list[str], tasks: str, given: dict[str, Any], device: str | None, of: OfRuns, *, trusts: bool
-) -> None:
+    chosen: list[str], tasks: str, limit: int | None, num_fewshot: int | None, batch_size: int, device: str | None,
+    of: OfRuns, *, trusts: bool,
+) -> None:  # fmt: skip
     """Evaluate models on tasks: all are looked at, and the tasks loaded with their data, before the first is run."""
     from comt_cli.harness import evaluate as harness
-    from comt_cli.harness.subjects import Subject, of_folder, of_hub, of_run
 
-    harness.check_installed()
     names = list(dict.fromkeys(name.strip() for name in tasks.split(",") if name.strip()))
     if not names:
         raise UserError("--tasks names no task", "For instance: --tasks python-docs-cloze,python-docs-choice")
-    subjects: dict[str, Subject] = {}
+    subjects: dict[Path, harness.Subject] = {}
     for text in chosen:
         path = Path(text)
         if (path / "config.json").is_file() and not (path / "spec.json").is_file():
-            found = [of_folder(path, text, trusts=trusts)]
+            found = [harness.of_folder(path, text, trusts=trusts)]
         elif HUB_NAME.fullmatch(text) and not path.exists() and not is_selector(text):
-            found = [of_hub(text, trusts=trusts)]
+            found = [harness.of_folder(None, text, trusts=trusts)]
         elif path.suffix in (".pt", ".gguf") and path.name != "checkpoint.pt":
             raise UserError(f"{text} is a file, not a run or a folder", f"comt export {text} DIR makes a folder of it.")
         else:
-            found = [of_run(directory) for directory in run_directories([text], of)]
-        subjects |= {f"{subject.kept.resolve()}": subject for subject in found}
+            found = [harness.of_run(directory) for directory in run_directories([text], of)]
+        subjects |= {subject.kept.resolve(): subject for subject in found}
     typer.echo("loading lm-evaluation-harness and the tasks ...", err=True)
     from comt_cli.training.devices import pick_device
 
-    asked = harness.Options(**given, device=str(pick_device(device)))
-    loaded = harness.load_tasks(names, asked, lambda stage, *_: typer.echo(stage, err=True))
+    loaded = harness.load_tasks(names, num_fewshot, lambda stage, *_: typer.echo(stage, err=True))
     lines = []
     for number, subject in enumerate(subjects.values(), 1):
         typer.echo(f"evaluating {subject.name} ({number} of {len(subjects)}) ...", err=True)
-        for result, path, was_there in harness.results(subject, loaded, asked):
-            typer.echo(f"{result.label}: {'was' if was_there else 'is'} in {path}", err=True)
-            lines += [[subject.name, result.label, *each] for each in values_in_words(result)]
-    print_texts(["model", "task", "metric", "value ± s.e.", "items"], lines)
+        for result, path, was_there in harness.results(subject, loaded, limit, batch_size, str(pick_device(device))):
+            typer.echo(f"{label_of(result)}: {'was' if was_there else 'is'} in {path}", err=True)
+            for name, metric in result["metrics"].items():
+                value, error = ("-" if metric[key] is None else f"{metric[key]:.4f}" for key in ("value", "stderr"))
+                lines.append([subject.name, label_of(result), name, value, error, f"{result['count']:,}"])
+    print_texts(["model", "task", "metric", "value", "s.e. over items", "items"], lines)

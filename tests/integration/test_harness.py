@@ -17,7 +17,7 @@ from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.harness.python_docs import CHOICE, CLOZE, items_of, second_half, write_tasks
 from comt_cli.library.export import write_huggingface
-from comt_cli.runs.evaluations import FOLDER, read_result
+from comt_cli.runs.evaluations import read_result, results_of
 
 lm_eval = pytest.importorskip("lm_eval")
 pytestmark = [
@@ -56,7 +56,7 @@ def refusal(*given: object) -> str:
 
 
 def stored(run) -> dict:
-    return {result.task: result for result in map(read_result, (run.path / FOLDER).glob("*.json"))}
+    return {result["task"]: result for result in results_of(run.path)}
 
 
 @pytest.mark.parametrize("method", ["pre-ln", "comt"])
@@ -76,18 +76,18 @@ def test_a_run_gives_what_the_harness_gives_on_its_exported_folder(method, runs,
     )
     for task, result in found.items():
         theirs, samples = expected["results"][task], expected["samples"][task]
-        assert (result.count, result.limit, result.num_fewshot, result.version) == (20, 20, 0, "1")
-        for name, metric in result.metrics.items():
-            assert metric.value == pytest.approx(theirs[f"{name},none"], rel=1e-6)
-            assert metric.values == pytest.approx([sample[name] for sample in samples], rel=1e-5)
-        assert f"{theirs['acc,none']:.4f} ± {theirs['acc_stderr,none']:.4f}" in done.stdout
+        assert [result[key] for key in ("count", "limit", "num_fewshot", "version")] == [20, 20, 0, "1"]
+        for name, metric in result["metrics"].items():
+            assert metric["value"] == pytest.approx(theirs[f"{name},none"], rel=1e-6)
+            assert metric["values"] == pytest.approx([sample[name] for sample in samples], rel=1e-5)
+        assert result["metrics"]["acc"]["stderr"] == pytest.approx(theirs["acc_stderr,none"])
     # A folder that brings code is run only if it is trusted; its numbers are the same.
     if method == "comt":
         assert "--trust-remote-code" in refusal(folder, "--tasks", CHOICE)
     again = evaluate(folder, "--tasks", CHOICE, "--limit", 20, "--batch-size", 4, "--trust-remote-code")
     kept = read_result(Path(again.stderr.split(f"{CHOICE}, first 20: is in ")[1].split("\n")[0]))
-    assert kept.items == found[CHOICE].items
-    assert kept.metrics == found[CHOICE].metrics
+    assert kept["items"] == found[CHOICE]["items"]
+    assert kept["metrics"] == found[CHOICE]["metrics"]
 
 
 def test_nothing_is_computed_twice_also_after_a_stop(runs, monkeypatch):
@@ -143,7 +143,7 @@ def test_what_cannot_be_evaluated_is_refused_before_anything_is_computed(runs, t
     assert "cannot be had from the Hugging Face hub" in refusal("nobody/nothing", "--tasks", CLOZE)
     short = train(tiny_spec(tiny_corpus, steps=2, warmup_steps=1), tmp_path / "runs")
     assert "longer than its 48 tokens" in refusal(short.path, "--tasks", CHOICE)
-    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
     assert "lm-evaluation-harness, which is not installed" in refusal(own, "--tasks", CLOZE)
 
 

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from comt_cli.report import format
 from comt_cli.report.caption import in_markdown, pipes, prose
 from comt_cli.report.exhibits import Exhibit
 from comt_cli.report.frame import Record, TableInfo, cells_of, frame_of
-from comt_cli.report.resampling import Statistic, bootstrap_difference, item_error, spread
+from comt_cli.report.resampling import Statistic, bootstrap_difference, spread
 from comt_cli.report.statistics import Paired
 from comt_cli.runs.directory import RunState
-from comt_cli.runs.evaluations import TaskMetric, TaskResult, results_of
-from comt_cli.tasks.base import PERCENT, POINTS, SCORE_POINTS, DifferenceUnit
+from comt_cli.runs.evaluations import Result, label_of, results_of
+from comt_cli.tasks.base import PERCENT, POINTS, SCORE_POINTS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-HEADING = "Tasks"
-_Of = tuple[str, str]
-"""A row and a column."""
-_STATISTICS: Mapping[str, Statistic] = {
-    "mean": lambda mean: mean,
-    "perplexity": lambda mean: np.exp(-mean),
-    "weighted_perplexity": lambda mean: np.exp(-mean),
-    "bits_per_byte": lambda mean: -mean / np.log(2),
+_RATIOS: Mapping[str, Statistic] = {
+    **dict.fromkeys(("perplexity", "weighted_perplexity"), lambda mean: math.e**-mean),
+    "bits_per_byte": lambda mean: -mean,
 }
-"""Of the mean of what items give, by the harness's name of the aggregation. Others have no error."""
+"""Of the mean log-likelihood, by the harness's name of the aggregation: what is compared as a ratio."""
 
 
 class Evaluations(Exhibit):
@@ -39,134 +32,82 @@ class Evaluations(Exhibit):
     name = "tasks"
 
     def frame(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """One line for each task, metric and cell. Shares (accuracies) are in per cent. Empty without evaluations."""
+        """One line for each task, metric and cell; shares (accuracies) are in per cent. Empty without evaluations.
+        Results of other items, or of another version of the harness, are another task."""
         info: TableInfo = runs.attrs["table"]
-        found = {
-            of: {run.spec.seed: [*results_of(run.directory.path)] for run in cell.runs if run.state is RunState.done}
-            for of, cell in cells_of(runs).items()
-        }
-        lost = {of for of, cell in cells_of(runs).items() if cell.having(RunState.diverged)}
-        lines, left_out = list[Record](), 0
+        lines, lost = list[Record](), {of for of, cell in cells_of(runs).items() if cell.having(RunState.diverged)}
         for column in info.keys:
-            own = {row: seeds for (row, at), seeds in found.items() if at == column}
-            every = [result for seeds in own.values() for results in seeds.values() for result in results]
-            for label in dict.fromkeys(result.label for result in every):
-                same = Counter((each.items, each.lm_eval) for each in every if each.label == label)
-                identity, count = same.most_common(1)[0]
-                left_out += same.total() - count
-                chosen = {row: {seed: each for seed, results in seeds.items() for each in results
-                                if each.label == label and (each.items, each.lm_eval) == identity}
-                          for row, seeds in own.items()}  # fmt: skip
-                without = {row for row, at in lost if at == column}
-                lines += _lines(column, chosen, info.baseline, without)
+            same: dict[tuple[str, str, str], dict[str, dict[int, Result]]] = {}
+            for (row, at), cell in cells_of(runs).items():
+                for run in cell.having(RunState.done) if at == column else ():
+                    for result in results_of(run.directory.path):
+                        of = label_of(result), result["items"], result["lm_eval"]
+                        same.setdefault(of, {}).setdefault(row, {})[run.spec.seed] = result
+            labels = [label for label, *_ in same]
+            for (label, items, version), rows in same.items():
+                task = label if labels.count(label) == 1 else f"{label} ({version}, {items[:6]})"
+                alone = {row for row in rows if {(row, column), (info.baseline, column)} & lost}
+                for name in next(iter(next(iter(rows.values())).values()))["metrics"]:
+                    where = {"column": column, "task": task, "lm_eval": version}
+                    lines += [where | line for line in _lines(name, rows, info.baseline, alone)]
         frame = frame_of(lines)
-        frame.attrs = {"title": info.recipe.title, "trained": runs.attrs.get("trained", ""), "left_out": left_out,
-                       "baseline": info.baseline}  # fmt: skip
+        frame.attrs = {"title": info.recipe.title, "baseline": info.baseline}
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        versions = sorted(set(frame["lm_eval"]))
-        return [prose("tasks", frame.attrs, versions=versions, one_seed=bool((frame["n"] == 1).any()))]
+        versions, one_seed = sorted({*frame["lm_eval"]}), bool((frame["n"] == 1).any())
+        return [prose("tasks", frame.attrs, versions=versions, one_seed=one_seed)]
 
     def page(self, frame: pd.DataFrame) -> str:
-        return f"# {in_markdown(frame.attrs['title'])}: tasks\n\n{section(frame)}\n"
-
-
-def section(frame: pd.DataFrame) -> str:
-    """Tables of texts for each column of the recipe, and how to read them, in Markdown."""
-    tables = [pipes(grid) for grid in grids(frame)]
-    return "\n\n".join([*map(in_markdown, Evaluations().sentences(frame)), *tables])
+        tables = [in_markdown(*self.sentences(frame)), *map(pipes, grids(frame))]
+        return "\n\n".join([f"# {in_markdown(frame.attrs['title'])}: tasks", *tables]) + "\n"
 
 
 def grids(frame: pd.DataFrame) -> Iterator[list[list[str]]]:
     """For each column of the recipe a line a row: of each task and metric the value, and the difference."""
     for column, here in frame.groupby("column", sort=False):
-        tasks = list(dict.fromkeys(zip(here["task"], here["metric"], strict=True)))
-        lines = {(each["row"], each["task"], each["metric"]): each for each in here.to_dict("records")}
-        head, rows = (
-            ["method" if frame["column"].nunique() == 1 else f"{column}: method"],
-            list(dict.fromkeys(here["row"])),
-        )
-        made = [[row] for row in rows]
-        for task, metric in tasks:
-            own = [lines.get((row, task, metric)) for row in rows]
-            sign = next(each["sign"] for each in own if each is not None)
-            head += [f"{task} {metric}", f"vs {frame.attrs['baseline']}, {sign} [95 %]"]
-            for texts, each in zip(made, own, strict=True):
-                texts.extend(["-", "-"] if each is None else [_value(each), _difference(each)])
-        yield [head, *made]
+        made = {row: [row] for row in here["row"]}
+        head = ["method" if frame["column"].nunique() == 1 else f"{column}: method"]
+        for (task, metric), own in here.groupby(["task", "metric"], sort=False):
+            head += [f"{task} {metric}", f"vs {frame.attrs['baseline']}, {own['sign'].iloc[0]} [95 %]"]
+            lines = {each["row"]: each for each in own.to_dict("records")}
+            for row, texts in made.items():
+                texts.extend(_texts(lines[row]) if row in lines else ["-", "-"])
+        yield [head, *made.values()]
 
 
-def values_in_words(result: TaskResult) -> list[list[str]]:
-    """Of each metric its name, the value as the harness gives it, with the standard error over items, and the number of
-    items."""
-    found = []
-    for name, metric in result.metrics.items():
-        _, statistic, _ = _shown([metric], share=False)
-        error = item_error(statistic, _weights(metric), _values([metric])[0]) if metric.values and statistic else None
-        value = "-" if metric.value is None else f"{metric.value:.4f}"
-        found.append([name, value if error is None else f"{value} ± {error:.4f}", f"{result.count:,}"])
-    return found
-
-
-def _lines(
-    column: str, chosen: Mapping[str, Mapping[int, TaskResult]], baseline: str, without: set[str]
-) -> Iterator[Record]:
-    """The lines of a task under a column; `chosen` has the results by row and seed. A row of `without` has a seed that
-    diverged: no difference is taken."""
-    every = [result for seeds in chosen.values() for result in seeds.values()]
-    for name in dict.fromkeys(name for result in every for name in result.metrics):
-        of = {row: {seed: each.metrics[name] for seed, each in seeds.items() if name in each.metrics}
-              for row, seeds in chosen.items()}  # fmt: skip
-        metrics = [metric for seeds in of.values() for metric in seeds.values()]
-        unit, statistic, scale = _shown(metrics)
-        for row, seeds in of.items():
-            values = [metric.value for metric in seeds.values() if metric.value is not None]
-            if not values:
-                continue
-            own, base = ([*seeds.values()], of.get(baseline, {}))
-            error, apart = None, None
-            if statistic is not None and all(metric.values for metric in own):
-                error = spread(statistic, _weights(own[0]), _values(own))[1]
-                common = [seed for seed in seeds if seed in base and base[seed].values]
-                if row != baseline and common and not {row, baseline} & without:
-                    sides = (_values([side[seed] for seed in common]) for side in (seeds, base))
-                    apart = bootstrap_difference(statistic, unit, _weights(own[0]), *sides)
-            yield {
-                "row": row, "column": column, "task": every[0].label, "metric": name, "better": own[0].better,
-                "mean": scale * sum(values) / len(values), "stderr": error, "n": len(values), "items": every[0].count,
-                "difference": apart and apart.mean, "low": apart and apart.low, "high": apart and apart.high,
-                "pairs": apart and apart.n, "unit": unit.name, "sign": unit.sign, "lm_eval": every[0].lm_eval,
-                "seeds": " ".join(map(str, seeds)),
-            }  # fmt: skip
-
-
-def _shown(metrics: Sequence[TaskMetric], *, share: bool = True) -> tuple[DifferenceUnit, Statistic | None, float]:
-    """The unit of differences, the statistic, and the factor by which values are shown: shares are in per cent."""
-    kind = metrics[0].aggregation
-    statistic = _STATISTICS.get(kind)
-    if kind != "mean":
-        return (SCORE_POINTS if statistic is None else PERCENT), statistic, 1.0
-    if share and all(0 <= value <= 1 for metric in metrics for value in metric.values):
-        return POINTS, lambda mean: 100 * mean, 100.0
-    return SCORE_POINTS, statistic, 1.0
-
-
-def _values(metrics: Sequence[TaskMetric]) -> Any:
-    return np.array([metric.values for metric in metrics], dtype=float)
-
-
-def _weights(metric: TaskMetric) -> Any:
-    return np.array(metric.weights or [1.0] * len(metric.values))
-
-
-def _value(line: Record) -> str:
-    value = format.value(line["mean"])
+def _texts(line: Record) -> list[str]:
     error = "" if line["stderr"] is None else f" ± {format.value(line['stderr'])}"
-    return f"{value}{error} ({line['n']})"
+    apart = [line[key] for key in ("difference", "low", "high", "pairs")]
+    value = f"{format.value(line['mean'])}{error} ({line['n']})"
+    return [value, "-" if apart[0] is None else format.difference(Paired(*apart))]
 
 
-def _difference(line: Record) -> str:
-    if line["difference"] is None:
-        return "-"
-    return format.difference(Paired(line["difference"], line["low"], line["high"], line["pairs"]))
+def _lines(name: str, rows: Mapping[str, Mapping[int, Result]], baseline: str, alone: set[str]) -> Iterator[Record]:
+    """The lines of a metric, of results by row and seed. Rows that are `alone` have no difference: they, or the
+    baseline, have a seed that diverged, and those that did not are the lucky ones."""
+    import numpy as np
+
+    of = {row: {seed: each["metrics"][name] for seed, each in seeds.items()} for row, seeds in rows.items()}
+    every = [metric for seeds in of.values() for metric in seeds.values()]
+    kind, first = every[0]["aggregation"], next(iter(rows[next(iter(rows))].values()))
+    is_share = kind == "mean" and all(0 <= value <= 1 for metric in every for value in metric["values"])
+    scale, unit = 100.0 if is_share else 1.0, POINTS if is_share else PERCENT if kind in _RATIOS else SCORE_POINTS
+    statistic: Statistic = _RATIOS.get(kind, lambda mean: scale * mean)
+    has_errors = (kind == "mean" or kind in _RATIOS) and all(metric["values"] for metric in every)
+    weights = np.array(every[0]["weights"] or [1.0] * len(every[0]["values"]))
+    for row, seeds in of.items():
+        means = [metric["value"] for metric in seeds.values() if metric["value"] is not None]
+        if not means:
+            continue
+        common = [seed for seed in seeds if seed in of.get(baseline, {})] if row not in {baseline, *alone} else []
+        own, *pair = (np.array([of[at][seed]["values"] for seed in some], dtype=float)
+                      for at, some in ((row, seeds), (row, common), (baseline, common)))  # fmt: skip
+        apart = bootstrap_difference(statistic, unit, weights, *pair) if common and has_errors else None
+        yield {
+            **{"row": row, "metric": name, "better": every[0]["better"], "items": first["count"]},
+            **{"mean": scale * sum(means) / len(means), "n": len(means), "seeds": " ".join(map(str, seeds))},
+            **{"stderr": spread(statistic, weights, own)[1] if has_errors else None, "unit": unit.name},
+            **{"sign": unit.sign, "pairs": apart and apart.n, "difference": apart and apart.mean},
+            **{"low": apart and apart.low, "high": apart and apart.high},
+        }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from comt_cli.app import app
 from comt_cli.errors import UserError
 from comt_cli.report.exhibits.evaluations import Evaluations, grids
-from comt_cli.report.resampling import bootstrap_difference, item_error, spread
+from comt_cli.report.resampling import bootstrap_difference, spread
 from comt_cli.report.write import write_exhibits, write_report
-from comt_cli.runs.evaluations import FOLDER, TaskMetric, TaskResult, read_result, write_result
+from comt_cli.runs.evaluations import FOLDER, read_result
 from comt_cli.tasks.base import PERCENT, POINTS
 
 if TYPE_CHECKING:
@@ -32,10 +32,8 @@ def same(mean):
 def test_errors_of_known_samples_are_exact_or_nearly():
     values = np.random.default_rng(1).normal(size=(1, 40))
     exact = values.std(ddof=1) / math.sqrt(40)
-    assert item_error(same, ONES, values[0]) == pytest.approx(exact)
     assert spread(same, ONES, values)[1:] == (pytest.approx(exact, rel=0.08), pytest.approx(39))
     weights = np.arange(1.0, 41)  # of a constant per weight there is no error, whatever the weights
-    assert item_error(same, weights, 0.5 * weights) == pytest.approx(0, abs=1e-12)
     assert spread(same, weights, 0.5 * weights[None])[:2] == (0.5, pytest.approx(0, abs=1e-12))
     # Three seeds that differ by a constant for every item: s / sqrt(n) and n - 1, as in the tables.
     seeds = np.array([[1.0], [2.0], [6.0]]) + np.zeros((3, 40))
@@ -76,15 +74,22 @@ def test_relative_differences_are_ratios_and_do_not_depend_on_order_or_scale():
 RIGHT = (1.0, 0.0, 1.0, 1.0, 0.0, 1.0)
 
 
-def result(right: tuple[float, ...], **other: object) -> TaskResult:
-    nats = tuple(-1.0 - each for each in right)
+def write(bench: Bench, row: str, seed: int, right: tuple[float, ...], name: str = "choice-1", **other: object) -> None:
+    """A result as the harness's is kept, of which `other` keys differ."""
+    nats = [-1.0 - each for each in right]
     metrics = {
-        "acc": TaskMetric(sum(right) / 6, "higher", "mean", right),
-        "perplexity": TaskMetric(math.exp(-sum(nats) / 6), "lower", "perplexity", nats),
-        "f1": TaskMetric(0.3, "higher", "f1_score"),
+        "acc": (sum(right) / 6, "mean", right),
+        "perplexity": (math.exp(-sum(nats) / 6), "perplexity", nats),
+        "f1": (0.3, "f1_score", []),
     }
-    return TaskResult("choice", "1", "abc", 6, None, 0, "a-run", "w", "0.4.13", "cpu", metrics) \
-        if not other else replace(result(right), **other)  # fmt: skip
+    kept = {"task": "choice", "items": "abcdefgh", "count": 6, "limit": None, "num_fewshot": 0, "lm_eval": "0.4.13"}
+    kept["metrics"] = {
+        key: {"value": value, "better": "higher", "aggregation": kind, "values": values, "weights": []}
+        for key, (value, kind, values) in metrics.items()
+    }
+    folder = bench.directory(row, seed).path / FOLDER
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(kept | other))
 
 
 @pytest.fixture
@@ -97,14 +102,12 @@ def evaluated(bench: Bench) -> Bench:
     rows = {"post-ln": RIGHT, "pre-ln": RIGHT, "pre-ln+comt": (1.0,) * 6}
     for row, right in rows.items():
         for seed in (1, 2):
-            write_result(bench.directory(row, seed).path / FOLDER / "choice-1.json", result(right))
+            write(bench, row, seed, right)
     return bench
 
 
 def test_each_task_is_a_column_of_the_table(evaluated: Bench):
-    odd = evaluated.directory("pre-ln", 1).path / FOLDER
-    write_result(odd / "choice-2.json", result(RIGHT, items="others"))
-    write_result(odd / "choice-3.json", result(RIGHT, limit=3, num_fewshot=2))
+    write(evaluated, "pre-ln", 1, RIGHT, "choice-3", items="other", limit=3, num_fewshot=2)
     shown = evaluated.table()
     frame = Evaluations().frame(shown.runs)
     lines = {(each["row"], each["task"], each["metric"]): each for each in frame.to_dict("records")}
@@ -118,13 +121,14 @@ def test_each_task_is_a_column_of_the_table(evaluated: Bench):
     assert lines["post-ln", "choice", "acc"]["difference"] is None  # a seed diverged
     assert lines["pre-ln", "choice, 2-shot, first 3", "acc"]["n"] == 1
     (said,) = Evaluations().sentences(frame)
-    assert "1 result of other items" in said
     assert "over items alone" in said
     head, *rows = next(grids(frame))
     assert head[:3] == ["method", "choice acc", "vs pre-ln, pts [95 %]"]
     assert rows[-1][1] == "100.00 ± 0.00 (2)"
     assert "## Tasks" in shown.markdown
     assert "choice perplexity" in shown.markdown
+    write(evaluated, "pre-ln", 2, RIGHT, "choice-4", items="others")  # as if of another version of the task
+    assert "choice (0.4.13, others)" in {*Evaluations().frame(evaluated.table().runs)["task"]}
 
 
 def test_report_writes_and_prints_them(evaluated: Bench):
@@ -143,7 +147,7 @@ def test_report_writes_and_prints_them(evaluated: Bench):
 def test_a_damaged_result_is_named(evaluated: Bench):
     path = evaluated.directory("post-ln", 1).path / FOLDER / "choice-1.json"
     path.write_text("{}")
-    with pytest.raises(UserError, match=r"choice-1\.json cannot be read: Field required"):
+    with pytest.raises(UserError, match=r"choice-1\.json cannot be read: it has no count"):
         read_result(path)
     with pytest.raises(UserError, match="cannot be read"):
         evaluated.table()
