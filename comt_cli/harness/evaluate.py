@@ -154,7 +154,8 @@ def _items_hash(task: Any, limit: int | None) -> str:
     task.build_all_requests(limit=limit, rank=0, world_size=1)
     asked = [(each.request_type, each.arguments, each.doc) for each in task.instances]
     scored = (task.VERSION, task.get_config("metric_list"), task.get_config("filter_list"))
-    return sha256(json.dumps([asked, scored], sort_keys=True, default=str))
+    # A function of the task's own is its name: the address in its text is another one in every process.
+    return sha256(json.dumps([asked, scored], sort_keys=True, default=lambda it: getattr(it, "__qualname__", str(it))))
 
 
 def _load(subject: Subject, stack: contextlib.ExitStack, batch_size: int, device: str) -> Any:
@@ -210,7 +211,7 @@ def _metrics(task: Any, values: Mapping[str, Any], samples: Sequence[Mapping[str
         if not of or metric.endswith("_stderr"):
             continue
         aggregation = getattr(task.aggregation().get(metric), "__name__", "mean")
-        own = [each[metric] for each in samples if each["filter"] == of]
+        own = [each.get(metric) for each in samples if each["filter"] == of]
         is_weighted = aggregation in ("weighted_perplexity", "bits_per_byte")
         pairs = own if is_weighted else [(each, 1) for each in own]
         is_plain = all(isinstance(each, int | float) and math.isfinite(each) for each, _ in pairs)

@@ -27,7 +27,7 @@ _WORDS, _MOST, _CONTEXT = range(5, 31), 8, 400  # words of a sentence, sentences
 _ACC, _NORM = ({"metric": name, "aggregation": "mean", "higher_is_better": True} for name in ("acc", "acc_norm"))
 _NATS = {"metric": "perplexity", "aggregation": "perplexity", "higher_is_better": False}
 _KINDS: dict[str, dict[str, Any]] = {
-    CLOZE: {"output_type": "loglikelihood", "doc_to_target": "{{word}}", "metric_list": [_ACC, _NATS]},
+    CLOZE: {"output_type": "loglikelihood", "doc_to_target": " {{word}}", "metric_list": [_ACC, _NATS]},
     CHOICE: {"output_type": "multiple_choice", "doc_to_choice": "choices", "doc_to_target": "answer",
              "metric_list": [_ACC, _NORM]},
 }  # fmt: skip

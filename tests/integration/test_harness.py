@@ -80,6 +80,8 @@ def test_a_run_gives_what_the_harness_gives_on_its_exported_folder(method, runs,
         for name, metric in result["metrics"].items():
             assert metric["value"] == pytest.approx(theirs[f"{name},none"], rel=1e-6)
             assert metric["values"] == pytest.approx([sample[name] for sample in samples], rel=1e-5)
+        item, (context, answer) = samples[0]["doc"], samples[0]["arguments"][0]
+        assert (context, answer) == (item["context"], f" {item['word'] if task == CLOZE else item['choices'][0]}")
         assert result["metrics"]["acc"]["stderr"] == pytest.approx(theirs["acc_stderr,none"])
     # A folder that brings code is run only if it is trusted; its numbers are the same.
     if method == "comt":
