@@ -45,7 +45,7 @@ VERBS = {
     "translate": ("verbs.models", "Translate lines with a trained model by beam search."),
     "caption": ("verbs.models", "Say what images show, with a trained model."),
     "score": ("verbs.score", "Score translations against references with sacreBLEU."),
-    "evaluate": ("verbs.models", "Evaluate finished runs again, for metrics that came later."),
+    "evaluate": ("verbs.evaluate", "Evaluate finished runs again, or language models on tasks."),
     "average": ("verbs.models", "Write the mean of the weights of a run's last steps."),
     "export": ("verbs.models", "Write a model as a folder for the transformers library."),
     "doctor": ("doctor.checks", "Check what training needs."),

@@ -75,9 +75,9 @@ def paired_difference(ours: Mapping[int, float], baseline: Mapping[int, float], 
     assert summary is not None
     mean = summary.mean
     if summary.stderr is None:
-        return Paired(_told(mean, unit), None, None, 1)
+        return Paired(told(mean, unit), None, None, 1)
     margin = _t_quantile(summary.n) * summary.stderr
-    return Paired(_told(mean, unit), _told(mean - margin, unit), _told(mean + margin, unit), summary.n)
+    return Paired(told(mean, unit), told(mean - margin, unit), told(mean + margin, unit), summary.n)
 
 
 def difference(value: float | None, baseline: float | None, unit: DifferenceUnit) -> float | None:
@@ -116,7 +116,7 @@ def detectable(paired: Paired, unit: DifferenceUnit) -> tuple[float, float] | No
     if (found := _read_back(paired, unit)) is None or not found[1]:
         return None
     apart = detectable_effect(paired.n) * found[1] * math.sqrt(paired.n)
-    return _told(-apart, unit), _told(apart, unit)
+    return told(-apart, unit), told(apart, unit)
 
 
 _KeyT = TypeVar("_KeyT", bound=Hashable)
@@ -144,7 +144,8 @@ _MOST = 700.0
 """The interval of two seeds that differ much may end where no float can hold the exponential: it is cut here."""
 
 
-def _told(apart: float, unit: DifferenceUnit) -> float:
+def told(apart: float, unit: DifferenceUnit) -> float:
+    """A mean difference, or an end of its interval, as it is given: a log ratio r as 100 (exp(r) - 1)."""
     return 100 * math.expm1(min(apart, _MOST)) if unit.is_relative else apart
 
 
@@ -158,7 +159,7 @@ def _read_back(paired: Paired, unit: DifferenceUnit) -> tuple[float, float] | No
         return None
     if not unit.is_relative:
         mean, high = paired.mean, paired.high
-    elif paired.mean > -100 and paired.high < _told(_MOST, unit):
+    elif paired.mean > -100 and paired.high < told(_MOST, unit):
         mean, high = math.log1p(paired.mean / 100), math.log1p(paired.high / 100)
     else:
         return None

@@ -180,33 +180,6 @@ def average(
     typer.echo(f"{written}  the mean of {len(chosen)} steps: {', '.join(f'{step:,}' for step in chosen)}")
 
 
-def evaluate(chosen: options.ManyRuns, device: options.Device = None, *, of: OfRuns) -> None:
-    """Evaluate finished runs again, for metrics that came later.
-
-    The weights that a run has ended with are evaluated on its validation and test data, and what its result lacks is
-    added to it. Nothing that is there changes: every value must come out as it was, but for rounding, else that is said
-    and nothing is added.
-
-    Examples:
-
-      comt evaluate table3:pre-ln+comt
-
-      comt evaluate sas/table3 --scale smoke
-    """
-    # A run that was moved aside has the id of the one in its place.
-    every = {(directory.spec().id, directory.path.resolve()): directory for directory in run_directories(chosen, of)}
-    loading("PyTorch", device)
-    from comt_cli.training.devices import pick_device
-    from comt_cli.training.loop import evaluate_again
-    from comt_cli.training.parallel import World
-
-    for directory in every.values():
-        typer.echo(f"evaluating {directory.shown} ...", err=True)
-        added, off = evaluate_again(directory, World(pick_device(device)))
-        said = ", ".join(added) or "nothing, it lacks nothing"
-        typer.echo(f"{directory.shown}: all as before (largest difference {off:.1e} of a value); added: {said}")
-
-
 def export(
     checkpoint: Annotated[
         str, options.run_argument(f"A checkpoint.pt, a run directory, or a .gguf file; {options.SELECTOR}.")

@@ -18,6 +18,7 @@ from comt_cli.recipe.find import MARK, available_recipes
 from comt_cli.recipe.merge import OF_TEST
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.report.collect import ENDED, tables_with_runs
+from comt_cli.report.exhibits.evaluations import Evaluations, grids
 from comt_cli.report.exhibits.sweep import Rates, read_sweep, sweep_frame, texts, whole_columns
 from comt_cli.report.frame import frame_csv
 from comt_cli.report.recipe_figure import RecipeFigure, recipe_figure
@@ -135,6 +136,11 @@ def write_outcome(
         if planned.has_trials:
             say("")
         print_report(table, shown=cells)
+        if not (tasks := Evaluations().frame(table.runs)).empty:
+            say("")
+            say(" ".join(Evaluations().sentences(tasks)))
+            for head, *lines in grids(tasks):
+                print_texts(head, lines)
     say_written(written)
     return unwritten
 

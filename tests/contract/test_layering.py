@@ -14,7 +14,7 @@ PACKAGE = ROOT / "comt_cli"
 
 FLOW = (
     *("recipe", "data", "scoring", "tasks", "runs", "kernels", "layers", "methods", "models", "exchange"),
-    *("generation", "training", "campaign", "analysis", "library"),
+    *("generation", "training", "campaign", "analysis", "library", "harness"),
 )
 BASE = {name: {name} for name in ("errors", "installing", "sums", "commit", "streams", "words", "torchvision_hook")}
 BASE |= {"files": {"errors", "files"}}

@@ -15,6 +15,7 @@ from comt_cli.report.caption import in_markdown, pipes, prose, templates
 from comt_cli.report.cells import cells_frame
 from comt_cli.report.exhibits import Exhibit, ladder
 from comt_cli.report.exhibits.costs import UNSETTLED, costs_rule
+from comt_cli.report.exhibits.evaluations import Evaluations, grids
 from comt_cli.report.frame import Record, TableInfo
 from comt_cli.report.statistics import POWER, STANDS, Verdict, excludes_published, stands
 from comt_cli.report.words import paper_name
@@ -89,6 +90,8 @@ class Table(Exhibit):
         if trends := ladder.trends(frame):
             shown = ladder.texts(trends, list(dict.fromkeys(frame["column"])))
             parts += [f"## {ladder.HEADING}", in_markdown(ladder.rule(frame, trends)), pipes(shown)]
+        if not (tasks := Evaluations().frame(frame)).empty:
+            parts += ["## Tasks", *map(in_markdown, Evaluations().sentences(tasks)), *map(pipes, grids(tasks))]
         marked = [f"[{mark}] {in_markdown(text)}" for mark, text in enumerate(notes, start=1)]
         lists = (marked, [*map(in_markdown, frame.attrs["notes"])])
         parts += ["\n".join(f"- {line}" for line in lines) for lines in lists]

@@ -1,0 +1,1 @@
+"""Evaluation of language models on tasks of lm-evaluation-harness."""

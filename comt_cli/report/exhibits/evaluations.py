@@ -1,0 +1,113 @@
+"""Tasks of lm-evaluation-harness that the runs of a table were evaluated on: each is a column beside its rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from comt_cli.report import format
+from comt_cli.report.caption import in_markdown, pipes, prose
+from comt_cli.report.exhibits import Exhibit
+from comt_cli.report.frame import Record, TableInfo, cells_of, frame_of
+from comt_cli.report.resampling import Statistic, bootstrap_difference, spread
+from comt_cli.report.statistics import Paired
+from comt_cli.runs.directory import RunState
+from comt_cli.runs.evaluations import Result, label_of, results_of
+from comt_cli.tasks.base import PERCENT, POINTS, SCORE_POINTS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_RATIOS: Mapping[str, Statistic] = {
+    **dict.fromkeys(("perplexity", "weighted_perplexity"), lambda mean: math.e**-mean),
+    "bits_per_byte": lambda mean: -mean,
+}
+"""Of the mean log-likelihood, by the harness's name of the aggregation: what is compared as a ratio."""
+
+
+class Evaluations(Exhibit):
+    """Rows by tasks: mean over seeds, standard error over seeds and items, and the difference to the baseline."""
+
+    name = "tasks"
+
+    def frame(self, runs: pd.DataFrame) -> pd.DataFrame:
+        """One line for each task, metric and cell; shares (accuracies) are in per cent. Empty without evaluations.
+        Results of other items, or of another version of the harness, are another task."""
+        info: TableInfo = runs.attrs["table"]
+        lines, lost = list[Record](), {of for of, cell in cells_of(runs).items() if cell.having(RunState.diverged)}
+        for column in info.keys:
+            same: dict[tuple[str, str, str], dict[str, dict[int, Result]]] = {}
+            for (row, at), cell in cells_of(runs).items():
+                for run in cell.having(RunState.done) if at == column else ():
+                    for result in results_of(run.directory.path):
+                        of = label_of(result), result["items"], result["lm_eval"]
+                        same.setdefault(of, {}).setdefault(row, {})[run.spec.seed] = result
+            labels = [label for label, *_ in same]
+            for (label, items, version), rows in same.items():
+                task = label if labels.count(label) == 1 else f"{label} ({version}, {items[:6]})"
+                alone = {row for row in rows if {(row, column), (info.baseline, column)} & lost}
+                for name in next(iter(next(iter(rows.values())).values()))["metrics"]:
+                    where = {"column": column, "task": task, "lm_eval": version}
+                    lines += [where | line for line in _lines(name, rows, info.baseline, alone)]
+        frame = frame_of(lines)
+        frame.attrs = {"title": info.recipe.title, "baseline": info.baseline}
+        return frame
+
+    def sentences(self, frame: pd.DataFrame) -> list[str]:
+        versions, one_seed = sorted({*frame["lm_eval"]}), bool((frame["n"] == 1).any())
+        return [prose("tasks", frame.attrs, versions=versions, one_seed=one_seed)]
+
+    def page(self, frame: pd.DataFrame) -> str:
+        tables = [in_markdown(*self.sentences(frame)), *map(pipes, grids(frame))]
+        return "\n\n".join([f"# {in_markdown(frame.attrs['title'])}: tasks", *tables]) + "\n"
+
+
+def grids(frame: pd.DataFrame) -> Iterator[list[list[str]]]:
+    """For each column of the recipe a line a row: of each task and metric the value, and the difference."""
+    for column, here in frame.groupby("column", sort=False):
+        made = {row: [row] for row in here["row"]}
+        head = ["method" if frame["column"].nunique() == 1 else f"{column}: method"]
+        for (task, metric), own in here.groupby(["task", "metric"], sort=False):
+            head += [f"{task} {metric}", f"vs {frame.attrs['baseline']}, {own['sign'].iloc[0]} [95 %]"]
+            lines = {each["row"]: each for each in own.to_dict("records")}
+            for row, texts in made.items():
+                texts.extend(_texts(lines[row]) if row in lines else ["-", "-"])
+        yield [head, *made.values()]
+
+
+def _texts(line: Record) -> list[str]:
+    error = "" if line["stderr"] is None else f" ± {format.value(line['stderr'])}"
+    apart = [line[key] for key in ("difference", "low", "high", "pairs")]
+    value = f"{format.value(line['mean'])}{error} ({line['n']})"
+    return [value, "-" if apart[0] is None else format.difference(Paired(*apart))]
+
+
+def _lines(name: str, rows: Mapping[str, Mapping[int, Result]], baseline: str, alone: set[str]) -> Iterator[Record]:
+    """The lines of a metric, of results by row and seed. Rows that are `alone` have no difference: they, or the
+    baseline, have a seed that diverged, and those that did not are the lucky ones."""
+    import numpy as np
+
+    of = {row: {seed: each["metrics"][name] for seed, each in seeds.items()} for row, seeds in rows.items()}
+    every = [metric for seeds in of.values() for metric in seeds.values()]
+    kind, first = every[0]["aggregation"], next(iter(rows[next(iter(rows))].values()))
+    is_share = kind == "mean" and all(0 <= value <= 1 for metric in every for value in metric["values"])
+    scale, unit = 100.0 if is_share else 1.0, POINTS if is_share else PERCENT if kind in _RATIOS else SCORE_POINTS
+    statistic: Statistic = _RATIOS.get(kind, lambda mean: scale * mean)
+    has_errors = (kind == "mean" or kind in _RATIOS) and all(metric["values"] for metric in every)
+    weights = np.array(every[0]["weights"] or [1.0] * len(every[0]["values"]))
+    for row, seeds in of.items():
+        means = [metric["value"] for metric in seeds.values() if metric["value"] is not None]
+        if not means:
+            continue
+        common = [seed for seed in seeds if seed in of.get(baseline, {})] if row not in {baseline, *alone} else []
+        own, *pair = (np.array([of[at][seed]["values"] for seed in some], dtype=float)
+                      for at, some in ((row, seeds), (row, common), (baseline, common)))  # fmt: skip
+        apart = bootstrap_difference(statistic, unit, weights, *pair) if common and has_errors else None
+        yield {
+            **{"row": row, "metric": name, "better": every[0]["better"], "items": first["count"]},
+            **{"mean": scale * sum(means) / len(means), "n": len(means), "seeds": " ".join(map(str, seeds))},
+            **{"stderr": spread(statistic, weights, own)[1] if has_errors else None, "unit": unit.name},
+            **{"sign": unit.sign, "pairs": apart and apart.n, "difference": apart and apart.mean},
+            **{"low": apart and apart.low, "high": apart and apart.high},
+        }

@@ -1,0 +1,107 @@
+"""`comt evaluate`: finished runs again on their own data, or language models on tasks of lm-evaluation-harness."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from comt_cli.commands import options
+from comt_cli.commands.options import OfRuns
+from comt_cli.errors import UserError
+from comt_cli.exchange import HUB_NAME
+from comt_cli.report.terminal import print_texts
+from comt_cli.runs.evaluations import label_of
+from comt_cli.verbs.models import loading
+from comt_cli.verbs.select import is_selector, run_directories
+
+_MODELS = f"{options.SELECTORS} Or directories; with --tasks also exported folders and hub names."
+_TASKS = "Tasks of lm-evaluation-harness, python-docs-cloze, python-docs-choice, or paths of task files."
+
+
+def evaluate(
+    chosen: Annotated[list[str], options.run_argument(_MODELS, "RUN...")],
+    tasks: Annotated[str | None, typer.Option(metavar="A,B", help=_TASKS)] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first items of each task, for a try.")] = None,
+    num_fewshot: Annotated[int | None, typer.Option(min=0, help="Examples in each prompt; else the task's.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Requests that are answered at once.")] = 16,
+    *,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run the Python code that a folder or hub name brings.")
+    ] = False,
+    device: options.Device = None,
+    of: OfRuns,
+) -> None:
+    """Evaluate finished runs again, or language models on tasks. Tasks are those of lm-evaluation-harness.
+
+    Without --tasks the weights that a run has ended with are evaluated on its validation and test data, and what its
+    result lacks is added to it. Nothing that is there changes: every value must come out as it was, but for rounding,
+    else that is said and nothing is added.
+
+    With --tasks the numbers are those of `lm_eval --model hf` on what `comt export` writes. Each task's result is kept
+    with the run and not computed again; a task that was stopped goes on where it was. `comt report` shows them as
+    columns. python-docs-cloze and python-docs-choice need no network.
+
+    Examples:
+
+      comt evaluate table3:pre-ln+comt
+
+      comt evaluate table3 --tasks python-docs-cloze,python-docs-choice
+
+      comt evaluate my-exported-folder HuggingFaceTB/SmolLM2-135M --tasks lambada_openai,piqa --limit 200
+    """
+    if tasks is not None:
+        _on_tasks(chosen, tasks, limit, num_fewshot, batch_size, device, of, trusts=trust_remote_code)
+        return
+    if limit is not None or num_fewshot is not None or trust_remote_code:
+        raise UserError("--limit, --num-fewshot and --trust-remote-code are of --tasks", "Name tasks: --tasks A,B.")
+    # A run that was moved aside has the id of the one in its place.
+    every = {(directory.spec().id, directory.path.resolve()): directory for directory in run_directories(chosen, of)}
+    loading("PyTorch", device)
+    from comt_cli.training.devices import pick_device
+    from comt_cli.training.loop import evaluate_again
+    from comt_cli.training.parallel import World
+
+    for directory in every.values():
+        typer.echo(f"evaluating {directory.shown} ...", err=True)
+        added, off = evaluate_again(directory, World(pick_device(device)))
+        said = ", ".join(added) or "nothing, it lacks nothing"
+        typer.echo(f"{directory.shown}: all as before (largest difference {off:.1e} of a value); added: {said}")
+
+
+def _on_tasks(
+    chosen: list[str], tasks: str, limit: int | None, num_fewshot: int | None, batch_size: int, device: str | None,
+    of: OfRuns, *, trusts: bool,
+) -> None:  # fmt: skip
+    """Evaluate models on tasks: all are looked at, and the tasks loaded with their data, before the first is run."""
+    from comt_cli.harness import evaluate as harness
+
+    names = list(dict.fromkeys(name.strip() for name in tasks.split(",") if name.strip()))
+    if not names:
+        raise UserError("--tasks names no task", "For instance: --tasks python-docs-cloze,python-docs-choice")
+    subjects: dict[Path, harness.Subject] = {}
+    for text in chosen:
+        path = Path(text)
+        if (path / "config.json").is_file() and not (path / "spec.json").is_file():
+            found = [harness.of_folder(path, text, trusts=trusts)]
+        elif HUB_NAME.fullmatch(text) and not path.exists() and not is_selector(text):
+            found = [harness.of_folder(None, text, trusts=trusts)]
+        elif path.suffix in (".pt", ".gguf") and path.name != "checkpoint.pt":
+            raise UserError(f"{text} is a file, not a run or a folder", f"comt export {text} DIR makes a folder of it.")
+        else:
+            found = [harness.of_run(directory) for directory in run_directories([text], of)]
+        subjects |= {subject.kept.resolve(): subject for subject in found}
+    typer.echo("loading lm-evaluation-harness and the tasks ...", err=True)
+    from comt_cli.training.devices import pick_device
+
+    loaded = harness.load_tasks(names, num_fewshot, lambda stage, *_: typer.echo(stage, err=True))
+    lines = []
+    for number, subject in enumerate(subjects.values(), 1):
+        typer.echo(f"evaluating {subject.name} ({number} of {len(subjects)}) ...", err=True)
+        for result, path, was_there in harness.results(subject, loaded, limit, batch_size, str(pick_device(device))):
+            typer.echo(f"{label_of(result)}: {'was' if was_there else 'is'} in {path}", err=True)
+            for name, metric in result["metrics"].items():
+                value, error = ("-" if metric[key] is None else f"{metric[key]:.4f}" for key in ("value", "stderr"))
+                lines.append([subject.name, label_of(result), name, value, error, f"{result['count']:,}"])
+    print_texts(["model", "task", "metric", "value", "s.e. over items", "items"], lines)

@@ -1,0 +1,167 @@
+"""`comt evaluate --tasks`: runs and folders on tasks of lm-evaluation-harness give what the harness itself gives."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_runs import masked_spec, tiny_spec, train
+from typer.testing import CliRunner
+
+from comt_cli.app import app
+from comt_cli.errors import UserError
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded import LoadedModel
+from comt_cli.harness.python_docs import CHOICE, CLOZE, items_of, second_half, write_tasks
+from comt_cli.library.export import write_huggingface
+from comt_cli.runs.evaluations import read_result, results_of
+
+lm_eval = pytest.importorskip("lm_eval")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of files that `datasets` leaves to the collector
+]
+SHORT = {"steps": 4, "warmup_steps": 1, "data": {"sequence_length": 512}}
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    import datasets
+    import huggingface_hub
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, tiny_corpus):
+    """Two tiny runs: plain, and with gates, which brings code of its own."""
+    folder = tmp_path_factory.mktemp("runs")
+    return {method: train(tiny_spec(tiny_corpus, method=method, **SHORT), folder) for method in ("pre-ln", "comt")}
+
+
+def evaluate(*given: object):
+    return CliRunner().invoke(app, ["evaluate", *map(str, given), "--device", "cpu"])
+
+
+def refusal(*given: object) -> str:
+    done = evaluate(*given)
+    assert isinstance(done.exception, UserError), done.output
+    assert done.exception.exit_status == 2
+    return str(done.exception)
+
+
+def stored(run) -> dict:
+    return {result["task"]: result for result in results_of(run.path)}
+
+
+@pytest.mark.parametrize("method", ["pre-ln", "comt"])
+def test_a_run_gives_what_the_harness_gives_on_its_exported_folder(method, runs, tmp_path, monkeypatch):
+    done = evaluate(runs[method].path, "--tasks", f"{CLOZE},{CHOICE}", "--limit", 20, "--batch-size", 4)
+    assert done.exit_code == 0, done.output
+    found = stored(runs[method])
+    assert found.keys() == {CLOZE, CHOICE}
+    folder = tmp_path / method
+    write_huggingface(load(runs[method].path, LoadedModel), folder)
+    monkeypatch.setattr(lm_eval.evaluator, "add_env_info", lambda _: None)  # which takes seconds
+    own = write_tasks(lambda *_: None)
+    manager = lm_eval.tasks.TaskManager(include_path=str(own), include_defaults=False)
+    arguments = {"pretrained": str(folder), "trust_remote_code": True}
+    expected = lm_eval.simple_evaluate(
+        "hf", arguments, [CLOZE, CHOICE], batch_size=4, device="cpu", limit=20, bootstrap_iters=2, task_manager=manager
+    )
+    for task, result in found.items():
+        theirs, samples = expected["results"][task], expected["samples"][task]
+        assert [result[key] for key in ("count", "limit", "num_fewshot", "version")] == [20, 20, 0, "1"]
+        for name, metric in result["metrics"].items():
+            assert metric["value"] == pytest.approx(theirs[f"{name},none"], rel=1e-6)
+            assert metric["values"] == pytest.approx([sample[name] for sample in samples], rel=1e-5)
+        item, (context, answer) = samples[0]["doc"], samples[0]["arguments"][0]
+        assert (context, answer) == (item["context"], f" {item['word'] if task == CLOZE else item['choices'][0]}")
+        assert result["metrics"]["acc"]["stderr"] == pytest.approx(theirs["acc_stderr,none"])
+    # A folder that brings code is run only if it is trusted; its numbers are the same.
+    if method == "comt":
+        assert "--trust-remote-code" in refusal(folder, "--tasks", CHOICE)
+    again = evaluate(folder, "--tasks", CHOICE, "--limit", 20, "--batch-size", 4, "--trust-remote-code")
+    kept = read_result(Path(again.stderr.split(f"{CHOICE}, first 20: is in ")[1].split("\n")[0]))
+    assert kept["items"] == found[CHOICE]["items"]
+    assert kept["metrics"] == found[CHOICE]["metrics"]
+
+
+def test_nothing_is_computed_twice_also_after_a_stop(runs, monkeypatch):
+    """A stop in the second batch of the second task: the first task, and the first batch, are kept."""
+    from lm_eval.models.huggingface import HFLM
+
+    asked, model_call = [], HFLM._model_call
+
+    def counted(self, inps, *given, **named):
+        asked.append(len(inps))
+        if len(asked) == stop_at:
+            raise KeyboardInterrupt
+        return model_call(self, inps, *given, **named)
+
+    monkeypatch.setattr(HFLM, "_model_call", counted)
+    given = (runs["pre-ln"].path, "--tasks", f"{CLOZE},{CHOICE}", "--limit", 6, "--batch-size", 4)
+    stop_at = 4
+    assert evaluate(*given).exit_code == 130
+    assert asked == [4, 2, 4, 4]
+    asked, stop_at = [], 0
+    assert evaluate(*given).exit_code == 0
+    assert sum(asked) == 6 * 4 - 4
+    asked = []
+    done = evaluate(*given)
+    assert (done.exit_code, asked) == (0, [])
+    assert f"{CLOZE}, first 6: was in " in done.stderr
+    assert not [*runs["pre-ln"].path.rglob("*.answers*")]
+
+
+def test_what_cannot_be_evaluated_is_refused_before_anything_is_computed(runs, tiny_corpus, tmp_path, monkeypatch):
+    own = runs["pre-ln"].path
+    assert "nothing-here is not a run directory" in refusal("nothing-here", "--tasks", CLOZE)
+    masked = train(masked_spec(tiny_corpus, steps=2, warmup_steps=1, evaluate_every=2), tmp_path / "runs")
+    assert "not a language model that continues texts" in refusal(own, masked.path, "--tasks", CLOZE)
+    assert "are of --tasks" in refusal(own, "--limit", 3)
+    assert "names no task" in refusal(own, "--tasks", ",")
+    usage = evaluate(own, "--tasks", CLOZE, "--limit", 0)
+    assert (usage.exit_code, "greater than or equal to 1" in usage.output) == (2, True)
+
+    manager = lm_eval.tasks.TaskManager
+    monkeypatch.setattr(lm_eval.tasks, "TaskManager", lambda **given: manager(**given | {"include_defaults": False}))
+    assert "did you mean python-docs-cloze?" in refusal(own, "--tasks", f"{CHOICE},python-doc-cloze")
+    task = {"task": "far", "dataset_path": "nobody/nothing", "output_type": "loglikelihood", "test_split": "test"}
+    (tmp_path / "far.yaml").write_text(json.dumps({**task, "doc_to_text": "a", "doc_to_target": "b"}))
+    said = refusal(own, "--tasks", f"{CLOZE},{tmp_path / 'far.yaml'}")
+    assert "nobody/nothing" in said
+    assert "where there is a network" in said
+
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"architectures": ["BertForMaskedLM"]}')
+    assert "holds BertForMaskedLM, not a language model" in refusal(folder, "--tasks", CLOZE)
+    assert "cannot be had from the Hugging Face hub" in refusal("nobody/nothing", "--tasks", CLOZE)
+    short = train(tiny_spec(tiny_corpus, steps=2, warmup_steps=1), tmp_path / "runs")
+    assert "longer than its 48 tokens" in refusal(short.path, "--tasks", CHOICE)
+    monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
+    assert "lm-evaluation-harness, which is not installed" in refusal(own, "--tasks", CLOZE)
+
+
+DOCUMENTS = [
+    f"Return the {noun} of a thing.  It is called when the {noun} was closed by the user.  The {noun} stays open."
+    for noun in ("handle", "stream", "socket", "window", "folder", "header")
+]
+
+
+def test_items_are_of_the_test_split_and_do_not_depend_on_other_documents():
+    assert second_half(["ab", "cd", "efgh"]) == ["efgh"]
+    cloze, choice = items_of(DOCUMENTS)
+    assert {"context": "Return the handle of a", "word": "thing"} in cloze
+    assert all(item["choices"][item["answer"]].split()[0] in ("It", "The") for item in choice)
+    assert all(len({*item["choices"]}) == 4 for item in choice)
+    assert (cloze, choice) == items_of(DOCUMENTS)
+    seen, _ = items_of(DOCUMENTS, ["Before. Return the handle\nof a thing. After."])
+    assert len(seen) == len(cloze) - 1
+    assert functools.reduce(lambda count, item: count + (item["word"] == "thing"), seen, 0) == 5
