@@ -20,7 +20,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from comt_cli.data.images.pictures import make_torchvision_importable
 from comt_cli.data.storage import ProgressCallback, file_lock, first_line, hash_file
 from comt_cli.errors import UserError
 from comt_cli.exchange import no_checkpoint
@@ -92,7 +91,6 @@ def load_tasks(names: Sequence[str], num_fewshot: int | None, progress: Progress
             socket.getaddrinfo("huggingface.co", 443)
         except OSError:  # then `datasets` would ask for every file again and again, half a minute long
             os.environ["HF_HUB_OFFLINE"] = "1"
-    make_torchvision_importable()
     try:
         from lm_eval.tasks import TaskManager
     except ImportError:

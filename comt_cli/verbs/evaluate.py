@@ -85,7 +85,7 @@ def _on_tasks(
         path = Path(text)
         if (path / "config.json").is_file() and not (path / "spec.json").is_file():
             found = [harness.of_folder(path, text, trusts=trusts)]
-        elif HUB_NAME.fullmatch(text) and not path.exists() and not is_selector(text):
+        elif HUB_NAME.fullmatch(text) and not path.exists() and not is_selector(text, of.runs):
             found = [harness.of_folder(None, text, trusts=trusts)]
         elif path.suffix in (".pt", ".gguf") and path.name != "checkpoint.pt":
             raise UserError(f"{text} is a file, not a run or a folder", f"comt export {text} DIR makes a folder of it.")
