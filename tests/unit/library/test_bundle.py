@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import importlib.util
 import sys
 import textwrap
@@ -17,10 +18,11 @@ from comt_cli.errors import UserError
 from comt_cli.layers.gates import ComtGate, HeadGate, read_by
 from comt_cli.layers.residual.hyper_connections import HyperConnection, write_streams
 from comt_cli.layers.residual.norm_placement import DeepNormOfMixLNCode, PreNorm
+from comt_cli.library import bundle
 from comt_cli.library.bundle import Bundle
 
 
-def run(bundle: Bundle, **known) -> dict:
+def run(made: Bundle, **known) -> dict:
     names = {"nn": nn, "torch": torch, "Tensor": torch.Tensor, **known}
     exec("from __future__ import annotations\n" + str(bundle), names)
     return names
@@ -43,6 +45,10 @@ def module_of(tmp_path: Path):
     yield make
     for name in made:
         del sys.modules[name]
+
+
+def test_the_example_is_right() -> None:
+    assert doctest.testmod(bundle) == (0, 2)
 
 
 def test_a_gate_without_constructor_computes_the_same() -> None:
