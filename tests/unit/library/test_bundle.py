@@ -24,7 +24,7 @@ from comt_cli.library.bundle import Bundle
 
 def run(made: Bundle, **known) -> dict:
     names = {"nn": nn, "torch": torch, "Tensor": torch.Tensor, **known}
-    exec("from __future__ import annotations\n" + str(bundle), names)
+    exec("from __future__ import annotations\n" + str(made), names)
     return names
 
 
