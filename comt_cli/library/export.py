@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import inspect
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from comt_cli.commit import git_commit
 from comt_cli.errors import UserError
 from comt_cli.exchange.codecs import Files, tokenizer_files
 from comt_cli.exchange.huggingface import CONFIG, SITES, WEIGHTS, is_plain_llama, llama_config, split
-from comt_cli.exchange.loaded import LoadedModel
+from comt_cli.exchange.loaded import Loaded, LoadedModel, LoadedText
 from comt_cli.files import atomic_file, make_folder, write_json
 from comt_cli.layers.gates import CarriesGates, read_by
 from comt_cli.layers.positions import rotate
@@ -31,8 +31,8 @@ from comt_cli.models.llama import Llama
 
 CODE = "modeling_comt.py"
 MOST_LINES = 500
-FASTER = ("TransponderGate.scaled",)
-"""Methods that compute what those of a base class do, with less memory in training."""
+LEFT_OUT = ("TransponderGate.scaled", "ResidualBlock.convolution", "ResidualBlock.norm")
+"""Methods that compute what those of a base class do, with less memory in training, or that build a block."""
 _GATES = {"self_attn": ("q_proj", "k_proj", "v_proj", "o_proj", "sdpa"), "mlp": ("gate_proj", "up_proj", "down_proj")}
 """Modules of a layer that hold the gates of these sites; those on whole branches are the layer's own."""
 
@@ -47,23 +47,36 @@ def write_huggingface(
     Raises `UserError` where a part of the network cannot be written as code of its own, or the folder is in use;
     `StorageError`.
     """
+    refuse_used(folder)
+    if is_plain_llama(loaded.model):
+        config = llama_config(loaded.model, loaded.context_length)
+        return write_folder(loaded, folder, Files(), split(loaded.model), config, result)
+    network = Network(loaded.model)
+    config = {**llama_config(loaded.model, loaded.context_length), **network.config()}
+    files: Files = {CODE: (network.code(loaded.description).encode(), "the network, for transformers")}
+    return write_folder(loaded, folder, files, network.tensors, config, result)
+
+
+def refuse_used(folder: Path) -> None:
+    """Raise `UserError` where a folder is in use."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
-    files, is_plain = Files(), is_plain_llama(loaded.model)
-    config = llama_config(loaded.model, loaded.context_length)
-    if is_plain:
-        tensors = split(loaded.model)
-    else:
-        network = Network(loaded.model)
-        tensors, config = network.tensors, {**config, **network.config()}
-        files[CODE] = network.code(loaded.description).encode(), "the network, for transformers"
+
+
+def write_folder(
+    loaded: Loaded, folder: Path, files: Files, tensors: Mapping[str, Tensor], config: dict[str, Any],
+    result: Mapping[str, Any] | None,
+) -> list[tuple[Path, str]]:  # fmt: skip
+    """Write `files`, tensors, the tokenizer of a model of texts, its card, and last `config`; returns what is written,
+    as `write_huggingface`. Raises `StorageError`."""
     # Fused weights are stored once in memory; safetensors wants each name to own its bytes.
     tensors = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
     files[WEIGHTS] = safetensors.torch.save(tensors, {"format": "pt"}), f"{len(tensors)} tensors"
-    if loaded.codec is not None:
+    if isinstance(loaded, LoadedText) and loaded.codec is not None:
         more, special = tokenizer_files(loaded.codec, loaded.context_length)
         files, config = files | more, config | special
-    card = _card(loaded, result or {}, is_plain=is_plain, has_tokenizer="tokenizer.json" in files)
+    code = next((name for name in files if name.endswith(".py")), None)
+    card = _card(loaded, result or {}, code=code, has_tokenizer="tokenizer.json" in files, config=config)
     files["README.md"] = card.encode(), "what it is, and how to load it"
     make_folder(folder)
     for name, (content, _) in files.items():
@@ -74,7 +87,7 @@ def write_huggingface(
     return [*written, (folder / CONFIG, f"{config['architectures'][0]}: {loaded.description}")]
 
 
-def _card(loaded: LoadedModel, result: Mapping[str, Any], **known: Any) -> str:
+def _card(loaded: Loaded, result: Mapping[str, Any], **known: Any) -> str:
     spec, about = loaded.spec, ""
     if spec is not None:
         found = {metric: result[key] for key, metric in spec.task.metrics.items() if result.get(key) is not None}
@@ -87,49 +100,18 @@ def _card(loaded: LoadedModel, result: Mapping[str, Any], **known: Any) -> str:
     return card
 
 
-class Network:
-    """A LLaMA with whatever parts, taken apart: `tensors` by their names in the folder, and its other parts as plain
-    data (`modules`), from which the code rebuilds them."""
+class Parts:
+    """Parts of a network taken apart: `tensors` by their names in the folder, and all else as plain data (`modules`),
+    from which a file of code, a `template`, rebuilds them. `functions` are called by that file."""
 
-    def __init__(self, model: Llama) -> None:
-        self.model, self.tensors = model, dict[str, Tensor]()
-        self.tensors["model.embed_tokens.weight"] = model.embedding.weight
-        if model.head is not None:
-            self.tensors["lm_head.weight"] = model.head.weight
-        ends = {"entry": model.entry, "read_out": model.read_out, "norm": model.final_norm}
-        layers = [f"model.layers.{layer}" for layer in range(len(model.blocks))]
-        parts = [self._parts(block, path) for block, path in zip(model.blocks, layers, strict=True)]
-        every = [module for part in [ends, *parts] for root in part.values() if root for module in root.modules()]
+    def __init__(self, template: str, every: Iterable[nn.Module], *functions: Callable[..., Any]) -> None:
+        self.template, self.tensors, self.modules = template, dict[str, Tensor](), list[dict[str, Any]]()
         kinds = {type(module): None for module in every if not _of_torch(type(module))}
-        around = _template(CODE).render(title="", version="", parts="")
+        around = _template(template).render(title="", version="", parts="")
         names = {node.attr for node in ast.walk(ast.parse(around)) if isinstance(node, ast.Attribute)}
-        self.bundle = Bundle([*kinds, rotate, read_by], names, _defined(around), FASTER)
-        self.modules: list[dict[str, Any]] = []
-        self.ends = self._numbered(ends, "model")
-        self.blocks = [
-            {"has_values": f"{path}.{SITES['v_proj']}.weight" in self.tensors, "modules": self._numbered(part, path)}
-            for path, part in zip(layers, parts, strict=True)
-        ]
+        self.bundle = Bundle([*kinds, *functions], names, _defined(around), LEFT_OUT)
 
-    def _parts(self, block: Any, path: str) -> dict[str, nn.Module | None]:
-        """The parts of a block by their places in a layer of the folder's model; its projections' tensors are noted."""
-        gates: dict[str, nn.Module] = {}
-        for module in block.modules():
-            if isinstance(module, CarriesGates):
-                gates |= module.gates.items()
-            if isinstance(module, Projections):
-                for site, weight in module.site_weights().items():
-                    self.tensors[f"{path}.{SITES[site]}.weight"] = weight
-        parts: dict[str, nn.Module | None] = {
-            "attention_connection": block.attention_connection,
-            "mlp_connection": block.mlp_connection,
-            "self_attn.shared": block.attention.shared,
-        }
-        for place, sites in _GATES.items():
-            parts[f"{place}.gates"] = nn.ModuleDict({site: gates.pop(site) for site in sites if site in gates}) or None
-        return {**parts, "gates": nn.ModuleDict(gates) or None}
-
-    def _numbered(self, parts: Mapping[str, nn.Module | None], path: str) -> dict[str, int | None]:
+    def numbered(self, parts: Mapping[str, nn.Module | None], path: str) -> dict[str, int | None]:
         seen: dict[nn.Module, str] = {}
         return {at: None if part is None else self._number(part, at, path, seen) for at, part in parts.items()}
 
@@ -146,7 +128,7 @@ class Network:
             if tensor is None or (name in module._buffers and tensor.ndim == 0):
                 own[name] = tensor
                 continue
-            self.tensors[f"{path}.{place}.{name}"] = tensor
+            self.tensors[f"{path}{place}.{name}"] = tensor
             said.setdefault("tensors", {})[name] = [list(tensor.shape), name in module._parameters]
         read = own if _of_torch(kind) else self.bundle.reads
         for name, value in own.items():
@@ -177,6 +159,52 @@ class Network:
         said = f"{where} is a {type(value).__name__}, which config.json cannot hold"
         raise UserError(said, "Parts that are exported read numbers, texts, tensors and modules alone.")
 
+    def code(self, title: str) -> str:
+        """The file of code. Raises `UserError` where it would be longer than anybody reads."""
+        code: str = _template(self.template).render(title=title, version=__version__, parts=self.bundle)
+        if (lines := len(code.splitlines())) > MOST_LINES:
+            raise UserError(f"the network's code would have {lines} lines; {MOST_LINES} are the most that is exported")
+        return code + "\n"
+
+
+class Network(Parts):
+    """A LLaMA with whatever parts, taken apart."""
+
+    def __init__(self, model: Llama) -> None:
+        ends = {"entry": model.entry, "read_out": model.read_out, "norm": model.final_norm}
+        parts = {f"model.layers.{layer}.": self._parts(block) for layer, block in enumerate(model.blocks)}
+        every = [
+            module for part in [ends, *parts.values()] for root in part.values() if root for module in root.modules()
+        ]
+        super().__init__(CODE, every, rotate, read_by)
+        self.tensors["model.embed_tokens.weight"] = model.embedding.weight
+        if model.head is not None:
+            self.tensors["lm_head.weight"] = model.head.weight
+        for path, block in zip(parts, model.blocks, strict=True):
+            for projections in (module for module in block.modules() if isinstance(module, Projections)):
+                each = projections.site_weights().items()
+                self.tensors |= {f"{path}{SITES[site]}.weight": weight for site, weight in each}
+        self.ends = self.numbered(ends, "model.")
+        self.blocks = [
+            {"has_values": f"{path}{SITES['v_proj']}.weight" in self.tensors, "modules": self.numbered(part, path)}
+            for path, part in parts.items()
+        ]
+
+    def _parts(self, block: Any) -> dict[str, nn.Module | None]:
+        """The parts of a block by their places in a layer of the folder's model."""
+        gates: dict[str, nn.Module] = {}
+        for module in block.modules():
+            if isinstance(module, CarriesGates):
+                gates |= module.gates.items()
+        parts: dict[str, nn.Module | None] = {
+            "attention_connection": block.attention_connection,
+            "mlp_connection": block.mlp_connection,
+            "self_attn.shared": block.attention.shared,
+        }
+        for place, sites in _GATES.items():
+            parts[f"{place}.gates"] = nn.ModuleDict({site: gates.pop(site) for site in sites if site in gates}) or None
+        return {**parts, "gates": nn.ModuleDict(gates) or None}
+
     def config(self) -> dict[str, Any]:
         """Entries of config.json beside, or in place of, those of a LLaMA."""
         classes = {"AutoConfig": "ComtConfig", "AutoModel": "ComtModel", "AutoModelForCausalLM": "ComtForCausalLM"}
@@ -188,13 +216,6 @@ class Network:
             "blocks": self.blocks,
             "modules": self.modules,
         }
-
-    def code(self, title: str) -> str:
-        """The file of code. Raises `UserError` where it would be longer than anybody reads."""
-        code: str = _template(CODE).render(title=title, version=__version__, parts=self.bundle)
-        if (lines := len(code.splitlines())) > MOST_LINES:
-            raise UserError(f"the network's code would have {lines} lines; {MOST_LINES} are the most that is exported")
-        return code + "\n"
 
 
 @functools.cache

@@ -189,10 +189,11 @@ def export(
     *,
     of: OfRuns,
 ) -> None:
-    """Write a language model as a folder for the transformers library, with its tokenizer and a card.
+    """Write a model as a folder for the transformers library, with its tokenizer and a card.
 
-    It reads pre-norm models without gates as LlamaForCausalLM, and all others by the file of code that lies in the
-    folder, with trust_remote_code=True. Weights keep their types.
+    It reads language models of Pre-LN without gates as LlamaForCausalLM, those of all other methods by the file of code
+    in the folder, with trust_remote_code=True, and post-norm BERTs without gates as its own. An image classifier's
+    folder has a file of code for torch alone. Translators and captioners are refused. Weights keep their types.
 
     Example:
 
@@ -202,17 +203,12 @@ def export(
         raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
     source = announced_model(checkpoint, of)
     from comt_cli.exchange.load import load
-    from comt_cli.exchange.loaded import Loaded, LoadedModel
-    from comt_cli.library.export import write_huggingface
+    from comt_cli.exchange.loaded import Loaded
+    from comt_cli.library.export_any import write_model
 
     home = Path(source).parent if Path(source).is_file() else Path(source)
     result = RunDirectory(home).result() if (home / "checkpoint.pt").is_file() else None
-    loaded = load(source, Loaded)
-    if not isinstance(loaded, LoadedModel):
-        raise UserError(
-            f"{source} is {loaded.kind()}, and for these there is no export", "comt export writes LLaMAs alone."
-        )
-    for path, words in write_huggingface(loaded, folder, result):
+    for path, words in write_model(load(source, Loaded), folder, result):
         typer.echo(f"{path}  {words}")
 
 
