@@ -74,8 +74,9 @@ def wrap(
             already; a connection that does more than replace an addition; a method that has no identity to start at.
 
     PEFT takes a gated projection for the linear one that it is and adds its delta behind the gate, gamma(x) * (x W^T) +
-    B A x, so wrap first, then PEFT; `merge_and_unload` would put the delta before the gate. PEFT freezes gates, but for
-    `modules_to_save=["gate"]`.
+    B A x, so wrap first, then PEFT; `merge_and_unload` would put the delta before the gate. PEFT freezes gates, and
+    does not save them: set their `requires_grad` behind `get_peft_model`. FSDP2 shards no numbers without a dimension,
+    such as Transponder's `log_alpha`: give it those as `ignored_params`, and average their gradients yourself.
 
     >>> class Block(nn.Module):
     ...     def __init__(self):
@@ -178,9 +179,7 @@ def _resolved(model: nn.Module, given: dict[str, Any], sites: Any, start: Start)
     document = Document()
     resolved = resolve_method(json.loads(json.dumps(given)), (), document, catalogue(), task_of("train-lm"))
     if resolved is None:
-        raise UserError(
-            "; ".join(str(problem) for problem in document.problems) or "method: a name, or one with options"
-        )
+        raise UserError("; ".join(str(problem) for problem in document.problems))
     return resolved
 
 
