@@ -29,7 +29,7 @@ def located(asked: str, *, fetch: bool = True) -> Path:
     if kind != "package":
         path = Path(asked).expanduser()
         if not path.exists():
-            hint = f"It was looked up from {Path.cwd()}. {FORMS.capitalize()} are weights."
+            hint = f"It was looked up from {Path.cwd()}. Weights are {FORMS}."
             raise UserError(f"start: there are no weights {asked}", hint)
         return path
     package, _, file = name.partition("/")
@@ -99,7 +99,7 @@ def tokenizer_of(asked: str) -> LibraryTokenizer:
         raise UserError(f"data.tokenizer: {path} has no {TOKENIZER}", "Put it there, or train another tokenizer.")
     if not tokenizer.ends:
         raise UserError(f"data.tokenizer: {path} does not say which token ends a text", f"{CONFIG} has eos_token_id.")
-    return tokenizer
+    return LibraryTokenizer.from_json(tokenizer.to_json())  # as data and checkpoints have it
 
 
 def folder_tokenizer(folder: Path, config: Mapping[str, Any]) -> LibraryTokenizer | None:

@@ -231,11 +231,13 @@ class LibraryTokenizer(Tokenizer):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The tokenizer whose `to_json` is `value`. Raises `ValueError`."""
+        """The tokenizer whose `to_json` is `value`, to which no text is a special token. Raises `ValueError`."""
         from tokenizers import Tokenizer as Library
 
         try:
-            return cls(Library.from_str(value["tokenizer"]), value["begin"], value["ends"])
+            library = Library.from_str(value["tokenizer"])
+            library.encode_special_tokens = True  # is not among what it saves
+            return cls(library, value["begin"], value["ends"])
         except Exception as error:  # the library raises bare `Exception` for whatever is wrong with it
             raise ValueError(f"its tokenizer is damaged: {error}") from error
 

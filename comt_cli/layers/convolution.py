@@ -68,7 +68,6 @@ class WindowGate(MapGate):
     """CoMT's sliding-window modulator: sigmoid(w sigmoid(filters * x)) (Eq. 13), with max(1, D / ratio) filters. The
     convolution it belongs to computes filters * x together with its own output; both have the same odd `window`, half
     of which is padded, and `stride`. [B, D, H, W] -> [B, 1, H', W'].
-
     >>> WindowGate(64, window=3, stride=2)(torch.randn(5, 64, 8, 8)).shape
     torch.Size([5, 1, 4, 4])"""
 
@@ -85,7 +84,6 @@ class WindowGate(MapGate):
 
 class PixelGate(MapGate):
     """CoMT's pixel modulator: sigmoid(b sigmoid(A n)) (Eq. 11), n normalised features. [B, C, H, W] -> [B, 1, H, W].
-
     >>> PixelGate(64)(nn.BatchNorm2d(64, affine=False)(torch.randn(5, 64, 8, 8))).shape
     torch.Size([5, 1, 8, 8])"""
 

@@ -40,7 +40,7 @@ from comt_cli.recipe.schema import (
     unmeasured,
 )
 from comt_cli.recipe.settings import RunSettings, overrides_of
-from comt_cli.recipe.weights import LoadedWeights, unfit, with_tokenizers
+from comt_cli.recipe.weights import unfit, with_tokenizers
 
 Also = Mapping[str, Any]
 """Name of the row -> its method, as a recipe's row would say it: a name, or a group with `name` and options."""
@@ -72,7 +72,7 @@ class LoadedRecipe:
     task: Any
     methods: dict[str, dict[str, Any]]
     points: dict[str, dict[Cell, list[RunSettings]]]
-    starts: dict[str, dict[Cell, LoadedStart | LoadedWeights]]
+    starts: dict[str, dict[Cell, LoadedStart | Start]]
     grids: dict[str, LoadedGrid]
     changes: dict[str, dict[str, Any]]
     added: tuple[str, ...]
@@ -377,7 +377,7 @@ def _starts(
     started: tuple[Path, ...],
     load: Callable[[Path], LoadedRecipe],
     problems: list[Problem],
-) -> dict[str, dict[Cell, LoadedStart | LoadedWeights]]:
+) -> dict[str, dict[Cell, LoadedStart | Start]]:
     """By scale the start of every cell that has one; the row's wins over the column's, and this over the recipe's.
     `started` are the files whose runs start from this one's, and itself. What is wrong becomes `problems`: of the key
     where no recipe is found, of its own file where that has some; what is wrong with its cells is noted in the
@@ -400,13 +400,13 @@ def _starts(
         return None
 
     known: dict[str, LoadedRecipe | None] = {}
-    starts: dict[str, dict[Cell, LoadedStart | LoadedWeights]] = {scale: {} for scale in recipe.scales}
+    starts: dict[str, dict[Cell, LoadedStart | Start]] = {scale: {} for scale in recipe.scales}
     for scale, column, row in ((s, c, r) for s in recipe.scales for c in recipe.columns_at(s) for r in recipe.rows):
         at, start = recipe.start_of(scale, column, row)
         if start is None:
             continue
         if start.weights is not None:
-            starts[scale][row, column] = LoadedWeights(start.weights, start.added or "identity")
+            starts[scale][row, column] = start
             continue
         if (named := str(start.recipe)) not in known:
             known[named] = source_of(named, (*at, "start", "recipe"))

@@ -23,9 +23,8 @@ from comt_cli.files import canonical_json, sha256
 from comt_cli.recipe.find import table_name
 from comt_cli.recipe.load import LoadedRecipe, select
 from comt_cli.recipe.problems import nearest
-from comt_cli.recipe.schema import Name, ScaleName, Seed
+from comt_cli.recipe.schema import Name, ScaleName, Seed, Start
 from comt_cli.recipe.settings import RunSettings, Section
-from comt_cli.recipe.weights import LoadedWeights
 from comt_cli.tasks import Task, task_of
 
 SPEC_VERSION = 3
@@ -324,10 +323,10 @@ def _planner(scale: str) -> Callable[[LoadedRecipe, str, str, int, int], RunSpec
             raise UserError(f"{loaded.path}: {said}", hint)
         start: RunStart | WeightsStart | None = None
         begun = loaded.starts[scale].get((row, column))
-        if isinstance(begun, LoadedWeights):
-            if begun.weights not in weights:
-                weights[begun.weights] = content_hash(begun.weights)
-            start = WeightsStart(weights=begun.weights, added=begun.added, content=weights[begun.weights])
+        if isinstance(begun, Start):
+            if (asked := str(begun.weights)) not in weights:
+                weights[asked] = content_hash(asked)
+            start = WeightsStart(weights=asked, added=begun.added or "identity", content=weights[asked])
         elif begun is not None:
             source = run(begun.source, begun.row, begun.column, seed if begun.seed is None else begun.seed, 0)
             start = RunStart(run=source, new=begun.new, drop=begun.drop)

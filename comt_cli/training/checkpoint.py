@@ -18,8 +18,8 @@ from comt_cli.data.storage import first_line
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import mean_weights, problem_of, read_state
 from comt_cli.models.accounting import network_of
-from comt_cli.models.build import model_of, new_parts
-from comt_cli.models.pretrained import LORA, is_part, is_pretrained, merged, unmerged
+from comt_cli.models.build import model_of
+from comt_cli.models.pretrained import LORA, is_part, is_pretrained, merged, new_parts, unmerged
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import NO_WEIGHTS, RunSpec, RunStart, WeightsStart
 from comt_cli.training.parallel import full_tensors, shard_of
@@ -215,8 +215,8 @@ def check_starts(specs: Iterable[RunSpec]) -> None:
         given = [each for each in train.stored().items() if each[0] in train.of_start]
         given = [each for each in given if each[0].startswith("added") or each[1] == "frozen"]
         if given and start is not None and not new_parts(spec, model_of(spec)):
-            wrong = f"train.{given[0][0]} is {given[0][1]}, and nothing is added to its weights"
-            raise _refused(spec, wrong, "Give it gates or another connection (start.new), or leave the key out.")
+            said = f"train.{given[0][0]} is {given[0][1]}, and nothing is added to its weights"
+            raise _refused(spec, said, "Give it gates or another connection (start.new), or leave the key out.")
         if not isinstance(start, RunStart):
             continue
         if (wrong := spec.task.start_mismatch(spec.settings, start.run.settings)) is not None:

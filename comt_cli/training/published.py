@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +17,11 @@ from comt_cli.layers.gates import Gate
 from comt_cli.layers.initialise import Draw
 from comt_cli.models.accounting import network_of
 from comt_cli.models.build import empty_network, materialise, model_of, wiring_of
+from comt_cli.models.llama import Llama
 from comt_cli.runs.plan import RunSpec, WeightsStart
 from comt_cli.tasks.settings.language import ModelSettings, Settings
 from comt_cli.training.parallel import shard_of
 
-_NUMBERS = ("width", "ffn_width", "layers", "heads", "kv_heads")
-_OTHERS = ("tied_embeddings", "rope_theta", "norm_eps")
 HEAD_CHANNELS = 4  # of the small networks that are compared
 ROUNDING = 1e-4
 """Part of the largest output by which a network at the identity may be off: some add in another order."""
@@ -38,18 +37,15 @@ def check_published(specs: Sequence[RunSpec]) -> None:
         if start.weights not in weights:
             weights = {start.weights: _read(start)}  # one at a time: they are large
         found, settings = weights[start.weights].model, spec.settings_as(Settings)
-        if wrong := list(_differing(found.settings, found.vocabulary, settings)):
-            keys = "; ".join(f"{key} is {given}, theirs is {right}" for key, given, right in wrong)
-            hint = "  ".join(f"{key}: {right}" for key, _, right in wrong)
-            raise UserError(f"{spec.row} at {spec.column} is not the network of {start.weights}: {keys}", hint)
+        if wrong := _differing(found, settings):
+            keys = "; ".join(f"{key} is {given}, theirs is {right}" for key, (given, right) in wrong.items())
+            raise UserError(f"the network of {spec.row} at {spec.column} is not that of {start.weights}: {keys}")
         own, theirs = model_of(spec).state_dict(), found.state_dict()
         if unfit := misfits(theirs, {name: tensor for name, tensor in own.items() if name in theirs}):
             said = f"{start.weights} do not fit the network of the row {spec.row} (method {spec.method_words}): {unfit}"
             raise UserError(said, "Take a method that keeps the plain network's parameters.")
         if start.added == "identity" and (reason := _changed(spec)) is not None:
-            said = (
-                f"the row {spec.row} (method {spec.method_words}) would not start as what the weights compute: {reason}"
-            )
+            said = f"{spec.row} (method {spec.method_words}) would not start as what the weights compute: {reason}"
             raise UserError(said, "With start: {weights: ..., added: paper} it starts as its paper does, away from it.")
 
 
@@ -75,18 +71,18 @@ def _read(start: WeightsStart) -> LoadedModel:
     return load(path, LoadedModel)
 
 
-def _differing(theirs: ModelSettings, vocabulary: int, own: Settings) -> Iterator[tuple[str, object, object]]:
-    """Keys of a recipe that say something else than the weights, what they say, and what would be right."""
-    given, right = own.model.shape()._asdict(), theirs.shape()._asdict()
-    for key in _NUMBERS:
-        if given[key] != right[key]:
-            yield f"model.{key}", given[key], right[key]
-    for key in _OTHERS:
-        mine, its = getattr(own.model, key), getattr(theirs, key)
-        if not math.isclose(mine, its, rel_tol=1e-6):  # files have 1e-5 in fp32
-            yield f"model.{key}", str(mine).lower(), f"{its:.7g}" if isinstance(its, float) else str(its).lower()
-    if own.data.vocabulary_size != vocabulary:
-        yield "data.vocabulary", own.data.vocabulary_size, vocabulary
+def _differing(found: Llama, own: Settings) -> dict[str, tuple[str, str]]:
+    """Keys of a recipe that say something else than the weights: what they say, and what would be right."""
+
+    def numbers(model: ModelSettings, vocabulary: int) -> dict[str, str]:
+        others = {key: getattr(model, key) for key in ("tied_embeddings", "rope_theta", "norm_eps")}
+        every = {f"model.{key}": each for key, each in (model.shape()._asdict() | others).items()}
+        every["data.vocabulary"] = vocabulary
+        # Files have 1e-5 in fp32.
+        return {key: f"{each:.7g}" if isinstance(each, float) else json.dumps(each) for key, each in every.items()}
+
+    mine, theirs = numbers(own.model, own.data.vocabulary_size), numbers(found.settings, found.vocabulary)
+    return {key: (mine[key], right) for key, right in theirs.items() if mine[key] != right}
 
 
 def _changed(spec: RunSpec) -> str | None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast
 
 from pydantic import Field, NonNegativeInt
 
-from comt_cli.data.prepare import FileRecord, Manifest, Prepared, Record
+from comt_cli.data.prepare import MANIFEST, FileRecord, Manifest, Prepared, Record
 from comt_cli.data.published import content_hash
 from comt_cli.data.settings import DataSection, Named, NameOf
 from comt_cli.data.storage import ProgressCallback, no_progress
@@ -256,9 +256,14 @@ class Kind(Prepared[DataSettings, Corpus]):
 
     def folder(self, name: str) -> Path:
         """That of published weights' tokenizer follows the content of these, which no fingerprint has: the same is
-        planned where the weights are not."""
-        content = None if self.data.weights is None else content_hash(self.data.weights)
-        return super().folder(name if content is None else f"{name}-{content}")
+        planned where the weights are not. There, what was made with some is taken, if all of it was made with one."""
+        folder = super().folder(name)
+        if self.data.weights is None:
+            return folder
+        if (content := content_hash(self.data.weights)) is not None:
+            return folder.with_name(f"{name}-{content}")
+        made = [each.parent for each in folder.parent.glob(f"{name}-*/{MANIFEST}")]
+        return made[0] if len(made) == 1 else folder
 
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
         corpus, tokenizer = self.corpus.identity(progress), tokenizer_identity(self.data)

@@ -14,6 +14,8 @@ import torch
 from gguf import GGMLQuantizationType as Type
 from same_bits import Reason, assert_same_bits
 
+from comt_cli.data.published import tokenizer_of
+from comt_cli.data.tokenizer import tokenizer_from_json
 from comt_cli.errors import UserError
 from comt_cli.exchange.codecs import byte_alphabet
 from comt_cli.exchange.huggingface import split
@@ -107,6 +109,18 @@ def test_a_byte_level_tokenizer_is_rebuilt(make_llama, tmp_path) -> None:
     assert load(with_start, LoadedModel).text_codec().pieces([0, *ids]) == ["<|end|>", "a", "▁king", "\\n"]
     assert load(with_start, LoadedModel).text_codec().encode("a king\n") == [0, *ids]
     assert codec.encode("a<|pad|>")[1] == VOCABULARY - 1
+    ending = str(write(tmp_path / "e.gguf", model, add_bos_token=True, bos_token_id=0, eos_token_id=VOCABULARY - 1))
+    cuts = tokenizer_of(ending)  # as a corpus is cut
+    assert (cuts.encode("a king\n"), cuts.eos_id, cuts.vocabulary_size) == ([0, *ids], VOCABULARY - 1, VOCABULARY)
+    again = tokenizer_from_json(cuts.to_json())
+    assert (again.encode("a king\n"), again.pieces(ids), again.decode(ids)) == (
+        [0, *ids],
+        codec.pieces(ids),
+        "a king\n",
+    )
+    assert VOCABULARY - 1 not in cuts.encode("a<|pad|>")  # no text ends a document
+    with pytest.raises(ValueError, match="its tokenizer is damaged"):
+        tokenizer_from_json(cuts.to_json() | {"tokenizer": "{"})
 
 
 def test_llamas_tokenizer_cuts_as_sentencepiece_does(make_llama, tmp_path) -> None:

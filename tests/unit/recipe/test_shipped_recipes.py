@@ -25,7 +25,16 @@ RECIPES = [name for name in available_recipes() if (ROOT / f"recipes/{name}.yaml
 CELLS = list(csv.DictReader((ROOT / "tests/data/paper_cells.csv").read_text().splitlines()))
 OURS = {
     *("cost", "evening-images", "evening-study", "evening-tokens", "precision", "equal-time-comt"),
-    *("equal-time-transponder", "gate-start", "ladder", "modern", "table3-tuned", "table3-cost"),
+    *(
+        "equal-time-transponder",
+        "gate-start",
+        "ladder",
+        "modern",
+        "retrofit",
+        "retrofit-equal-time",
+        "table3-tuned",
+        "table3-cost",
+    ),
     *("table5-cross-entropy", "start", "bert", "glue"),
 }
 """Tables without a published value, or none that is known."""
@@ -90,7 +99,7 @@ def test_every_cell_of_the_papers_has_a_recipe():
 def test_every_scale_can_be_planned_and_its_steps_overridden_alone(name):
     loaded = shipped(name)
     scales = set(loaded.recipe.scales)
-    assert scales - {"evening"} == {"smoke", "small", "paper"} or scales == {"evening"}
+    assert scales - {"evening"} in ({"smoke", "small", "paper"}, set(), {"smoke"})
     for scale in scales:
         runs = runs_of(name, scale)
         seeds = loaded.recipe.scales[scale].seeds or loaded.recipe.seeds
