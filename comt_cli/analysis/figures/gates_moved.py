@@ -75,7 +75,8 @@ class GatesMoved(ModelFigure):
                 axes.set(title=row, xticks=layer_ticks(frame["layer"].max()))
                 axes.grid(visible=False)
             panels[-1].set_xlabel("layer")
-            bar = figure.colorbar(image, ax=list(panels), pad=0.01, aspect=6 + sum(heights), label="moved")
+            label = "moved" if frame["site"].str.endswith(_LOW_RANK).any() else "|gate − 1|"
+            bar = figure.colorbar(image, ax=list(panels), pad=0.01, aspect=6 + sum(heights), label=label)
             log_ticks(bar.ax, high / low)
         return figure
 
