@@ -12,7 +12,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -237,29 +237,25 @@ class SiteValues:
 
 
 class Factor(NamedTuple):
-    """Values of one gate in one forward pass, [B, T, N], or [N] of a gate that does not look at its input. `by` is the
-    module that has the gate, `layer` is from 0; the others as in `SiteValues`."""
+    """Values of one gate in one forward pass, [B, T, N], or [N] of a gate that does not look at its input; `by` is the
+    module that has the gate, `kind` and `ends` are as in `SiteValues`."""
 
     by: nn.Module
-    stack: str
-    part: str
-    site: str
-    layer: int
+    site: Site
     kind: str
     values: Tensor
     ends: tuple[float, float] | None
 
 
-def gates_of(model: nn.Module) -> list[tuple[nn.Module, Site, str, Gate]]:
-    """Every gate of a network of tokens, behind the module that has it, a site that says where that is, and the name of
-    its own site; also those of a wrapped model."""
-    found: list[tuple[nn.Module, Site, str, Gate]] = []
+def gates_of(model: nn.Module) -> list[tuple[nn.Module, Site, Gate]]:
+    """Every gate of a network of tokens, also of a wrapped model, with the module that has it and its site."""
+    found: list[tuple[nn.Module, Site, Gate]] = []
     for module in model.modules():
         if isinstance(module, CarriesGates):
-            found += [(module, module.sites[0], name, module.gate(name)) for name in module.gates]
+            found += [(module, replace(module.sites[0], name=name), module.gate(name)) for name in module.gates]
         elif (gating := getattr(module, "gating", None)) is not None:  # `library.gated.Gated`
             wrapped: Any = module
-            found += [(module, site, name, wrapped.gate_at(name)) for name, (site, *_) in gating.sites.items()]
+            found += [(module, site, wrapped.gate_at(name)) for name, (site, *_) in gating.sites.items()]
     return found
 
 
@@ -274,14 +270,13 @@ def gate_factors(model: nn.Module, run: Callable[[], object]) -> list[Factor]:
     gates, found = gates_of(model), list[Factor]()
     with undisturbed(model), called((gate for *_, gate in gates), "scaled") as calls:
         run()
-        for module, at, site, gate in gates:
+        for module, site, gate in gates:
             z, u = calls[gate]
             by_kind, ends = gate.values(u), gate.factor_range
             if isinstance(gate, EvaluatorAdjuster):
                 by_kind, ends = {"evaluator": gate.evaluation(z)}, (0.0, 1.0)
-            for kind, values in by_kind.items():
-                found.append(Factor(module, at.stack, at.part, site, at.layer, kind, values, ends))
-    places = [(each.stack, each.part, each.site, each.kind) for each in found]
+            found += [Factor(module, site, kind, values, ends) for kind, values in by_kind.items()]
+    places = [(each.site.stack, each.site.part, each.site.name, each.kind) for each in found]
     branches, listed = [place[:2] for place in places], [*PROJECTIONS]
 
     def rank(place: tuple[str, str, str, str]) -> tuple[int, ...]:
@@ -295,14 +290,14 @@ def observed_gates(loaded: Loaded, on: Observation) -> list[SiteValues]:
     """Values of every gate in one forward pass, in the order of `gate_factors`. Raises `UserError` where no gate
     multiplies anything; see `watch`."""
     found = []
-    for each in gate_factors(loaded.model, partial(watch, loaded, on.inputs)):
-        text = on.read_by(each.by)
-        where = {"stack": each.stack, "part": each.part, "text": text, "site": each.site}
-        # A gate that does not look at its input has one value for all tokens.
+    for by, site, kind, values, ends in gate_factors(loaded.model, partial(watch, loaded, on.inputs)):
+        text = on.read_by(by)
+        where = {"stack": site.stack, "part": site.part, "text": text, "site": site.name}
         tokens = on.sequences[text].pieces
-        values = each.values.expand((1, len(tokens), each.values.shape[-1]))[0].numpy()
-        columns = where if len(on.sequences) > 1 else {"site": each.site}
-        found.append(SiteValues(columns, each.kind, each.layer + 1, values, each.ends, tokens))
+        # A gate that does not look at its input has one value for all tokens.
+        values_TN = values.expand((1, len(tokens), values.shape[-1]))[0].numpy()
+        columns = where if len(on.sequences) > 1 else {"site": site.name}
+        found.append(SiteValues(columns, kind, site.layer + 1, values_TN, ends, tokens))
     if not found:
         raise no_gates(loaded)
     return found
@@ -393,13 +388,7 @@ def by_layer(adds: Iterable[Add]) -> list[Add]:
 
 
 def compared(x_TD: Tensor, y_TD: Tensor) -> dict[str, NDArray[np.float64]]:
-    """The residual stream before, x, and after, y, token by token, [T] each:
-
-    cosine           <x, y> / (|x| |y|)
-    angle            arccos(cosine) / pi, the angular distance: 0 same direction, 0.5 orthogonal, 1 opposite
-    update_cosine    <x, y - x> / (|x| |y - x|): whether the update points along its input
-    norm_ratio       |y| / |x|, L2 norms
-    """
+    """Of the residual stream before, x, and after, y, [T] each, what `library.values.residual_stream` defines."""
     x_TD, y_TD = x_TD.double().cpu(), y_TD.double().cpu()
     cosine_T = F.cosine_similarity(x_TD, y_TD, dim=-1).clamp(-1, 1)
     return {

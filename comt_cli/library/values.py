@@ -5,6 +5,7 @@ Shapes: B rows of a batch, T tokens, N channels, M tokens that are no padding.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -54,36 +55,29 @@ def gate_values(model: nn.Module | Loaded, batch: Any, *, tokenizer: Any = None,
     Raises:
         UserError: the model has no gates, or does not read tokens alone, or the batch is none of these.
 
-    >>> from comt_cli.layers.initialise import initialise
-    >>> from comt_cli.methods import method_from
-    >>> from comt_cli.models.llama import Llama
-    >>> from comt_cli.tasks.settings.language import ModelSettings
-    >>> settings = ModelSettings(size="tiny", width=8, ffn_width=8, layers=2, heads=2)
-    >>> model = Llama(settings, 20, method_from({"name": "comt", "sites": ["q_proj"]}).wiring())
-    >>> initialise(model, seed=0)
-    >>> gate_values(model, [[3, 4], [5]]).drop(columns="value")
-       row  position  token  layer    site    kind  channel
-    0    0         0      3      1  q_proj  scalar     <NA>
-    1    0         1      4      1  q_proj  scalar     <NA>
-    2    1         0      5      1  q_proj  scalar     <NA>
-    3    0         0      3      2  q_proj  scalar     <NA>
-    4    0         1      4      2  q_proj  scalar     <NA>
-    5    1         0      5      2  q_proj  scalar     <NA>
+    >>> import transformers
+    >>> from comt_cli.library.wrap import wrap
+    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
+    >>> model = transformers.LlamaModel(transformers.LlamaConfig(vocab_size=9, **sizes))
+    >>> gate_values(wrap(model, "comt", sites=["q_proj"]), [[3, 4], [5]])
+       row  position  token  layer    site    kind  channel  value
+    0    0         0      3      1  q_proj  scalar     <NA>    1.0
+    1    0         1      4      1  q_proj  scalar     <NA>    1.0
+    2    1         0      5      1  q_proj  scalar     <NA>    1.0
     """
     on = _read(model, batch, tokenizer)
     frames = []
-    for each in gate_factors(on.model, on.run):
-        text = "source" if each.by in on.of_source else [*on.masks][-1]
-        mask_BT, values = on.masks[text], each.values.float()
-        values_MN = values.expand(*mask_BT.shape, values.shape[-1]).cpu()[mask_BT].numpy()
+    for by, site, kind, values, _ in gate_factors(on.model, on.run):
+        text = "source" if by in on.of_source else [*on.masks][-1]
+        values_MN = values.float().expand(*on.masks[text].shape, values.shape[-1]).cpu()[on.masks[text]].numpy()
         if not channels:
             values_MN = values_MN.mean(-1, keepdims=True)
         M, N = values_MN.shape
         frame = on.tokens[text].loc[np.repeat(np.arange(M), N)]
         if len(on.masks) > 1:
-            frame = frame.assign(stack=each.stack, part=each.part, text=text)
-        channel = pd.array([pd.NA] * M if each.kind == "scalar" or not channels else [*range(N)] * M, dtype="Int64")
-        frame = frame.assign(layer=each.layer + 1, site=each.site, kind=each.kind)
+            frame = frame.assign(stack=site.stack, part=site.part, text=text)
+        channel = pd.array([pd.NA] * M if kind == "scalar" or not channels else [*range(N)] * M, dtype="Int64")
+        frame = frame.assign(layer=site.layer + 1, site=site.name, kind=kind)
         frames.append(frame.assign(channel=channel, value=values_MN.ravel()))
     if not frames:
         raise UserError("the model has no gates", "comt_cli.wrap puts them into it.")
@@ -109,20 +103,14 @@ def residual_stream(
     Raises:
         UserError: as `gate_values`; or the residual adds of the model are not known.
 
-    >>> from comt_cli.layers.initialise import initialise
-    >>> from comt_cli.methods import method_from
-    >>> from comt_cli.models.llama import Llama
-    >>> from comt_cli.tasks.settings.language import ModelSettings
-    >>> settings = ModelSettings(size="tiny", width=8, ffn_width=8, layers=1, heads=2)
-    >>> model = Llama(settings, 20, method_from({"name": "rezero"}).wiring())
-    >>> initialise(model, seed=0)
-    >>> frame = residual_stream(model, [[3, 4]], by="add")  # ReZero's blocks start as the identity
-    >>> frame[["position", "layer", "part", "cosine", "norm_ratio"]].round(3)
-       position  layer       part  cosine  norm_ratio
-    0         0      1  attention     1.0         1.0
-    1         1      1  attention     1.0         1.0
-    2         0      1        mlp     1.0         1.0
-    3         1      1        mlp     1.0         1.0
+    >>> import transformers
+    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
+    >>> model = transformers.LlamaModel(transformers.LlamaConfig(vocab_size=9, **sizes))
+    >>> residual_stream(model, [[3, 4], [5]], by="add")[["row", "position", "layer", "part"]].tail(3)
+       row  position  layer part
+    3    0         0      1  mlp
+    4    0         1      1  mlp
+    5    1         0      1  mlp
     """
     on, frames = _read(model, batch, tokenizer), []
     for each in by_layer(residual_adds(on.model, on.run)) if by == "layer" else _adds(on.model, on.run):
@@ -138,17 +126,16 @@ def _adds(model: nn.Module, run: Callable[[], object]) -> list[Add]:
     """Every residual add, also of the blocks of another library, where they are known: between their two stands what
     the norm before the feed-forward network reads, or this itself."""
     stack = None if isinstance(model, Model) else stack_of(model)
-    host, blocks = (None, ()) if stack is None else (stack.host, stack.blocks)
-    names = () if host is None else host.sublayers if host.norm_is_behind else host.norms
-    with recorded(middles := [block.get_submodule(names[1]) for block in blocks]) as kept:
+    names = ("", "") if stack is None else stack.host.sublayers if stack.host.norm_is_behind else stack.host.norms
+    with recorded(middles := [] if stack is None else [each.get_submodule(names[1]) for each in stack.blocks]) as kept:
         adds = residual_adds(model, run)
     if all(each.part for each in adds):
         return adds
     if not middles:
         raise UserError(f"the residual adds of {type(model).__name__} are not known, only its layers")
-    pairs = zip(adds, (kept[each][0][0] for each in middles), strict=True)
+    pairs = [(whole, kept[each][0][0]) for whole, each in zip(adds, middles, strict=True)]
     halves = ((whole._replace(part="attention", y=h), whole._replace(part="mlp", x=h)) for whole, h in pairs)
-    return [add for both in halves for add in both]
+    return [*itertools.chain(*halves)]
 
 
 class _Batch(NamedTuple):
@@ -183,20 +170,15 @@ def _read(model: nn.Module | Loaded, batch: Any, tokenizer: Any) -> _Batch:
         if given.get(keys[1]) is not None:
             mask_BT = mask_BT & _padded(given[keys[1]], None)[0].bool()
         if is_own:
-            _check(ids_BT, mask_BT, network.vocabulary)
+            if (mask_BT[:, 1:] > mask_BT[:, :-1]).any():
+                raise UserError("the batch has padding before tokens", "comt's own networks take it behind them alone.")
+            if len(wrong := ids_BT[mask_BT & ((ids_BT < 0) | (ids_BT >= network.vocabulary))]):
+                raise UserError(f"the batch has the id {wrong[0]}; the model's are 0 to {network.vocabulary - 1}")
             ids_BT = ids_BT.masked_fill(~mask_BT, PAD)  # some networks know padding by it, and others cannot see it
         ids.append(ids_BT.to(next(network.parameters()).device))
         named |= {keys[0]: ids[-1], keys[1]: mask_BT.to(ids[-1])}
         on.masks[name], on.tokens[name] = mask_BT, _named(ids_BT, mask_BT, tokenizer)
     return on._replace(of_source=frozenset(reads_source(network))) if has_source else on
-
-
-def _check(ids_BT: Tensor, mask_BT: Tensor, vocabulary: int) -> None:
-    if (mask_BT[:, 1:] > mask_BT[:, :-1]).any():
-        raise UserError("the batch has padding before tokens", "comt's own networks take it behind them alone.")
-    wrong = ids_BT[mask_BT & ((ids_BT < 0) | (ids_BT >= vocabulary))]
-    if len(wrong):
-        raise UserError(f"the batch has the id {int(wrong[0])}; the model's are 0 to {vocabulary - 1}")
 
 
 def _padded(given: Any, tokenizer: Any) -> tuple[Tensor, Tensor]:

@@ -7,10 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 
 from comt_cli.analysis.model_figure import ModelFigure, Subject
 from comt_cli.analysis.observed import connections_of, watch
@@ -22,13 +20,11 @@ from comt_cli.report.figures.style import SEQUENCE, layer_ticks, page_figure, st
 _LOW_RANK = "low-rank"
 """Site of the map B A that LAuReL puts beside the skip path."""
 _MOST = 1e3
-"""The ends of a scale of colours are at most so many times apart: what moved less has its lowest."""
-_LEAST_SHARE = 0.2
-"""A bar of colours that is a smaller part of the figure's height has numbers at its ends alone."""
+"""The ends of the scale of colours are at most so many times apart: what moved less has its lowest."""
 
 
 class GatesMoved(ModelFigure):
-    """A map of site x layer for each row, one logarithmic scale of colours for all gates, and one for low-rank maps."""
+    """A map of site x layer for each row, one logarithmic scale of colours for all."""
 
     name: ClassVar = "gates-moved"
     title: ClassVar = "How far gates moved from one"
@@ -38,10 +34,9 @@ class GatesMoved(ModelFigure):
 
     def frame(self, of: Subject) -> pd.DataFrame:
         """Rows `row`, `site`, `layer` (from 1), `moved`, the mean over tokens and channels of |gamma - 1|, gamma the
-        product of the site's gates of all kinds, and `mean`, that of gamma, with `stack, part, text` before the site
-        where there are several sequences; none of networks to which nothing was added. Of LAuReL's low-rank maps
-        `moved` is the mean over tokens of |B A x| / |x|, and there is no `mean`. Raises `UserError` where a network's
-        gates started elsewhere."""
+        product of the site's gates of all kinds, and `mean`, that of gamma; `stack, part, text` before the site where
+        there are several sequences. Of LAuReL's low-rank maps `moved` is the mean over tokens of |B A x| / |x|, and
+        there is no `mean`. Raises `UserError` where a network's gates did not start at one."""
         rows: list[dict[str, Any]] = []
         for row, loaded in of.models.items():
             own = [*_moved(Subject(loaded=loaded, text=of.text))]
@@ -64,50 +59,26 @@ class GatesMoved(ModelFigure):
         return [*said, f"Means over sites and layers: {'; '.join(found)}."]
 
     def draw(self, frame: pd.DataFrame) -> Figure:
-        named = frame.assign(site=site_names(frame), measure=frame["site"].map(_measure))
-        groups = [(str(row), own) for (row, _), own in named.groupby(["row", "measure"], sort=False)]
+        groups = list(frame.assign(site=site_names(frame)).groupby("row", sort=False))
         heights = [own["site"].nunique() for _, own in groups]
+        high = float(frame["moved"].max()) or 1.0
+        low = min(max(float(frame["moved"].min()), high / _MOST), high / 2)
         with style():
             figure = page_figure(0.5 + sum(0.32 + 0.15 * height for height in heights))
             panels = figure.subplots(len(groups), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
-            for measure, values in named.groupby("measure", sort=False)["moved"]:
-                low, high = _ends(values)
-                drawn, norm = [], LogNorm(low, high, clip=True)
-                for axes, (row, own) in zip(panels, groups, strict=True):
-                    if own["measure"].iloc[0] == measure:
-                        drawn.append(axes)
-                        image = _map(axes, own, norm)
-                        axes.set_title(row)
-                share = sum(axes.get_subplotspec().get_position(figure).height for axes in drawn)
-                bar = figure.colorbar(image, ax=drawn, pad=0.01, aspect=max(30 * share, 3), label=str(measure))
-                if share > _LEAST_SHARE:
-                    log_ticks(bar.ax, high / low)
-                else:
-                    bar.set_ticks([low, high], labels=[f"{low:.2g}", f"{high:.2g}"], minor=False)
-                    bar.minorticks_off()
-            panels[-1].set_xticks(layer_ticks(frame["layer"].max()))
+            for axes, (row, own) in zip(panels, groups, strict=True):
+                table = own.pivot(index="site", columns="layer", values="moved").reindex(index=own["site"].unique())
+                edges = (own["layer"].min() - 0.5, own["layer"].max() + 0.5, len(table) - 0.5, -0.5)
+                norm = LogNorm(low, high, clip=True)
+                image = axes.imshow(table.to_numpy(float), cmap=SEQUENCE, norm=norm, aspect="auto", extent=edges)
+                axes.set_yticks(range(len(table)), table.index)
+                axes.set(title=row, xticks=layer_ticks(frame["layer"].max()))
+                axes.grid(visible=False)
             panels[-1].set_xlabel("layer")
+            label = "moved" if frame["site"].str.endswith(_LOW_RANK).any() else "|gate − 1|"
+            bar = figure.colorbar(image, ax=list(panels), pad=0.01, aspect=6 + sum(heights), label=label)
+            log_ticks(bar.ax, high / low)
         return figure
-
-
-def _measure(site: str) -> str:
-    """What moves at a site, as the label of its scale."""
-    return "|B A x| / |x|" if site.endswith(_LOW_RANK) else "|gate − 1|"
-
-
-def _ends(values: pd.Series[float]) -> tuple[float, float]:
-    """The ends of a logarithmic scale of values that may all be zero, or equal."""
-    high = float(values.max()) or 1.0
-    return min(max(float(values.min()), high / _MOST), high / 2), high
-
-
-def _map(axes: Axes, own: pd.DataFrame, norm: LogNorm) -> AxesImage:
-    sites = list(dict.fromkeys(own["site"]))
-    table = own.pivot(index="site", columns="layer", values="moved").reindex(index=sites)
-    edges = (own["layer"].min() - 0.5, own["layer"].max() + 0.5, len(sites) - 0.5, -0.5)
-    axes.set_yticks(range(len(sites)), sites)
-    axes.grid(visible=False)
-    return axes.imshow(table.to_numpy(float), cmap=SEQUENCE, norm=norm, aspect="auto", extent=edges)
 
 
 def _started_at_one(loaded: Any) -> bool:
@@ -124,13 +95,13 @@ def _moved(of: Subject) -> Iterator[dict[str, Any]]:
         factors[place] = factors.get(place, 1.0) * each.values.astype(float)
     for place, gamma in factors.items():
         yield {**dict(place), "moved": np.abs(gamma - 1).mean(), "mean": gamma.mean()}
-    adds = connections_of(of.model.model)
-    low_rank = {each: part for each in adds for part in each.children() if isinstance(part, LowRank)}
-    kept, on = watch(of.model, of.observation.inputs, low_rank.values()) if low_rank else {}, of.observation
-    for connection, added in low_rank.items():
-        site, ((x_1TD, *_), z_1TD) = connection.site, kept[added]
-        where = {"site": f"{site.part} {_LOW_RANK}"}
+    adds, on = connections_of(of.model.model), of.observation
+    low_rank = [(each, part) for each in adds for part in each.children() if isinstance(part, LowRank)]
+    kept = watch(of.model, on.inputs, (part for _, part in low_rank)) if low_rank else {}
+    for connection, part in low_rank:
+        at, ((x_1TD, *_), z_1TD) = connection.site, kept[part]
+        where = {"site": f"{at.part} {_LOW_RANK}"}
         if len(on.sequences) > 1:
-            where = {"stack": site.stack, "part": site.part, "text": on.read_by(connection), "site": _LOW_RANK}
+            where = {"stack": at.stack, "part": at.part, "text": on.read_by(connection), "site": _LOW_RANK}
         moved = (z_1TD.norm(dim=-1) / x_1TD.norm(dim=-1)).mean().item()
-        yield {**where, "layer": site.layer + 1, "moved": moved, "mean": np.nan}
+        yield {**where, "layer": at.layer + 1, "moved": moved, "mean": np.nan}

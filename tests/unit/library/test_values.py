@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 
 import numpy as np
 import pytest
 import torch
 from method_cases import KINDS, METHODS
+from pandas.testing import assert_frame_equal
 from torch import nn
 from toy_translation import toy_model, toy_spec
 
@@ -16,6 +18,7 @@ from comt_cli.analysis.model_figure import Subject
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.layers.initialise import initialise
+from comt_cli.library import values
 from comt_cli.library.values import gate_values, residual_stream
 from comt_cli.library.wrap import unwrap, wrap
 from comt_cli.methods import method_from
@@ -97,12 +100,12 @@ def test_padding_has_no_rows_and_changes_nothing():
     model = network(name="transponder", residual="hyper-connections")
     for observe in (gate_values, residual_stream):
         frame = observe(model, PADDED)
-        assert frame.equals(observe(model, RAGGED))
+        assert_frame_equal(frame, observe(model, RAGGED))
         alone = observe(model, torch.tensor(RAGGED[1]))  # one row may stand alone
         second = frame[frame["row"] == 1].reset_index(drop=True)
         numbers = ["value"] if "value" in frame else NUMBERS
         np.testing.assert_allclose(alone[numbers], second[numbers], rtol=1e-4, atol=1e-5)
-        assert alone.drop(columns=[*numbers, "row"]).equals(second.drop(columns=[*numbers, "row"]))
+        assert_frame_equal(alone.drop(columns=[*numbers, "row"]), second.drop(columns=[*numbers, "row"]))
 
 
 def test_attention_with_inputs_of_its_own_for_keys_has_their_gates():
@@ -125,7 +128,7 @@ def test_the_stream_is_that_of_the_figure_and_of_the_adds_in_a_layer():
     loaded = LoadedModel(network(name="comt"), "comt", "a network", Letters(), 64)
     drawn = ResidualStream().frame(Subject(loaded=loaded, text="abcdef"))
     frame = residual_stream(loaded, "abcdef")
-    assert frame.drop(columns="row").equals(drawn[[column for column in frame if column != "row"]])
+    assert_frame_equal(frame.drop(columns="row"), drawn[[column for column in frame if column != "row"]])
     assert frame["token"].tolist()[:6] == [*"abcdef"]
 
 
@@ -177,7 +180,7 @@ def test_of_a_wrapped_model_the_gates_and_the_stream(kind):
 
     plain = residual_stream(unwrap(model, discard=True), batch, by="add")
     connected = residual_stream(wrap(model, "laurel-lr", rank=2), batch, by="add")  # starts as a plain addition
-    assert connected.drop(columns=NUMBERS).equals(plain.drop(columns=NUMBERS))
+    assert_frame_equal(connected.drop(columns=NUMBERS), plain.drop(columns=NUMBERS))
     np.testing.assert_allclose(connected[NUMBERS], plain[NUMBERS], rtol=1e-4, atol=1e-4)
 
 
@@ -226,7 +229,7 @@ def test_the_model_stays_as_it_was_also_where_it_fails():
 
     plain = network(name="comt", residual="hyper-connections").eval()
     for observe in (gate_values, residual_stream):
-        assert observe(model, RAGGED).equals(observe(plain, RAGGED))
+        assert_frame_equal(observe(model, RAGGED), observe(plain, RAGGED))
         check()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Llama, "outputs", lambda *_: 1 / 0)
@@ -239,11 +242,11 @@ def test_half_precision_is_observed_in_its_own_type():
     model = network(name="transponder", rank=2)
     expected = gate_values(model, RAGGED), residual_stream(model, RAGGED)
     model.bfloat16()
-    values, stream = gate_values(model, RAGGED), residual_stream(model, RAGGED)
+    gates, stream = gate_values(model, RAGGED), residual_stream(model, RAGGED)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
-    assert values["value"].dtype == np.float32
-    np.testing.assert_allclose(values["value"], expected[0]["value"], atol=0.15)
-    assert (values["value"] - expected[0]["value"]).abs().mean() < 0.01
+    assert gates["value"].dtype == np.float32
+    np.testing.assert_allclose(gates["value"], expected[0]["value"], atol=0.15)
+    assert (gates["value"] - expected[0]["value"]).abs().mean() < 0.01
     np.testing.assert_allclose(stream["cosine"], expected[1]["cosine"], atol=0.03)
 
 
@@ -266,3 +269,9 @@ def test_texts_need_a_tokenizer_and_batches_tokens():
         gate_values(network(name="pre-ln"), RAGGED)
     with pytest.raises(UserError, match="no list of blocks"):
         residual_stream(nn.Linear(2, 2), RAGGED)
+
+
+def test_the_examples_give_what_they_say():
+    pytest.importorskip("transformers")
+    found = doctest.testmod(values)
+    assert (found.failed, found.attempted > 0) == (0, True)
