@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from comt_cli import words
-from comt_cli.data.storage import first_line
+from comt_cli.data.published import CONFIG, hub_folder
 from comt_cli.errors import UserError
 from comt_cli.exchange import ACCEPTED, HUB_NAME, check_source
 from comt_cli.exchange.checkpoint import misfits, read_state, spec_in
@@ -66,7 +66,7 @@ def who_takes(task: Task[Any]) -> str | None:
 
 def _foreign(source: str | Path) -> Loaded | None:
     """A model in another program's layout; None where `source` is none. Raises `UserError`."""
-    from comt_cli.exchange.huggingface import CONFIG, HUB_FILES, read_huggingface
+    from comt_cli.exchange.huggingface import read_huggingface
 
     path, name = Path(source), str(source)
     if path.is_dir():
@@ -83,13 +83,4 @@ def _foreign(source: str | Path) -> Loaded | None:
         return None
     if not HUB_NAME.fullmatch(name):
         return None
-    from huggingface_hub import snapshot_download
-
-    try:
-        folder = snapshot_download(name, allow_patterns=HUB_FILES)  # without network, the cached copy
-    except Exception as error:  # the hub's client raises its own, the HTTP library's and the system's errors
-        raise UserError(
-            f"there is no file or folder {name}, and it cannot be had from the Hugging Face hub: {first_line(error)}",
-            "Without network, give the path of a downloaded folder.",
-        ) from None
-    return read_huggingface(Path(folder), name.rpartition("/")[2])
+    return read_huggingface(hub_folder(name), name.rpartition("/")[2])

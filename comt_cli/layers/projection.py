@@ -66,7 +66,7 @@ class Projections(CarriesGates, Initialised):
             z_TN = F.linear(own_TD, weight)
             if self.lora is not None:
                 z_TN = z_TN + self.lora[name](own_TD)
-            z.append(self.gate(name)(z_TN, read_by(self.gate(name), own_TD)) if name in self.gates else z_TN)
+            z.append(self.gate(name).scaled(z_TN, read_by(self.gate(name), own_TD)) if name in self.gates else z_TN)
         names = [site.name for site in self.sites]
         return *z, *(F.linear(x_TD, A) for name, A in self.down_projections().items() if name not in names)
 
@@ -306,7 +306,7 @@ class GatedPath(CarriesGates):
     def forward(self, h_TD: Tensor, y_TD: Tensor) -> Tensor:
         """`h` is the branch's input and `y` its output, [T, D]."""
         gate = self.gate(self.sites[0].name)
-        return gate(y_TD, read_by(gate, h_TD))
+        return gate.scaled(y_TD, read_by(gate, h_TD))
 
 
 class TokenEmbedding(Initialised):

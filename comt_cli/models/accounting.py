@@ -19,7 +19,7 @@ from comt_cli.errors import UserError
 from comt_cli.files import Cache, sha256
 from comt_cli.kernels.processors import torch_build
 from comt_cli.methods.mistakes import mistake_at, mistake_of
-from comt_cli.runs.plan import RunSpec
+from comt_cli.runs.plan import RunSpec, WeightsStart
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,7 +83,8 @@ def network_of(spec: RunSpec) -> Network:
     """The network that a run trains."""
     settings, task, train = spec.settings, spec.task, spec.settings.train
     dimensions, method = (json.dumps(each, sort_keys=True) for each in (task.dimensions(settings), spec.method))
-    adaptation = "" if spec.start is None or train.lora is None else json.dumps([*train.lora, spec.start.new])
+    new = None if isinstance(spec.start, WeightsStart) else spec.start and spec.start.new  # None: beside published ones
+    adaptation = "" if spec.start is None or train.lora is None else json.dumps([*train.lora, new])
     model = settings.model.model_dump_json()
     return Network(model, dimensions, method, task.plain_method, train.recomputes, adaptation)
 
@@ -188,13 +189,18 @@ def count(network: Network) -> tuple[Cost, bool]:
 
 def _count(network: Network) -> tuple[Cost, bool]:
     from comt_cli.models.base import Linear
+    from comt_cli.models.build import beyond
     from comt_cli.models.flops import Trace, flops_of_one, parameter_count, trace_of
     from comt_cli.models.pretrained import adapt
 
     model = _built(network.model, network.dimensions, json.loads(network.method))
     parameters = parameter_count(model)
     if network.adaptation:
-        adapt(model, *json.loads(network.adaptation))
+        rank, scale, new = json.loads(network.adaptation)
+        plain = {"name": network.plain}
+        adapt(
+            model, rank, scale, beyond(_built(network.model, network.dimensions, plain), model) if new is None else new
+        )
     held, frozen = parameter_count(model), sum(each.numel() for each in model.parameters() if not each.requires_grad)
     with trace_of(model) as trace:
         body, kept = _kept(trace, model)
@@ -209,10 +215,10 @@ def _count(network: Network) -> tuple[Cost, bool]:
         two, three = (inputs.at(samples) + kept.at(samples) // blocks for samples in (2, 3))
         kept = Linear(three - two, 3 * two - 2 * three)
     kept += model.kept_behind_body
-    plain = _plain_parameters(network.model, network.dimensions, network.plain)
+    plain_parameters = _plain_parameters(network.model, network.dimensions, network.plain)
     is_ours = all(type(module).__module__.partition(".")[0] in ("comt_cli", "torch") for module in model.modules())
     extent = {"frozen": frozen, "adapters": held - parameters}
-    return Cost(parameters, plain, flops, kept.per_row, kept.always, unused, **extent), is_ours
+    return Cost(parameters, plain_parameters, flops, kept.per_row, kept.always, unused, **extent), is_ours
 
 
 def _unused(model: Model, output: Tensor, file: str) -> str:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from comt_cli.layers.projection import Projections
 from comt_cli.recipe.settings import Training
-from comt_cli.runs.plan import RunSpec
 
 LORA = ".lora."
 """In the name of each of LoRA's matrices, between the names of the projections and of the site."""
@@ -42,9 +41,8 @@ def adapt(model: nn.Module, rank: int, scale: float, new: Sequence[str]) -> None
             module.adapt(rank, scale)
 
 
-def added_parameters(model: nn.Module, spec: RunSpec) -> set[nn.Parameter]:
-    """The parameters of a run's model that did not come from its start, without LoRA's; none without a start."""
-    new = () if spec.start is None else spec.start.new
+def added_parameters(model: nn.Module, new: Sequence[str]) -> set[nn.Parameter]:
+    """The parameters of a started model that did not come from the start, without LoRA's."""
     return {parameter for name, parameter in model.named_parameters() if is_part(name, new)}
 
 

@@ -82,6 +82,7 @@ class LanguageModelling(TextTask["Settings"]):
     )
     amount: ClassVar = "tokens a run, padding apart"
     trained_on: ClassVar = "{corpus}"
+    takes_weights: ClassVar = True
 
     @property
     def result_keys(self) -> tuple[str, ...]:

@@ -95,7 +95,7 @@ def record_environment(
     """Append to `environment.json` the environment of this start of the run, after `step`; returns the new entry. Its
     `differs` names what, of all that affects bitwise reproducibility, was not the same in every start since the one at
     step 0. Raises `UserError` where the file is damaged."""
-    world, start = task.world, task.spec.start
+    world = task.world
     fused = {op: choice for op, choice in kernels.items() if choice.fused}
     tiles = {  # those that are not the defaults
         op: tiles_text((key, tile) for key, tile in choice.tiles if tile != TILES[key[:2]][0])
@@ -121,7 +121,7 @@ def record_environment(
         "compiled": task.settings.compile,
         "captured": task.captured,
         "sharding": task.sharding,
-        **({} if start is None else {"start": start.run.id}),
+        **({} if task.spec.start is None else {"start": task.spec.begun_with}),
     }
     try:
         before = read_json(directory.environment_file)
@@ -331,7 +331,7 @@ class RunWriter:
         return {
             "id": spec.id,
             "data_content": spec.data_content,
-            **({} if spec.start is None else {"start": spec.start.run.id}),
+            **({} if spec.start is None else {"start": spec.begun_with}),
             "step": counters.step,
             "steps": spec.settings.train.steps,
             unit.name: counters.tokens,

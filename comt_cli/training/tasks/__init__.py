@@ -20,7 +20,7 @@ from comt_cli.kernels.attend import MOST_TOKENS, attention_form
 from comt_cli.kernels.choice import Choice, choose_loss
 from comt_cli.layers.dropout import Masks
 from comt_cli.models.base import Model, VocabularyModel
-from comt_cli.models.build import materialise, model_of
+from comt_cli.models.build import materialise, model_of, new_parts
 from comt_cli.models.kernels import use_kernels
 from comt_cli.models.pretrained import adapt
 from comt_cli.recipe.settings import Training
@@ -81,7 +81,7 @@ class TaskRun(ABC, Generic[B]):
         """Make model and objective, on the meta device."""
         self.model = model_of(self.spec)
         if self.spec.start is not None and self.settings.lora is not None:
-            adapt(self.model, *self.settings.lora, self.spec.start.new)
+            adapt(self.model, *self.settings.lora, new_parts(self.spec, self.model))
         self.model.activation_checkpointing = self.settings.recomputes
         self.objective = self.objective_of(self.model)
 
