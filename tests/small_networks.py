@@ -253,7 +253,7 @@ class PoolingGate(ComtGate):
         return super().values(u_Tr.mean(dim=1, keepdim=True).expand_as(u_Tr))
 
 
-pooling_gate = functools.partial(PoolingGate, hidden=2, init="torch-linear")
+pooling_gate = functools.partial(PoolingGate.at, hidden=2)
 
 
 @functools.cache

@@ -16,8 +16,7 @@ from comt_cli.analysis.observed import Values, check_finite, check_images, recor
 from comt_cli.data.loader import EvaluationBatches
 from comt_cli.data.prepare import prepare as prepare_images
 from comt_cli.exchange.loaded import LoadedImageModel
-from comt_cli.layers.convolution import BatchNorm
-from comt_cli.layers.gates import Gate
+from comt_cli.layers.convolution import BatchNorm, Convolution
 from comt_cli.layers.image_input import ImageInput
 from comt_cli.models.resnet import ResidualBlock
 from comt_cli.tasks.settings.images import ImageSettings
@@ -60,23 +59,29 @@ class WatchedImages:
         """The map of each gate on images, without gradients, fp32 [B, H, W]."""
         with recorded(sites.values()) as kept, torch.no_grad():
             self.logits(x_BCHW)
-            return {at: gate.values(kept[gate][0][1])["scalar"][:, 0].cpu().numpy() for at, gate in sites.items()}
+            return {at: _map(part, kept[part][0][0]).cpu().numpy() for at, part in sites.items()}
 
 
-GateSites = Mapping[tuple[int, str], Gate]
-"""Gates by block (from 1) and site (`conv1` ... or `norm1` ...)."""
+GateSites = Mapping[tuple[int, str], Convolution | BatchNorm]
+"""Parts with a gate by block (from 1) and site (`conv1` ... or `norm1` ...)."""
+
+
+def _map(part: Any, x_BCHW: Tensor) -> Tensor:
+    """Factors of its gate, [B, H, W]."""
+    gamma_B1HW: Tensor = part.gate(part.normalised(x_BCHW) if isinstance(part, BatchNorm) else x_BCHW)
+    return gamma_B1HW[:, 0]
 
 
 def gate_sites(loaded: LoadedImageModel) -> GateSites:
     """Every gate on a convolution or norm, in the order of the network."""
-    found: dict[tuple[int, str], Gate] = {}
+    found: dict[tuple[int, str], Convolution | BatchNorm] = {}
     for number, module in enumerate(loaded.model.blocks, start=1):
         block = cast(ResidualBlock, module)
         norms = {site: each for site, each in block.norms.items() if isinstance(each, BatchNorm)}
         carriers: dict[str, Any] = {**block.convolutions, **norms}
         for site in sorted(carriers, key=lambda site: site[-1]):
-            if (gate := carriers[site].gate) is not None:
-                found[number, site] = gate
+            if carriers[site].gate is not None:
+                found[number, site] = carriers[site]
     return found
 
 

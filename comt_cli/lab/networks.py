@@ -123,7 +123,9 @@ class Setup:
         for index in range(depth):
             kind, before = ("mlp", (pairs[-1][0],)) if index % 2 else ("attention", ())
             place = ResidualSite(self.width, "decoder", index, 2 * layers, index // 2, layers, kind, norm, before)
-            pairs.append((wiring.residual(place), self.branch(self.width)))
+            with torch.random.fork_rng(devices=[]):  # what the chapter's do not draw
+                connection = wiring.residual(place)
+            pairs.append((connection, self.branch(self.width)))
         connections, branches = (nn.ModuleList(parts) for parts in zip(*pairs, strict=True))
         module = nn.ModuleDict({"connections": connections, "branches": branches})
         for path, part in module.named_modules():  # norms and branches keep PyTorch's defaults, as in the chapter

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.kernels.modulated_norm import modulated_norm
-from comt_cli.layers.gates import Gate, Site, draw_gate_weight
+from comt_cli.layers.gates import Gate, draw_gate_weight
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.norms import NormPlace
 from comt_cli.layers.projection import aligned
@@ -29,11 +29,11 @@ MOMENTUM = 0.1
 
 
 class MapGate(Gate):
-    """One scalar in (0, 1) a pixel, [B, 1, H, W]: sigmoid(w sigmoid(u)), without biases. `names` are those of its two
-    matrices."""
+    """One scalar in (0, 1) a pixel: sigmoid(w sigmoid(u)), without biases. `names` are those of its two matrices."""
 
     factor_range = (0.0, 1.0)
     names: ClassVar[tuple[str, str]]
+    stride = 1
 
     def __init__(self, init: GateInit, hidden: int, *read: int) -> None:
         super().__init__()
@@ -48,7 +48,14 @@ class MapGate(Gate):
         assert u_BhHW is not None
         return {"scalar": torch.sigmoid(_pixelwise(torch.sigmoid(u_BhHW), self.get_parameter(self.names[1])))}
 
-    def forward(self, z_BCHW: Tensor, u_BhHW: Tensor | None) -> Tensor:
+    def forward(self, x_BDHW: Tensor) -> Tensor:
+        """gamma, [B, 1, H, W] of the output."""
+        A = self.down_projection()
+        filters = A if A.ndim == 4 else A[..., None, None]
+        u_BhHW = F.conv2d(x_BDHW, filters, stride=self.stride, padding=filters.shape[-1] // 2)
+        return self.values(u_BhHW)["scalar"]
+
+    def scaled(self, z_BCHW: Tensor, u_BhHW: Tensor | None) -> Tensor:
         """gamma * z, [B, C, H, W], in the memory layout of z."""
         return self.values(u_BhHW)["scalar"] * z_BCHW
 
@@ -58,26 +65,34 @@ class MapGate(Gate):
 
 
 class WindowGate(MapGate):
-    """CoMT's sliding-window modulator: sigmoid(w sigmoid(filters * x)) (Eq. 13). The convolution it belongs to computes
-    filters * x together with its own output."""
+    """CoMT's sliding-window modulator: sigmoid(w sigmoid(filters * x)) (Eq. 13), with max(1, D / ratio) filters. The
+    convolution it belongs to computes filters * x together with its own output; both have the same odd `window`, half
+    of which is padded, and `stride`. [B, D, H, W] -> [B, 1, H', W'].
+    >>> WindowGate(64, window=3, stride=2)(torch.randn(5, 64, 8, 8)).shape
+    torch.Size([5, 1, 4, 4])"""
 
     names = ("filters", "w")
     filters: Tensor
     w: Tensor
 
-    def __init__(self, site: Site, ratio: int, init: GateInit) -> None:
-        super().__init__(init, max(1, site.d_in // ratio), site.d_in, site.window, site.window)
+    def __init__(
+        self, d_in: int, window: int = 3, ratio: int = 64, init: GateInit = "torch-linear", stride: int = 1
+    ) -> None:
+        super().__init__(init, max(1, d_in // ratio), d_in, window, window)
+        self.stride = stride
 
 
 class PixelGate(MapGate):
-    """CoMT's pixel modulator: sigmoid(b sigmoid(A n)) (Eq. 11)."""
+    """CoMT's pixel modulator: sigmoid(b sigmoid(A n)) (Eq. 11), n normalised features. [B, C, H, W] -> [B, 1, H, W].
+    >>> PixelGate(64)(nn.BatchNorm2d(64, affine=False)(torch.randn(5, 64, 8, 8))).shape
+    torch.Size([5, 1, 8, 8])"""
 
     names = ("A", "b")
     A: Tensor
     b: Tensor
 
-    def __init__(self, site: Site, hidden: int, init: GateInit) -> None:
-        super().__init__(init, hidden, site.d_in)
+    def __init__(self, d_in: int, hidden: int = 2, init: GateInit = "torch-linear") -> None:
+        super().__init__(init, hidden, d_in)
 
 
 class Convolution(Initialised):
@@ -96,7 +111,7 @@ class Convolution(Initialised):
             return product
         C, filters = self.d_out, self.gate.down_projection()
         u_BhHW = None if filters is None else product[:, C : C + len(filters)]
-        return self.gate(product[:, :C], u_BhHW)
+        return self.gate.scaled(product[:, :C], u_BhHW)
 
     def product(self, x_BCHW: Tensor) -> Tensor:
         """All filters on x, [B, K, H, W]: the C of the convolution, the h of its gate, and on a GPU, where there is a
@@ -134,14 +149,15 @@ class BatchNorm(Initialised):
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         if self.gate is None:
-            return self._normalised(x_BCHW, self.weight, self.bias)
-        n_BCHW, A = self._normalised(x_BCHW, None, None), self.gate.down_projection()
-        scaled_BCHW = self.gate(n_BCHW, None if A is None else _pixelwise(n_BCHW, A))
+            return self.normalised(x_BCHW, self.weight, self.bias)
+        n_BCHW, A = self.normalised(x_BCHW), self.gate.down_projection()
+        scaled_BCHW = self.gate.scaled(n_BCHW, None if A is None else _pixelwise(n_BCHW, A))
         if self.weight is not None:
             scaled_BCHW = scaled_BCHW * _per_channel(self.weight, n_BCHW)
         return scaled_BCHW + _per_channel(self.bias, n_BCHW)
 
-    def _normalised(self, x_BCHW: Tensor, weight_C: Tensor | None, bias_C: Tensor | None) -> Tensor:
+    def normalised(self, x_BCHW: Tensor, weight_C: Tensor | None = None, bias_C: Tensor | None = None) -> Tensor:
+        """weight n + bias, in training with a step of the running statistics; without both n, which a gate reads."""
         mean_C, var_C = self.running_mean, self.running_var
         weight_C, bias_C = (None if each is None else each.to(mean_C.dtype) for each in (weight_C, bias_C))
         return F.batch_norm(x_BCHW, mean_C, var_C, weight_C, bias_C, self.training, MOMENTUM, EPSILON)

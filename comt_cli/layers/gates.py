@@ -1,17 +1,20 @@
 """Gates on projections and branches: input-dependent factors multiplied onto the output of a site.
 
-A gate reads its input only through a linear map onto its bottleneck, u = x A^T. That lets the projection it belongs to
-compute u in the same matrix product as its own output (Transponder, Eq. 8), whatever the gate then makes of it.
+A gate is made of plain numbers, with its initial values, and `gate(x)` is gamma: `gate(x) * projection(x)` gates any
+projection of any model. It reads x only through a linear map onto its bottleneck, u = x A^T. That lets the projection
+compute u in the same matrix product as its own output z (Transponder, Eq. 8), and `gate.scaled(z, u)` is gamma * z.
 
 Shapes: T tokens (any leading dimensions), D input width, N output width, H heads, r bottleneck width.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +29,8 @@ from comt_cli.recipe.settings import GateInit
 @dataclass(frozen=True)
 class Site:
     """A place in block `layer` (from 0, of `layers`) of a stack that can carry a gate, which reads what is `d_in` wide
-    and multiplies what is `d_out` wide, in `heads` equal parts where it has such. A convolution has a `window`.
+    and multiplies what is `d_out` wide, in `heads` equal parts where it has such. A convolution has `window` and
+    `stride`.
 
     Names are those of the projections, `q_proj` ... `down_proj`, `sdpa`, the output of attention before `o_proj`,
     `attention` and `mlp`, whole branches, and of maps `conv1` ... and `norm1` ... `part` is the branch of a token block
@@ -42,13 +46,24 @@ class Site:
     heads: int = 1
     window: int = 1
     part: str = ""
+    stride: int = 1
 
 
 class Gate(Initialised):
-    """A factor gamma(x) on the output of a site. Gates on maps have [B, ., H, W] where these have [T, .]."""
+    """A factor gamma(x) on the output of a site: of x, [T, D], gamma is broadcastable to the output, [T, N]. Gates on
+    maps have [B, ., H, W] where these have [T, .]."""
 
     factor_range: tuple[float, float] | None = None
     """The open interval of each factor, against which its saturation is measured; None if it has no ends."""
+
+    zero_at_one: Sequence[str] = ()
+    """Parameters at whose zeros every factor is 1; none if that cannot be."""
+
+    @classmethod
+    def at(cls, site: Site, **options: Any) -> Self:
+        """The gate for a site: arguments called as numbers of the site (`d_in`, `d_out`, `heads` ...) get these."""
+        taken = inspect.signature(cls.__init__).parameters.keys() & vars(site).keys()
+        return cls(**{name: getattr(site, name) for name in taken} | options)
 
     def down_projection(self) -> Tensor | None:
         """A, [r, D]: the gate's bottleneck is u = x A^T; at a convolution filters, [r, D, k, k], and u = A * x. None
@@ -60,11 +75,21 @@ class Gate(Initialised):
         A gate that does not look at its input leaves T out."""
         raise NotImplementedError
 
-    def forward(self, z_TN: Tensor, u_Tr: Tensor | None) -> Tensor:
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """gamma: [T, N], or [T, 1] where each token has one factor; a gate that does not look at x leaves T out."""
+        return functools.reduce(torch.mul, self.values(read_by(self, x_TD)).values())
+
+    def scaled(self, z_TN: Tensor, u_Tr: Tensor | None) -> Tensor:
         """gamma * z, [T, N] (Transponder, Eq. 10)."""
         for factor in self.values(u_Tr).values():
             z_TN = z_TN * factor
         return z_TN
+
+    def start_at_one(self) -> bool:
+        """Make every factor exactly 1, in any type, while some parameter gets gradients. False: the gate cannot."""
+        for name in self.zero_at_one:
+            nn.init.zeros_(self.get_parameter(name))
+        return bool(self.zero_at_one)
 
     def bottleneck(self) -> Bottleneck | None:
         """The gate in the form that the fused kernels know; None for a gate of another form."""
@@ -88,7 +113,7 @@ class CarriesGates(nn.Module):
 
     def gated_at(self, name: str, z_TN: Tensor, u_Tr: Tensor | None = None) -> Tensor:
         """z times the gate at a site, [T, N], which reads u; z where the site has none."""
-        return self.gates[name](z_TN, u_Tr) if name in self.gates else z_TN
+        return self.gate(name).scaled(z_TN, u_Tr) if name in self.gates else z_TN
 
     def gate_values(self, x_TD: Tensor) -> dict[str, dict[str, Tensor]]:
         """For each gated site its factors by kind (`Gate.values`) on the input `x`."""
@@ -119,14 +144,16 @@ def draw_gate_weight(draw: Draw, tensor: Tensor, name: str, init: GateInit) -> N
 
 
 class ComtGate(Gate):
-    """CoMT's modulator (Eq. 4): one scalar in (0, 1) per token, `sigmoid(B sigmoid(A x))`, without biases."""
+    """CoMT's modulator (Eq. 4): one scalar per token, `scale * sigmoid(B sigmoid(A x))`, without biases: in (0, 1) with
+    the paper's `scale`; of 2, gamma can start at 1. [T, D] -> [T, 1].
+    >>> ComtGate(64, hidden=2)(torch.randn(5, 64)).shape
+    torch.Size([5, 1])"""
 
-    factor_range = (0.0, 1.0)
-
-    def __init__(self, site: Site, hidden: int, init: GateInit) -> None:
+    def __init__(self, d_in: int, hidden: int = 2, init: GateInit = "torch-linear", scale: Literal[1, 2] = 1) -> None:
         super().__init__()
-        self.init = init
-        self.A = nn.Parameter(torch.empty(hidden, site.d_in))
+        self.init, self.scale, self.factor_range = init, scale, (0.0, float(scale))
+        self.zero_at_one = ("B",) if scale == 2 else ()
+        self.A = nn.Parameter(torch.empty(hidden, d_in))
         self.B = nn.Parameter(torch.empty(1, hidden))
 
     def down_projection(self) -> Tensor:
@@ -134,10 +161,11 @@ class ComtGate(Gate):
 
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
         assert u_Tr is not None
-        return {"scalar": comt_gate(u_Tr, self.B)}
+        gamma_T1 = comt_gate(u_Tr, self.B)
+        return {"scalar": gamma_T1 if self.scale == 1 else 2 * gamma_T1}
 
     def bottleneck(self) -> Bottleneck:
-        return Bottleneck(None, self.B, 1.0)
+        return Bottleneck(None, self.B, float(self.scale))
 
     def initialise(self, draw: Draw) -> None:
         draw_gate_weight(draw, self.A, "A", self.init)
@@ -151,21 +179,25 @@ Granularity = Literal["scalar", "channel", "channel-scalar"]
 class TransponderGate(Gate):
     """Transponder's modulator (Eq. 4, 5): `2 sigmoid(alpha B sigmoid(A x))` for each kind of factor. Of two kinds, one
     A serves both unless `separate_summaries`. alpha is exp(log_alpha) and starts at 1; not `learnable_sigmoid`, it
-    stays."""
+    stays. [T, D] -> [T, N], or with `scalar` granularity [T, 1].
+    >>> TransponderGate(64, 48, rank=8)(torch.randn(5, 64)).shape
+    torch.Size([5, 48])"""
 
     factor_range = (0.0, 2.0)
 
     def __init__(
-        self, site: Site, rank: int, init: GateInit, granularity: Granularity = "channel-scalar", *,
+        self, d_in: int, d_out: int, rank: int = 8, init: GateInit = "kaiming-uniform",
+        granularity: Granularity = "channel-scalar", *,
         learnable_sigmoid: bool = True, separate_summaries: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         self.init, self.rank = init, rank
         self.learnable, self.separate = learnable_sigmoid, separate_summaries
         self.kinds = granularity.split("-")
-        self.A = nn.Parameter(torch.empty(rank * (len(self.kinds) if self.separate else 1), site.d_in))
+        self.zero_at_one = [f"B_{kind}" for kind in self.kinds]
+        self.A = nn.Parameter(torch.empty(rank * (len(self.kinds) if self.separate else 1), d_in))
         for kind in self.kinds:
-            width = site.d_out if kind == "channel" else 1
+            width = d_out if kind == "channel" else 1
             self.register_parameter(f"B_{kind}", nn.Parameter(torch.empty(width, rank)))
             if self.learnable:
                 self.register_parameter(f"log_alpha_{kind}", nn.Parameter(torch.empty(())))
@@ -181,9 +213,9 @@ class TransponderGate(Gate):
             for kind, part_Tr in zip(self.kinds, parts, strict=True)
         }
 
-    def forward(self, z_TN: Tensor, u_Tr: Tensor | None) -> Tensor:
+    def scaled(self, z_TN: Tensor, u_Tr: Tensor | None) -> Tensor:
         if len(self.kinds) == 1 or self.separate:
-            return super().forward(z_TN, u_Tr)
+            return super().scaled(z_TN, u_Tr)
         assert u_Tr is not None
         channel, scalar = ((self._matrix(kind), self._alpha(kind)) for kind in ("channel", "scalar"))
         return transponder_gated(z_TN, u_Tr, *channel, *scalar)
@@ -215,15 +247,18 @@ class TransponderGate(Gate):
 
 class StaticGate(Gate):
     """Transponder without context (section 4.6): `2 sigmoid(alpha beta1 beta2)`, the same for every token; beta1 is a
-    number, 1 at the start, beta2 one a channel, 0 at the start, where both at 0 would have no gradient."""
+    number, 1 at the start, beta2 one a channel, 0 at the start, where both at 0 would have no gradient. Of any x: [N].
+    >>> StaticGate(3)(torch.randn(5, 64)).tolist()
+    [1.0, 1.0, 1.0]"""
 
     factor_range = (0.0, 2.0)
+    zero_at_one = ("beta2",)
 
-    def __init__(self, site: Site, *, learnable_sigmoid: bool = True) -> None:
+    def __init__(self, d_out: int, *, learnable_sigmoid: bool = True) -> None:
         super().__init__()
         self.learnable = learnable_sigmoid
         self.beta1 = nn.Parameter(torch.empty(()))
-        self.beta2 = nn.Parameter(torch.empty(site.d_out))
+        self.beta2 = nn.Parameter(torch.empty(d_out))
         if learnable_sigmoid:
             self.log_alpha = nn.Parameter(torch.empty(()))
 
@@ -242,33 +277,42 @@ class StaticGate(Gate):
 
 
 class FullRankGate(Gate):
-    """One factor in (0, 1) a channel, `sigmoid(x W^T)` with W of N x D (Qiu et al. 2025); near 1/2 at the start: W is
-    N(0, 0.02^2)."""
+    """One factor a channel, `scale * sigmoid(x W^T)` with W of N x D (Qiu et al. 2025, whose `scale` is 1); near half
+    of `scale` at the start: W is N(0, 0.02^2). [T, D] -> [T, N].
+    >>> FullRankGate(64, 48)(torch.randn(5, 64)).shape
+    torch.Size([5, 48])"""
 
-    factor_range = (0.0, 1.0)
     kind: Literal["channel", "head"] = "channel"
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, d_in: int, d_out: int, scale: Literal[1, 2] = 1) -> None:
         super().__init__()
-        self.W = nn.Parameter(torch.empty(site.d_out if self.kind == "channel" else site.heads, site.d_in))
+        self.scale, self.factor_range, self.zero_at_one = scale, (0.0, float(scale)), ("W",) if scale == 2 else ()
+        self.W = nn.Parameter(torch.empty(d_out, d_in))
 
     def down_projection(self) -> Tensor:
         return self.W
 
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
         assert u_Tr is not None
-        return {self.kind: torch.sigmoid(u_Tr)}
+        gamma_TN = torch.sigmoid(u_Tr)
+        return {self.kind: gamma_TN if self.scale == 1 else 2 * gamma_TN}
 
     def initialise(self, draw: Draw) -> None:
         draw.normal_(self.W, "W", 0.02)
 
 
 class HeadGate(FullRankGate):
-    """One factor in (0, 1) a head, `sigmoid(x W^T)` with W of H x D (Qiu et al. 2025, head-wise)."""
+    """One factor a head, `scale * sigmoid(x W^T)` with W of H x D (Qiu et al. 2025, head-wise). [T, D] -> [T, H];
+    a head's channels lie side by side in the output.
+    >>> HeadGate(64, heads=4)(torch.randn(5, 64)).repeat_interleave(12, -1).shape
+    torch.Size([5, 48])"""
 
     kind = "head"
 
-    def forward(self, z_TN: Tensor, u_Tr: Tensor | None) -> Tensor:
+    def __init__(self, d_in: int, heads: int, scale: Literal[1, 2] = 1) -> None:
+        super().__init__(d_in, heads, scale)
+
+    def scaled(self, z_TN: Tensor, u_Tr: Tensor | None) -> Tensor:
         gamma_TH = self.values(u_Tr)["head"]
         z_THE = z_TN.view(*gamma_TH.shape, -1)
         return (z_THE * gamma_TH.unsqueeze(-1)).view_as(z_TN)
@@ -277,12 +321,16 @@ class HeadGate(FullRankGate):
 class EvaluatorAdjuster(Gate):
     """z + a * e of a site's output z: a = tanh(W3 z + b3) adjusts, e = sigmoid(W2 relu(W1 z + b1) + b2) evaluates
     (Dhayalkar 2024, second-hand). W1 is r x N, r the `share` of N. It adds where other gates multiply, so it has no
-    factors (`values`), and it reads what it acts on, so it asks nothing of the site's input."""
+    factors (`values`), and it reads what it acts on: called with z it gives z + a * e, [T, N].
+    >>> EvaluatorAdjuster(48)(torch.randn(5, 48)).shape
+    torch.Size([5, 48])"""
 
-    def __init__(self, site: Site, share: float) -> None:
+    zero_at_one = ("W3.weight", "W3.bias")
+
+    def __init__(self, d_out: int, share: float = 0.25) -> None:
         super().__init__()
-        width, rank = site.d_out, max(1, round(share * site.d_out))
-        self.W1, self.W2, self.W3 = Affine(width, rank), Affine(rank, width), Affine(width, width)
+        rank = max(1, round(share * d_out))
+        self.W1, self.W2, self.W3 = Affine(d_out, rank), Affine(rank, d_out), Affine(d_out, d_out)
 
     def down_projection(self) -> None:
         """None: it does not read the site's input."""
@@ -295,9 +343,12 @@ class EvaluatorAdjuster(Gate):
         """e, [T, N], each between 0 and 1."""
         return torch.sigmoid(self.W2(F.relu(self.W1(z_TN))))
 
-    def forward(self, z_TN: Tensor, u_Tr: Tensor | None) -> Tensor:
+    def forward(self, z_TN: Tensor) -> Tensor:
         e_TN = self.evaluation(z_TN)  # first: the order decides in which gradients are added up
         return z_TN + torch.tanh(self.W3(z_TN)) * e_TN
+
+    def scaled(self, z_TN: Tensor, u_Tr: Tensor | None) -> Tensor:
+        return self(z_TN)
 
     def initialise(self, draw: Draw) -> None:
         """Its three maps start as any `Affine`: N(0, 0.02^2), biases 0."""

@@ -8,37 +8,41 @@ from __future__ import annotations
 
 import hashlib
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 
 class Draw:
-    """A source of named random streams for one module."""
+    """A source of named random streams for one module; without a seed all are PyTorch's global one."""
 
-    def __init__(self, seed: int, path: str = "") -> None:
+    def __init__(self, seed: int | None = None, path: str = "") -> None:
         self.seed = seed
         self.path = path
 
     def generator(self, name: str) -> torch.Generator:
         """The stream of one tensor: a CPU generator, so that the values are the same on every device."""
+        if self.seed is None:
+            return torch.default_generator
         digest = hashlib.sha256(f"{self.seed}/{self.path}.{name}".encode()).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
     def normal_(self, tensor: Tensor, name: str, std: float) -> None:
         """Fill in place from N(0, std^2)."""
-        self._fill(tensor, torch.randn(tensor.shape, generator=self.generator(name)) * std)
+        self._fill(tensor, torch.randn(tensor.shape, generator=self.generator(name), device="cpu") * std)
 
     def truncated_(self, tensor: Tensor, name: str, std: float) -> None:
         """Fill in place from N(0, std^2) without what lies beyond two `std`, as BERT starts; what is left has a
         standard deviation of 0.88 `std`."""
-        values = torch.empty(tensor.shape)
+        values = torch.empty(tensor.shape, device="cpu")
         nn.init.trunc_normal_(values, 0.0, std, -2 * std, 2 * std, generator=self.generator(name))
         self._fill(tensor, values)
 
     def uniform_(self, tensor: Tensor, name: str, bound: float) -> None:
         """Fill in place from U(-bound, bound)."""
-        self._fill(tensor, (torch.rand(tensor.shape, generator=self.generator(name)) * 2 - 1) * bound)
+        values = torch.rand(tensor.shape, generator=self.generator(name), device="cpu")
+        self._fill(tensor, (values * 2 - 1) * bound)
 
     @staticmethod
     def _fill(tensor: Tensor, values: Tensor) -> None:
@@ -46,7 +50,18 @@ class Draw:
             tensor.copy_(values)
 
 
-class Initialised(nn.Module):
+class _Starts(type):
+    """Class of modules that start as they are made, from PyTorch's global stream, but for those on the meta device."""
+
+    def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        module = super().__call__(*arguments, **options)
+        own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+        if own and not any(tensor.is_meta for tensor in own):
+            module.initialise(Draw())
+        return module
+
+
+class Initialised(nn.Module, metaclass=_Starts):
     """A module that sets its own initial values. The model-wide initialisation calls it and adds nothing after it."""
 
     def initialise(self, draw: Draw) -> None:

@@ -63,7 +63,7 @@ class Projections(CarriesGates, Initialised):
         z = []
         for (name, weight), own_TD in zip(self.site_weights().items(), (x_TD, *others_TD), strict=True):
             z_TN = F.linear(own_TD, weight)
-            z.append(self.gate(name)(z_TN, read_by(self.gate(name), own_TD)) if name in self.gates else z_TN)
+            z.append(self.gate(name).scaled(z_TN, read_by(self.gate(name), own_TD)) if name in self.gates else z_TN)
         names = [site.name for site in self.sites]
         return *z, *(F.linear(x_TD, A) for name, A in self.down_projections().items() if name not in names)
 
@@ -266,7 +266,7 @@ class GatedPath(CarriesGates):
     def forward(self, h_TD: Tensor, y_TD: Tensor) -> Tensor:
         """`h` is the branch's input and `y` its output, [T, D]."""
         gate = self.gate(self.sites[0].name)
-        return gate(y_TD, read_by(gate, h_TD))
+        return gate.scaled(y_TD, read_by(gate, h_TD))
 
 
 class TokenEmbedding(Initialised):

@@ -1,1 +1,1 @@
-"""comt as a library: what works on models outside of a recipe."""
+"""comt as a library: gates and residual connections in models of any origin."""

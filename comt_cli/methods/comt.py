@@ -8,7 +8,7 @@ initialisation, which in the original scripts overwrote it (`init: normal` is th
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from comt_cli.methods.base import Method, ProjectionSites, ResidualName, Wiring, residual_connection
 from comt_cli.recipe.settings import GateInit, Width
@@ -16,16 +16,18 @@ from comt_cli.tasks.base import PROJECTIONS
 
 
 class CoMT(Method):
-    """`hidden`: the modulator's width h; `sites`: the projections that carry one."""
+    """`hidden`: the modulator's width h; `sites`: the projections that carry one; `scale` times the sigmoid."""
 
     name: ClassVar[str] = "comt"
+    later: ClassVar = frozenset({"scale"})
     hidden: Width = 2
     sites: ProjectionSites = PROJECTIONS
     residual: ResidualName = "pre-norm"
     init: GateInit = "torch-linear"
+    scale: Literal[1, 2] = 1
 
     def wiring(self) -> Wiring:
         from comt_cli.layers.gates import ComtGate
 
-        gate = partial(ComtGate, hidden=self.hidden, init=self.init)
+        gate = partial(ComtGate.at, hidden=self.hidden, init=self.init, scale=self.scale)
         return Wiring(residual_connection(self.residual), dict.fromkeys(self.sites, gate))

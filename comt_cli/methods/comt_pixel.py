@@ -32,6 +32,6 @@ class CoMTPixel(Method):
         from comt_cli.layers.convolution import PixelGate, batch_norm
         from comt_cli.layers.residual.norm_placement import PreNorm
 
-        gate = partial(PixelGate, hidden=self.hidden, init=self.init)
+        gate = partial(PixelGate.at, hidden=self.hidden, init=self.init)
         norm = partial(batch_norm, weighted=self.gamma == "kept")
         return Wiring(PreNorm, dict.fromkeys(self.sites, gate), dict.fromkeys(self.sites, norm))

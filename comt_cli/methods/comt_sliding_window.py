@@ -30,5 +30,5 @@ class CoMTSlidingWindow(Method):
         from comt_cli.layers.convolution import WindowGate
         from comt_cli.layers.residual.norm_placement import PreNorm
 
-        gate = partial(WindowGate, ratio=self.ratio, init=self.init)
+        gate = partial(WindowGate.at, ratio=self.ratio, init=self.init)
         return Wiring(PreNorm, dict.fromkeys(self.sites, gate))

@@ -27,7 +27,7 @@ def eau_gates(rank: float, place: Place) -> dict[str, GateFactory]:
     """The unit at its site: the whole branch of attention, or what attention mixed."""
     from comt_cli.layers.gates import EvaluatorAdjuster
 
-    return {"attention" if place == "after-o" else "sdpa": partial(EvaluatorAdjuster, share=rank)}
+    return {"attention" if place == "after-o" else "sdpa": partial(EvaluatorAdjuster.at, share=rank)}
 
 
 class EAU(Method):

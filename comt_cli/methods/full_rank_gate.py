@@ -23,4 +23,4 @@ class FullRankGateMethod(Method):
     def wiring(self) -> Wiring:
         from comt_cli.layers.gates import FullRankGate
 
-        return Wiring(residual_connection(self.residual), dict.fromkeys(self.sites, FullRankGate))
+        return Wiring(residual_connection(self.residual), dict.fromkeys(self.sites, FullRankGate.at))

@@ -8,21 +8,24 @@ Deviations: none known. Transponder's table gives its "SDPA-Gate" 15 to 23 % mor
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar, Literal
 
 from comt_cli.methods.base import Method, ResidualName, Wiring, residual_connection
 
 
 class SDPAGate(Method):
-    """`granularity`: a factor for every channel, or one for a head."""
+    """`granularity`: a factor for every channel, or one for a head; `scale`: factor of the sigmoid."""
 
     name: ClassVar[str] = "sdpa-gate"
     needs: ClassVar = ("sdpa",)
+    later: ClassVar = frozenset({"scale"})
     granularity: Literal["elementwise", "headwise"] = "elementwise"
+    scale: Literal[1, 2] = 1
     residual: ResidualName = "pre-norm"
 
     def wiring(self) -> Wiring:
         from comt_cli.layers.gates import FullRankGate, HeadGate
 
         gate = FullRankGate if self.granularity == "elementwise" else HeadGate
-        return Wiring(residual_connection(self.residual), {"sdpa": gate})
+        return Wiring(residual_connection(self.residual), {"sdpa": partial(gate.at, scale=self.scale)})

@@ -45,5 +45,5 @@ class Transponder(Method):
     def wiring(self) -> Wiring:
         from comt_cli.layers.gates import TransponderGate
 
-        gate = partial(TransponderGate, **self.model_dump(exclude={"sites", "residual"}))
+        gate = partial(TransponderGate.at, **self.model_dump(exclude={"sites", "residual"}))
         return Wiring(residual_connection(self.residual), dict.fromkeys(self.sites, gate))

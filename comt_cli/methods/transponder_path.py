@@ -30,5 +30,5 @@ class TransponderPath(Method):
     def wiring(self) -> Wiring:
         from comt_cli.layers.gates import TransponderGate
 
-        gate = partial(TransponderGate, **self.model_dump(exclude={"residual"}))
+        gate = partial(TransponderGate.at, **self.model_dump(exclude={"residual"}))
         return Wiring(residual_connection(self.residual), {"attention": gate, "mlp": gate})

@@ -26,5 +26,5 @@ class TransponderStatic(Method):
     def wiring(self) -> Wiring:
         from comt_cli.layers.gates import StaticGate
 
-        gate = partial(StaticGate, learnable_sigmoid=self.learnable_sigmoid)
+        gate = partial(StaticGate.at, learnable_sigmoid=self.learnable_sigmoid)
         return Wiring(residual_connection(self.residual), dict.fromkeys(self.sites, gate))

@@ -257,9 +257,9 @@ class BlockParts:
         """The norm at a place (`NormPlace`)."""
         return self.wiring.norm(NormPlace(width, self.epsilon, of, gate), self.norm)
 
-    def site(self, name: str, d_in: int, d_out: int, heads: int = 1, window: int = 1, part: str = "") -> Site:
+    def site(self, name: str, d_in: int, d_out: int, heads: int = 1, **others: Any) -> Site:
         """A site of this block."""
-        return Site(name, self.stack, self.layer, self.layers, d_in, d_out, heads, window, part)
+        return Site(name, self.stack, self.layer, self.layers, d_in, d_out, heads, **others)
 
     def gates(self, part: str) -> dict[str, GateFactory]:
         """The gates of a branch, by the names of its sites: those that the wiring has for every site of a name, and

@@ -84,7 +84,7 @@ class ResidualBlock(nn.Module):
 
     def convolution(self, name: str, d_in: int, d_out: int, window: int, stride: int = 1) -> Convolution:
         """A new convolution of the branch, with its gate if it has one."""
-        gate = self.parts.gate(self.parts.site(name, d_in, d_out, window=window))
+        gate = self.parts.gate(self.parts.site(name, d_in, d_out, window=window, stride=stride))
         made = self.convolutions[name] = Convolution(d_in, d_out, window, stride, gate)
         return made
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -68,8 +71,9 @@ def test_values_are_those_that_the_gates_multiply_with() -> None:
     model = one.model.eval()
     expected: dict[tuple[tuple[str, ...], str, int], Tensor] = {}
 
-    def hook(gate: Gate, read: tuple[Tensor, Tensor], _: Tensor, place: tuple[str, ...], layer: int) -> None:
-        expected.update({(place, kind, layer): value[0] for kind, value in gate.values(read[1]).items()})
+    def keep(place: tuple[str, ...], layer: int, gate: Gate, scaled: Any, z_BTN: Tensor, u_BTr: Tensor) -> Tensor:
+        expected.update({(place, kind, layer): value[0] for kind, value in gate.values(u_BTr).items()})
+        return scaled(z_BTN, u_BTr)
 
     for stack, blocks in model.stacks.items():
         for layer, block in enumerate(blocks, start=1):
@@ -79,9 +83,7 @@ def test_values_are_those_that_the_gates_multiply_with() -> None:
                     text = "source" if stack == "encoder" or name == "cross.key_value" else "target"
                     for site, gate in carrier.gates.items():
                         place = (stack, part, text, site)
-                        gate.register_forward_hook(
-                            lambda *call, place=place, layer=layer: hook(*call, place=place, layer=layer)
-                        )
+                        gate.scaled = partial(keep, place, layer, gate, gate.scaled)
     model(*on.inputs)
     values = observed_gates(one, on)
     found = {(tuple(each.where.values()), each.kind, each.layer): each for each in values}

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 import torch
 from same_bits import Reason, assert_same_bits
+from typer.testing import CliRunner
 
+from comt_cli.app import app
 from comt_cli.errors import UserError
-from comt_cli.exchange.huggingface import read_huggingface, write_huggingface
+from comt_cli.exchange.huggingface import read_huggingface
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedModel
+from comt_cli.library.export import write_huggingface
 
 transformers = pytest.importorskip("transformers")
 
@@ -63,21 +65,15 @@ def test_transformers_computes_the_same_both_ways(shape, make_llama, tmp_path) -
 
 
 @pytest.mark.parametrize(
-    ("method", "words"),
-    [
-        ({"name": "comt", "sites": ["q_proj", "down_proj"]}, "gates at q_proj, down_proj$"),
-        ({"name": "post-ln"}, "PostNorm in its network$"),
-        ({"name": "dyt"}, "DynamicTanh"),
-        ({"name": "embedding-norm"}, "EmbeddingNorm in its network$"),
-        ({"name": "resformer"}, "ValueResidual in its network$"),
-    ],
+    ("method", "is_plain"),
+    [("scaled-init", True), ("pre-ln", True), ("comt", False), ("post-ln", False), ("resformer", False)],
 )
-def test_what_llama_cannot_express_is_refused(method, words, make_llama, tmp_path) -> None:
-    with pytest.raises(UserError) as caught:
-        export(make_llama(method=method), tmp_path / "out")
-    assert caught.match("cannot express")
-    assert re.search(words, caught.value.message)
-    assert not (tmp_path / "out").exists()
+def test_what_llama_cannot_express_is_not_called_a_llama(method, is_plain, make_llama, tmp_path) -> None:
+    config = json.loads((export(make_llama(method={"name": method}), tmp_path / "out") / "config.json").read_text())
+    assert (config["model_type"], "auto_map" in config) == (("llama", False) if is_plain else ("comt", True))
+    if not is_plain:
+        with pytest.raises(UserError, match="of type 'comt'"):
+            read_huggingface(tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -122,3 +118,46 @@ def test_pickles_damaged_files_and_paths_outside_are_refused(make_llama, tmp_pat
     index.write_text(json.dumps({"weight_map": {"lm_head.weight": "gone.safetensors"}}))
     with pytest.raises(UserError, match=r"lacks gone\.safetensors"):
         load(folder, LoadedModel)
+
+
+def test_the_card_says_what_the_run_was(save_run, tmp_path) -> None:
+    checkpoint = save_run({"name": "transponder", "rank": 3})
+    ending = {"state": "done", "perplexity": 12.345, "bits_per_byte": 1.25, "git_commit": "0123456789ab"}
+    checkpoint.with_name("result.json").write_text(json.dumps(ending))
+    invoke = CliRunner().invoke
+    done = invoke(app, ["export", str(checkpoint), str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    card = (tmp_path / "out" / "README.md").read_text()
+    said = (
+        *("`comt/table3`, row `transponder`, column `tiny`, scale `smoke`", "seed 1", "| transponder (rank 3) |"),
+        *("LLaMA tiny", "`python-docs`, content not known", "| validation perplexity | 12.35 |", "bits a byte"),
+        *("0123456789ab", "trust_remote_code=True", "Transponder: contextual modulators", "Deviations: one A serves"),
+    )
+    assert [each for each in said if each not in card] == []
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token_id"] == 1
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    assert tokenizer.decode(tokenizer("a castle").input_ids) == "a castle"
+    again = invoke(app, ["export", str(checkpoint), str(tmp_path / "out")])
+    assert "is not an empty folder" in str(again.exception)
+    (tmp_path / "out" / "config.json").unlink()  # as if it had been killed: the configuration is written last
+    with pytest.raises(UserError, match="holds no model"):
+        load(tmp_path / "out", LoadedModel)
+
+
+def test_a_network_that_cannot_be_written_leaves_no_folder(make_llama, tmp_path) -> None:
+    model = make_llama(method={"name": "highway"})
+    model.blocks[1].mlp_connection.norm = Lambda(torch.tanh)
+    with pytest.raises(UserError, match="function is a builtin_function_or_method, which config"):
+        export(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+class Lambda(torch.nn.Module):
+    """A norm that is a function."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)

@@ -35,19 +35,19 @@ from comt_cli.tasks.settings.language import ModelSettings
 
 
 def transponder(granularity: str, **options):
-    return partial(TransponderGate, rank=3, init="normal", granularity=granularity, **options)
+    return partial(TransponderGate.at, rank=3, init="normal", granularity=granularity, **options)
 
 
 GATES = {
-    "comt": partial(ComtGate, hidden=3, init="normal"),
+    "comt": partial(ComtGate.at, hidden=3, init="normal"),
     "transponder": transponder("channel-scalar"),
     "channel": transponder("channel"),
     "scalar": transponder("scalar"),
     "two bottlenecks": transponder("channel-scalar", separate_summaries=True),
     "fixed alpha": transponder("channel-scalar", learnable_sigmoid=False),
-    "static": StaticGate,
-    "static, fixed alpha": partial(StaticGate, learnable_sigmoid=False),
-    "full rank": FullRankGate,
+    "static": StaticGate.at,
+    "static, fixed alpha": partial(StaticGate.at, learnable_sigmoid=False),
+    "full rank": FullRankGate.at,
 }
 
 
@@ -59,13 +59,14 @@ def test_gates(make):
     expected = torch.stack([naive_gate(gate, x_TD[t], 4) for t in range(5)])
     u = None if gate.down_projection() is None else x_TD @ gate.down_projection().T
     close(math.prod(gate.values(u).values(), start=torch.ones(5, 4, dtype=torch.float64)), expected)
-    close(gate(z_TN, u), expected * z_TN)
+    close(gate(x_TD).expand(5, 4), expected)
+    close(gate.scaled(z_TN, u), expected * z_TN)
 
 
 def test_a_gate_a_head_scales_whole_heads():
-    gate = shaken(HeadGate(Site("sdpa", "decoder", 0, 1, 6, 8, heads=2)))
+    gate = shaken(HeadGate(6, heads=2))
     x_TD, z_TN = normal(5, 6), normal(5, 8, seed=1)
-    gated = gate(z_TN, x_TD @ gate.down_projection().T)
+    gated = gate.scaled(z_TN, x_TD @ gate.down_projection().T)
     for t in range(5):
         for channel in range(8):
             close(gated[t, channel].item(), z_TN[t, channel].item() * sigmoid(dot(gate.W[channel // 4], x_TD[t])))
@@ -73,7 +74,7 @@ def test_a_gate_a_head_scales_whole_heads():
 
 def test_a_gate_on_what_attention_mixed_reads_attentions_input():
     """Qiu et al. 2025, G1: (SDPA * sigmoid(X W_g)) W_o, against plain attention with no output projection."""
-    wiring = Wiring(PreNorm, {"sdpa": FullRankGate})
+    wiring = Wiring(PreNorm, {"sdpa": FullRankGate.at})
     model = shaken(Llama(ModelSettings(size="tiny", width=8, ffn_width=10, layers=1, heads=2), 11, wiring))
     gated = model.blocks[0].attention
     plain = shaken(Attention(8, 2, 2, make_plain))
@@ -103,8 +104,8 @@ def test_dynamic_tanh():
 def test_one_product_gives_what_single_layers_would(gated):
     """Projections of one input, some gated, against one matrix product and one gate at a time (Transponder, Eq. 8)."""
     sites = [Site(name, "decoder", 0, 1, 6, width) for name, width in (("a", 4), ("b", 2), ("c", 3))]
-    gates = {"a": partial(ComtGate, hidden=2, init="normal"), "c": partial(TransponderGate, rank=3, init="normal")}
-    gates["b"] = partial(ComtGate, hidden=5, init="normal")
+    gates = {"a": partial(ComtGate.at, hidden=2), "c": partial(TransponderGate.at, rank=3, init="normal")}
+    gates["b"] = partial(ComtGate.at, hidden=5, init="normal")
     module = shaken(Projections(sites, {name: gates[name] for name in gated}, lambda _: 0.02))
     x_TD = normal(5, 6)
     outputs = module(x_TD)

@@ -21,7 +21,7 @@ D, N, T = 12, 7, 5
 
 
 def make(dtype: torch.dtype, width: int = N) -> Projections:
-    gate = partial(TransponderGate, rank=3, init="normal")
+    gate = partial(TransponderGate.at, rank=3, init="normal")
     sites = [Site(name, "decoder", 0, 1, D, width) for name in ("q_proj", "k_proj", "v_proj")]
     module = Projections(sites, {"q_proj": gate, "v_proj": gate}, lambda _: 0.02)
     generator = torch.Generator().manual_seed(0)

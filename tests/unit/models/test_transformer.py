@@ -80,7 +80,7 @@ def test_a_gate_of_swiglu_is_served_by_up_proj_and_refused_alone():
         with pytest.raises(UserError, match="an encoder-decoder have no gate_proj"):
             model(*sites)
     with pytest.raises(UserError, match="have no conv1"):
-        pair_model(Wiring(PostNorm, {"conv1": partial(ComtGate, hidden=2, init="normal")}))
+        pair_model(Wiring(PostNorm, {"conv1": partial(ComtGate.at, hidden=2, init="normal")}))
 
 
 def test_deepnorm_scales_by_both_depths():

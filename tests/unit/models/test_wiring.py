@@ -55,7 +55,7 @@ def test_connections_know_where_they_are():
 def test_a_gate_that_would_be_nowhere_is_refused():
     for build, site in ((language, "conv1"), (images, "q_proj"), (images, "conv3")):
         with pytest.raises(UserError, match=f"have no {site}"):
-            build(Wiring(PreNorm, {site: partial(ComtGate, hidden=2, init="normal")}))
+            build(Wiring(PreNorm, {site: partial(ComtGate.at, hidden=2, init="normal")}))
 
 
 def test_norms_are_made_by_their_place():

@@ -34,8 +34,8 @@ def test_a_compiled_step_has_the_eager_ones_loss_and_gradients():
     two of Transponder's, and code without the processor's vectors. fp32, other orders of summing: 1e-5 of the largest
     gradient.
     """
-    comt = partial(ComtGate, hidden=2, init="torch-linear")
-    transponder = partial(TransponderGate, rank=3, init="torch-linear")
+    comt = partial(ComtGate.at, hidden=2, init="torch-linear")
+    transponder = partial(TransponderGate.at, rank=3, init="torch-linear")
     gates = {"q_proj": comt, "o_proj": transponder, "down_proj": transponder}
     settings = ModelSettings(size="tiny", width=16, ffn_width=24, layers=1, heads=2)
     tokens = torch.randint(30, (2, 12), generator=torch.Generator().manual_seed(0))
