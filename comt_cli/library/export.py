@@ -7,6 +7,7 @@ import ast
 import dataclasses
 import functools
 import inspect
+import json
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from comt_cli import __version__
 from comt_cli.commit import git_commit
 from comt_cli.errors import UserError
-from comt_cli.exchange.codecs import Files, tokenizer_files
+from comt_cli.exchange.codecs import Files, LibraryCodec, tokenizer_files
 from comt_cli.exchange.huggingface import CONFIG, SITES, WEIGHTS, is_plain_llama, llama_config, split
 from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.files import atomic_file, make_folder, write_json
@@ -63,6 +64,11 @@ def write_huggingface(
     if loaded.codec is not None:
         more, special = tokenizer_files(loaded.codec, loaded.context_length)
         files, config = files | more, config | special
+    if isinstance(codec := loaded.codec, LibraryCodec):  # without their names lm-evaluation-harness cannot start a text
+        ids = {"bos_token": codec.begin_id, "eos_token": min(codec.end_ids, default=None)}
+        named = {key: codec.tokenizer.id_to_token(own) for key, own in ids.items() if own is not None}
+        content = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **named}, indent=2)
+        files["tokenizer_config.json"] = f"{content}\n".encode(), "its special tokens"
     card = _card(loaded, result or {}, is_plain=is_plain, has_tokenizer="tokenizer.json" in files)
     files["README.md"] = card.encode(), "what it is, and how to load it"
     make_folder(folder)
