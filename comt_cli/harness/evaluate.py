@@ -215,7 +215,7 @@ def _metrics(task: Any, values: Mapping[str, Any], samples: Sequence[Mapping[str
         if not of or metric.endswith("_stderr"):
             continue
         aggregation = getattr(task.aggregation().get(metric), "__name__", "mean")
-        own = [each.get(metric) for each in samples if each["filter"] == of]
+        own: list[Any] = [each.get(metric) for each in samples if each["filter"] == of]
         is_weighted = aggregation in ("weighted_perplexity", "bits_per_byte")
         pairs = own if is_weighted else [(each, 1) for each in own]
         is_plain = all(isinstance(each, int | float) and math.isfinite(each) for each, _ in pairs)

@@ -67,8 +67,8 @@ def write_huggingface(
     if isinstance(codec := loaded.codec, LibraryCodec):  # without their names lm-evaluation-harness cannot start a text
         ids = {"bos_token": codec.begin_id, "eos_token": min(codec.end_ids, default=None)}
         named = {key: codec.tokenizer.id_to_token(own) for key, own in ids.items() if own is not None}
-        content = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **named}, indent=2)
-        files["tokenizer_config.json"] = f"{content}\n".encode(), "its special tokens"
+        said = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **named}, indent=2)
+        files["tokenizer_config.json"] = f"{said}\n".encode(), "its special tokens"
     card = _card(loaded, result or {}, is_plain=is_plain, has_tokenizer="tokenizer.json" in files)
     files["README.md"] = card.encode(), "what it is, and how to load it"
     make_folder(folder)
