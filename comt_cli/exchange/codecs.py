@@ -118,7 +118,11 @@ def tokenizer_files(codec: TextCodec, context_length: int | None) -> tuple[Files
         content = tokenizer.library.to_str().encode()
         begin, ends = tokenizer.special.begin, list(tokenizer.ends)
         special = {"bos_token_id": begin, "eos_token_id": ends[0] if len(ends) == 1 else ends or None}
-        return {"tokenizer.json": (content, "the tokenizer that the model came with")}, special
+        ids = {"bos_token": begin, "eos_token": ends[0] if ends else None}
+        named = {key: tokenizer.library.id_to_token(own) for key, own in ids.items() if own is not None}
+        files["tokenizer.json"] = content, "the tokenizer that the model came with"
+        files["tokenizer_config.json"] = _configuration(named), "its special tokens"
+        return files, special
     if isinstance(tokenizer, ByteTokenizer):
         converted = _bytes_as_bpe(tokenizer)
     else:
@@ -127,13 +131,16 @@ def tokenizer_files(codec: TextCodec, context_length: int | None) -> tuple[Files
         converted = _unigram(model)
     if all(converted.encode(text).ids == tokenizer.encode(text) for text in _PROBES):
         pad, end = tokenizer.pieces([tokenizer.pad_id, tokenizer.eos_id])
-        values: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": pad, "eos_token": end}
+        values: dict[str, Any] = {"pad_token": pad, "eos_token": end}
         if context_length is not None:
             values["model_max_length"] = context_length
-        configuration = (json.dumps(values, indent=2) + "\n").encode()
         files["tokenizer.json"] = (converted.to_str().encode(), "the same tokenizer for the `tokenizers` library")
-        files["tokenizer_config.json"] = (configuration, "its special tokens")
+        files["tokenizer_config.json"] = (_configuration(values), "its special tokens")
     return files, {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
+
+
+def _configuration(values: dict[str, Any]) -> bytes:
+    return (json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **values}, indent=2) + "\n").encode()
 
 
 def _bytes_as_bpe(own: ByteTokenizer) -> Library:

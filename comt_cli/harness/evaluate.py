@@ -167,14 +167,18 @@ def _load(subject: Subject, stack: contextlib.ExitStack, batch_size: int, device
         from comt_cli.library.export import write_huggingface
 
         run, folder = folder, Path(stack.enter_context(tempfile.TemporaryDirectory())) / subject.weights[:12]
-        write_huggingface(load(run.checkpoint_file, LoadedModel), folder)
+        write_huggingface(load(run.checkpoint_file, LoadedModel), folder, run.result())
         if not (folder / "tokenizer.json").is_file():
             said = f"{subject.name}: its tokenizer cannot be written for transformers"
             raise UserError(said, "Those of data.tokenizer sentencepiece and bytes can; t5's normalises its text.")
     try:
-        return HFLM(pretrained=str(folder), device=device, batch_size=batch_size, trust_remote_code=True)
+        model = HFLM(pretrained=str(folder), device=device, batch_size=batch_size, trust_remote_code=True)
     except Exception as error:  # whatever transformers, or the code that the folder brings, raises
         raise UserError(f"{subject.name} cannot be loaded by transformers: {first_line(error)}") from error
+    if model.prefix_token_id is None:
+        said = f"{subject.name}: its tokenizer_config.json names no token that begins or ends a text"
+        raise UserError(said, "The harness puts one before texts: name its bos_token or eos_token there.")
+    return model
 
 
 def _run(model: Any, name: str, task: Any, limit: int | None, answered: Path) -> tuple[dict[str, Any], list[Any]]:
@@ -209,7 +213,7 @@ def _metrics(task: Any, values: Mapping[str, Any], samples: Sequence[Mapping[str
         if not of or metric.endswith("_stderr"):
             continue
         aggregation = getattr(task.aggregation().get(metric), "__name__", "mean")
-        own = [each.get(metric) for each in samples if each["filter"] == of]
+        own: list[Any] = [each.get(metric) for each in samples if each["filter"] == of]
         is_weighted = aggregation in ("weighted_perplexity", "bits_per_byte")
         pairs = own if is_weighted else [(each, 1) for each in own]
         is_plain = all(isinstance(each, int | float) and math.isfinite(each) for each, _ in pairs)

@@ -180,7 +180,7 @@ def connect(model: nn.Module, stack: Stack, adds: Adds) -> None:
     """Replace the additions of a stack."""
     for i, block in enumerate(stack.blocks):
         if not isinstance(block, TokenBlock):
-            block.__class__ = connected_class(type(block))
+            block.__class__ = connected_class(type(block))  # type: ignore[arg-type]
             block.host, block.is_last = stack.host, i == len(stack.blocks) - 1  # type: ignore[assignment]
             block.register_module("read_out", None)
         block.attention_connection, block.mlp_connection = adds.made[2 * i : 2 * i + 2]

@@ -119,7 +119,7 @@ def gated_class(original: type) -> type[Gated]:
 def _as_gated(module: nn.Module) -> Gated:
     if not isinstance(module, Gated):
         first = next(iter(inspect.signature(module.forward).parameters))
-        module.__class__ = gated_class(type(module))
+        module.__class__ = gated_class(type(module))  # type: ignore[arg-type]
         assert isinstance(module, Gated)
         module.gating = Gating(first)
     return module

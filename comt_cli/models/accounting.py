@@ -189,8 +189,9 @@ def count(network: Network) -> tuple[Cost, bool]:
 
 def _count(network: Network) -> tuple[Cost, bool]:
     from comt_cli.models.base import Linear
+    from comt_cli.models.build import beyond
     from comt_cli.models.flops import Trace, flops_of_one, parameter_count, trace_of
-    from comt_cli.models.pretrained import adapt, beyond
+    from comt_cli.models.pretrained import adapt
 
     model = _built(network.model, network.dimensions, json.loads(network.method))
     parameters = parameter_count(model)

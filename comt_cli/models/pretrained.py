@@ -13,9 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.layers.projection import Projections
-from comt_cli.models.build import empty_network, wiring_of
 from comt_cli.recipe.settings import Training
-from comt_cli.runs.plan import RunSpec, WeightsStart
 
 LORA = ".lora."
 """In the name of each of LoRA's matrices, between the names of the projections and of the site."""
@@ -43,23 +41,8 @@ def adapt(model: nn.Module, rank: int, scale: float, new: Sequence[str]) -> None
             module.adapt(rank, scale)
 
 
-def new_parts(spec: RunSpec, model: nn.Module) -> Sequence[str]:
-    """The parts of a run's model that what it starts from does not have, by the beginnings of their parameters' names:
-    beside published weights every parameter that a plain network lacks."""
-    if not isinstance(spec.start, WeightsStart):
-        return () if spec.start is None else spec.start.new
-    dimensions = spec.task.dimensions(spec.settings)
-    return beyond(empty_network(spec.settings.model, wiring_of({"name": spec.task.plain_method}), **dimensions), model)
-
-
-def beyond(plain: Any, model: Any) -> list[str]:
-    """The names of a model's parameters that a plain one does not have, LoRA's apart."""
-    return [name for name in model.state_dict() if name not in plain.state_dict() and LORA not in name]
-
-
-def added_parameters(model: nn.Module, spec: RunSpec) -> set[nn.Parameter]:
-    """The parameters of a run's model that did not come from its start, without LoRA's; none without a start."""
-    new = new_parts(spec, model)
+def added_parameters(model: nn.Module, new: Sequence[str]) -> set[nn.Parameter]:
+    """The parameters of a started model that did not come from the start, without LoRA's."""
     return {parameter for name, parameter in model.named_parameters() if is_part(name, new)}
 
 

@@ -18,8 +18,8 @@ from comt_cli.data.storage import first_line
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import mean_weights, problem_of, read_state
 from comt_cli.models.accounting import network_of
-from comt_cli.models.build import model_of
-from comt_cli.models.pretrained import LORA, is_part, is_pretrained, merged, new_parts, unmerged
+from comt_cli.models.build import model_of, new_parts
+from comt_cli.models.pretrained import LORA, is_part, is_pretrained, merged, unmerged
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import NO_WEIGHTS, RunSpec, RunStart, WeightsStart
 from comt_cli.training.parallel import full_tensors, shard_of

@@ -95,8 +95,14 @@ def _on_tasks(
     typer.echo("loading lm-evaluation-harness and the tasks ...", err=True)
     from comt_cli.training.devices import pick_device
 
-    loaded = harness.load_tasks(names, num_fewshot, lambda stage, *_: typer.echo(stage, err=True))
-    lines = []
+    told: set[str] = set()
+
+    def progress(stage: str, done: int, total: int | None) -> None:  # noqa: ARG001 - a stage is told once
+        if stage not in told:
+            typer.echo(stage, err=True)
+        told.add(stage)
+
+    loaded, lines = harness.load_tasks(names, num_fewshot, progress), []
     for number, subject in enumerate(subjects.values(), 1):
         typer.echo(f"evaluating {subject.name} ({number} of {len(subjects)}) ...", err=True)
         for result, path, was_there in harness.results(subject, loaded, limit, batch_size, str(pick_device(device))):

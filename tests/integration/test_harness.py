@@ -13,10 +13,7 @@ from typer.testing import CliRunner
 
 from comt_cli.app import app
 from comt_cli.errors import UserError
-from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.harness.python_docs import CHOICE, CLOZE, items_of, second_half, write_tasks
-from comt_cli.library.export import write_huggingface
 from comt_cli.runs.evaluations import read_result, results_of
 
 lm_eval = pytest.importorskip("lm_eval")
@@ -66,7 +63,7 @@ def test_a_run_gives_what_the_harness_gives_on_its_exported_folder(method, runs,
     found = stored(runs[method])
     assert found.keys() == {CLOZE, CHOICE}
     folder = tmp_path / method
-    write_huggingface(load(runs[method].path, LoadedModel), folder)
+    assert CliRunner().invoke(app, ["export", str(runs[method].path), str(folder)]).exit_code == 0
     monkeypatch.setattr(lm_eval.evaluator, "add_env_info", lambda _: None)  # which takes seconds
     own = write_tasks(lambda *_: None)
     manager = lm_eval.tasks.TaskManager(include_path=str(own), include_defaults=False)
@@ -142,6 +139,10 @@ def test_what_cannot_be_evaluated_is_refused_before_anything_is_computed(runs, t
     folder.mkdir()
     (folder / "config.json").write_text('{"architectures": ["BertForMaskedLM"]}')
     assert "holds BertForMaskedLM, not a language model" in refusal(folder, "--tasks", CLOZE)
+    bare = tmp_path / "bare"
+    assert CliRunner().invoke(app, ["export", str(own), str(bare)]).exit_code == 0
+    (bare / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    assert "names no token that begins or ends a text" in refusal(bare, "--tasks", CLOZE)
     assert "cannot be had from the Hugging Face hub" in refusal("nobody/nothing", "--tasks", CLOZE)
     short = train(tiny_spec(tiny_corpus, steps=2, warmup_steps=1), tmp_path / "runs")
     assert "longer than its 48 tokens" in refusal(short.path, "--tasks", CHOICE)

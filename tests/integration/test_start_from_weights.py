@@ -19,9 +19,10 @@ from worlds import comt
 
 from comt_cli.data.published import content_hash
 from comt_cli.exchange.codecs import LibraryCodec, byte_alphabet
-from comt_cli.exchange.huggingface import plain_llama, write_huggingface
+from comt_cli.exchange.huggingface import plain_llama
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedModel
+from comt_cli.library.export import write_huggingface
 from comt_cli.models.build import materialise
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec

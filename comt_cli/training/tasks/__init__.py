@@ -20,9 +20,9 @@ from comt_cli.kernels.attend import MOST_TOKENS, attention_form
 from comt_cli.kernels.choice import Choice, choose_loss
 from comt_cli.layers.dropout import Masks
 from comt_cli.models.base import Model, VocabularyModel
-from comt_cli.models.build import materialise, model_of
+from comt_cli.models.build import materialise, model_of, new_parts
 from comt_cli.models.kernels import use_kernels
-from comt_cli.models.pretrained import adapt, new_parts
+from comt_cli.models.pretrained import adapt
 from comt_cli.recipe.settings import Training
 from comt_cli.runs.directory import PYTORCH
 from comt_cli.runs.plan import RunSpec

@@ -23,7 +23,7 @@ TRAIN = TrainSettings(steps=1, pretrained="lora", lora_rank=RANK, lora_alpha=ALP
 
 def made(dtype: torch.dtype = torch.float64, *, adapted: bool = True, moved: bool = True) -> Projections:
     """Three sites, two of them with gates; with LoRA as it starts, or `moved` away from there."""
-    gate = partial(TransponderGate, rank=2, init="normal")
+    gate = partial(TransponderGate.at, rank=2, init="normal")
     sites = [Site(name, "decoder", 0, 1, D, width) for name, width in WIDTHS.items()]
     with torch.device("meta"):
         module = Projections(sites, {"q_proj": gate, "v_proj": gate}, lambda _: 0.3)

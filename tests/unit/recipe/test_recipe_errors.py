@@ -44,7 +44,7 @@ BROKEN = {
     "paper value missing": ("      c4/250m: 18.5\n", "", "line 21: rows.gated.paper"),
     "note of a scale that is not there": ("    in_paper: false", "    notes: {evening: its maps did not move}\n    in_paper: false", "line 26: rows.extra.notes.evening"),
     "ablation of a row that is not there": ("scales:", "ablations: {cost: {rows: [plain, gate]}}\nscales:", "line 32: ablations.cost.rows[1] -> gated"),
-    "unknown drawing": ("rows:", "figure: {draw: gates}\nrows:", "line 13: figure.draw -> gate-values"),
+    "unknown drawing": ("rows:", "figure: {draw: gate-valus}\nrows:", "line 13: figure.draw -> gate-values"),
     "name that is no folder": ("paper: mine", "paper: ../../x", "line 2: paper"),
     "name too long": ("paper: mine", f"paper: {'x' * 101}", "line 2: paper"),
     "channels of no site": ("rows:", "figure: {draw: channel-gates}\nrows:", "line 13: figure.site"),
