@@ -68,7 +68,6 @@ class WindowGate(MapGate):
     """CoMT's sliding-window modulator: sigmoid(w sigmoid(filters * x)) (Eq. 13), with max(1, D / ratio) filters. The
     convolution it belongs to computes filters * x together with its own output; both have the same odd `window`, half
     of which is padded, and `stride`. [B, D, H, W] -> [B, 1, H', W'].
-
     >>> WindowGate(64, window=3, stride=2)(torch.randn(5, 64, 8, 8)).shape
     torch.Size([5, 1, 4, 4])"""
 
@@ -85,7 +84,6 @@ class WindowGate(MapGate):
 
 class PixelGate(MapGate):
     """CoMT's pixel modulator: sigmoid(b sigmoid(A n)) (Eq. 11), n normalised features. [B, C, H, W] -> [B, 1, H, W].
-
     >>> PixelGate(64)(nn.BatchNorm2d(64, affine=False)(torch.randn(5, 64, 8, 8))).shape
     torch.Size([5, 1, 8, 8])"""
 
@@ -159,7 +157,7 @@ class BatchNorm(Initialised):
         return scaled_BCHW + _per_channel(self.bias, n_BCHW)
 
     def normalised(self, x_BCHW: Tensor, weight_C: Tensor | None = None, bias_C: Tensor | None = None) -> Tensor:
-        """weight n + bias; without either n, which a gate reads."""
+        """weight n + bias, in training with a step of the running statistics; without both n, which a gate reads."""
         mean_C, var_C = self.running_mean, self.running_var
         weight_C, bias_C = (None if each is None else each.to(mean_C.dtype) for each in (weight_C, bias_C))
         return F.batch_norm(x_BCHW, mean_C, var_C, weight_C, bias_C, self.training, MOMENTUM, EPSILON)

@@ -146,7 +146,6 @@ def draw_gate_weight(draw: Draw, tensor: Tensor, name: str, init: GateInit) -> N
 class ComtGate(Gate):
     """CoMT's modulator (Eq. 4): one scalar per token, `scale * sigmoid(B sigmoid(A x))`, without biases: in (0, 1) with
     the paper's `scale`; of 2, gamma can start at 1. [T, D] -> [T, 1].
-
     >>> ComtGate(64, hidden=2)(torch.randn(5, 64)).shape
     torch.Size([5, 1])"""
 
@@ -181,7 +180,6 @@ class TransponderGate(Gate):
     """Transponder's modulator (Eq. 4, 5): `2 sigmoid(alpha B sigmoid(A x))` for each kind of factor. Of two kinds, one
     A serves both unless `separate_summaries`. alpha is exp(log_alpha) and starts at 1; not `learnable_sigmoid`, it
     stays. [T, D] -> [T, N], or with `scalar` granularity [T, 1].
-
     >>> TransponderGate(64, 48, rank=8)(torch.randn(5, 64)).shape
     torch.Size([5, 48])"""
 
@@ -250,7 +248,6 @@ class TransponderGate(Gate):
 class StaticGate(Gate):
     """Transponder without context (section 4.6): `2 sigmoid(alpha beta1 beta2)`, the same for every token; beta1 is a
     number, 1 at the start, beta2 one a channel, 0 at the start, where both at 0 would have no gradient. Of any x: [N].
-
     >>> StaticGate(3)(torch.randn(5, 64)).tolist()
     [1.0, 1.0, 1.0]"""
 
@@ -282,7 +279,6 @@ class StaticGate(Gate):
 class FullRankGate(Gate):
     """One factor a channel, `scale * sigmoid(x W^T)` with W of N x D (Qiu et al. 2025, whose `scale` is 1); near half
     of `scale` at the start: W is N(0, 0.02^2). [T, D] -> [T, N].
-
     >>> FullRankGate(64, 48)(torch.randn(5, 64)).shape
     torch.Size([5, 48])"""
 
@@ -308,7 +304,6 @@ class FullRankGate(Gate):
 class HeadGate(FullRankGate):
     """One factor a head, `scale * sigmoid(x W^T)` with W of H x D (Qiu et al. 2025, head-wise). [T, D] -> [T, H];
     a head's channels lie side by side in the output.
-
     >>> HeadGate(64, heads=4)(torch.randn(5, 64)).repeat_interleave(12, -1).shape
     torch.Size([5, 48])"""
 
@@ -327,7 +322,6 @@ class EvaluatorAdjuster(Gate):
     """z + a * e of a site's output z: a = tanh(W3 z + b3) adjusts, e = sigmoid(W2 relu(W1 z + b1) + b2) evaluates
     (Dhayalkar 2024, second-hand). W1 is r x N, r the `share` of N. It adds where other gates multiply, so it has no
     factors (`values`), and it reads what it acts on: called with z it gives z + a * e, [T, N].
-
     >>> EvaluatorAdjuster(48)(torch.randn(5, 48)).shape
     torch.Size([5, 48])"""
 

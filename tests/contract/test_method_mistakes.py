@@ -147,7 +147,12 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 SCALE = "return {"
 USED = "self.other = nn.Parameter(torch.empty(1))\n            self.scale = nn"
 IN_USE = [
-    ("self, site: Site)", "self)", "class LearnableScale", "takes 1 positional argument but 2 were given"),
+    (
+        "__init__(self)",
+        "__init__(self, size)",
+        "class LearnableScale",
+        "missing 1 required positional argument: 'size'",
+    ),
     ("residual_connection(self.residual),", "lambda **_: None,", "class LearnableScale", "TypeError: .*lambda"),
     ("return Wiring(", "Wiring(", "class LearnableScale", r"wiring\(\) returns NoneType, which is no Wiring"),
     (SCALE, "return None and {", "class ScaleGate", "'NoneType' object has no attribute 'values'"),
@@ -174,8 +179,9 @@ def test_no_mistake(counted: Write) -> None:
     room._all_methods.cache_clear()
     sys.modules.pop("comt_cli.methods.learnable_scale", None)
     one = "nn.Parameter(torch.empty(1))"
-    other = f"self.other = {one}\n            self.scale = self.other if site.layer == 0 else {one}"
-    counted(f"self.scale = {one}", other)
+    other = f"self.other = {one}\n            self.scale = self.other if layer == 0 else {one}"
+    right = EXAMPLE[EXAMPLE.index("(self) -> None:") : EXAMPLE.index(one) + len(one)]
+    counted(right, right.replace("(self)", "(self, layer: int)").replace(f"self.scale = {one}", other))
 
 
 @pytest.mark.parametrize(

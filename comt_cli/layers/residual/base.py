@@ -81,17 +81,28 @@ class ResidualSite:
     `part` is the model's name of the branch: `attention`, `mlp` ... A block of a ResNet has one add, `map`, on feature
     maps with the channels last, [B, H, W, D]; its branch has its own norms, and `norm` makes the identity. `before` are
     the connections of the block's earlier adds, with which parameters may be shared; `depths` is the number of blocks
-    of every stack by its name, where a model has several.
-    """
+    of every stack by its name, where a model has several. Alone, a connection needs no more than the width, and its
+    norm if it shall have one; any module may be its branch. Several adds are numbered, and pass on a state:
+
+    >>> import torch
+    >>> from comt_cli.layers import Highway, HyperConnection
+    >>> branch, x = nn.Linear(64, 64), torch.randn(2, 10, 64)
+    >>> Highway(ResidualSite(64, norm=lambda: nn.RMSNorm(64)), bias=-4.0)(x, branch).shape
+    torch.Size([2, 10, 64])
+    >>> state = State(x)
+    >>> for index in range(3):
+    ...     state = HyperConnection(ResidualSite(64, index=index, count=3), n=2).step(state, branch)
+    >>> state.x.shape, state.stream.shape
+    (torch.Size([2, 10, 2, 64]), torch.Size([2, 10, 64]))"""
 
     width: int
-    stack: str
-    index: int
-    count: int
-    layer: int
-    layers: int
-    part: str
-    norm: Callable[[], nn.Module]
+    stack: str = "blocks"
+    index: int = 0
+    count: int = 1
+    layer: int = 0
+    layers: int = 1
+    part: str = "mlp"
+    norm: Callable[[], nn.Module] = nn.Identity
     before: Sequence[ResidualConnection] = ()
     depths: Mapping[str, int] = field(default_factory=dict)
 
