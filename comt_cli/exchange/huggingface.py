@@ -16,9 +16,9 @@ from torch import Tensor
 
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import misfits, problem_of
-from comt_cli.exchange.codecs import LibraryCodec, TextCodec, tokenizer_files
-from comt_cli.exchange.loaded import LoadedModel, gated_sites, text_network
-from comt_cli.files import atomic_file, make_folder, read_json, write_json
+from comt_cli.exchange.codecs import LibraryCodec, TextCodec
+from comt_cli.exchange.loaded import LoadedModel, text_network
+from comt_cli.files import read_json
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.norm_placement import ScaledInit
 from comt_cli.methods import method_from
@@ -93,16 +93,11 @@ def _parts(model: Llama) -> dict[str, dict[str, Tensor]]:
     return found
 
 
-def _refuse_inexpressible(model: Llama) -> None:
-    """Raise `UserError` where a model is not a plain LLaMA."""
+def is_plain_llama(model: Llama) -> bool:
+    """Whether LLaMA's own class in transformers expresses a model: pre-norm, without gates or other parts."""
     plain = plain_llama(model.settings, model.vocabulary)
     # How a network started is no part of it.
-    others = {type(part) for part in model.modules()} - {type(part) for part in plain.modules()} - {ScaledInit}
-    if others:
-        sites, kinds = gated_sites(model), sorted(kind.__name__ for kind in others)
-        said = f"gates at {', '.join(sites)}" if sites else f"{' and '.join(kinds)} in its network"
-        hint = "Only pre-norm models without gates can be exported; the checkpoint itself loads wherever comt is."
-        raise UserError(f"Hugging Face's LLaMA cannot express {said}", hint)
+    return {type(part) for part in model.modules()} <= {type(part) for part in plain.modules()} | {ScaledInit}
 
 
 def llama_config(model: Llama, context_length: int | None) -> dict[str, Any]:
@@ -133,30 +128,6 @@ def llama_config(model: Llama, context_length: int | None) -> dict[str, Any]:
 
 
 # ---- folders
-
-
-def write_huggingface(loaded: LoadedModel, folder: Path) -> list[tuple[Path, str]]:
-    """Write `loaded` as a folder that `transformers` reads. Weights keep their types. Returns every path with a few
-    words on what it holds. The configuration is written last: a folder whose writing was cut short is not taken for a
-    model. Raises `UserError` where LLaMA cannot express the network, or the folder is in use; `StorageError`."""
-    _refuse_inexpressible(loaded.model)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
-    make_folder(folder)
-    # Fused weights are stored once in memory; safetensors wants each name to own its bytes.
-    tensors = {name: tensor.contiguous().clone() for name, tensor in split(loaded.model).items()}
-    files = {WEIGHTS: (safetensors.torch.save(tensors, {"format": "pt"}), f"{len(tensors)} tensors")}
-    special: dict[str, int] = {}
-    if loaded.codec is not None:
-        more, special = tokenizer_files(loaded.codec, loaded.context_length)
-        files |= more
-    for name, (content, _) in files.items():
-        with atomic_file(folder / name) as handle:
-            handle.write(content)
-    config = llama_config(loaded.model, loaded.context_length)
-    write_json(folder / CONFIG, config | special)
-    written = [(folder / name, said) for name, (_, said) in files.items()]
-    return [*written, (folder / CONFIG, f"{config['architectures'][0]}: {loaded.description}")]
 
 
 def read_huggingface(folder: Path, name: str | None = None) -> LoadedModel:

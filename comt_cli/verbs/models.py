@@ -19,6 +19,7 @@ from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.errors import UserError
 from comt_cli.exchange import check_source
 from comt_cli.files import conversion, open_file, refuse_same
+from comt_cli.runs.directory import RunDirectory
 from comt_cli.training.hardware import check_device_name
 from comt_cli.verbs.select import model_source, run_directories
 
@@ -215,10 +216,10 @@ def export(
     *,
     of: OfRuns,
 ) -> None:
-    """Write a model as a folder for the transformers library, which reads it as LlamaForCausalLM.
+    """Write a language model as a folder for the transformers library, with its tokenizer and a card.
 
-    Only pre-norm language models without gates can be expressed there; weights keep their types. The tokenizer is
-    written too.
+    It reads pre-norm models without gates as LlamaForCausalLM, and all others by the file of code that lies in the
+    folder, with trust_remote_code=True. Weights keep their types.
 
     Example:
 
@@ -227,11 +228,13 @@ def export(
     if folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
     source = announced_model(checkpoint, of)
-    from comt_cli.exchange.huggingface import write_huggingface
     from comt_cli.exchange.load import load
     from comt_cli.exchange.loaded import LoadedModel
+    from comt_cli.library.export import write_huggingface
 
-    for path, words in write_huggingface(load(source, LoadedModel), folder):
+    home = Path(source).parent if Path(source).is_file() else Path(source)
+    result = RunDirectory(home).result() if (home / "checkpoint.pt").is_file() else None
+    for path, words in write_huggingface(load(source, LoadedModel), folder, result):
         typer.echo(f"{path}  {words}")
 
 

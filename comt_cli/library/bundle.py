@@ -1,0 +1,236 @@
+"""The source of classes and functions as one text that needs torch alone, cut down to what running them needs.
+
+What is needed is read from the syntax: the module's globals that code names, and of a class those methods and
+attributes whose names are mentioned anywhere in what is kept. Modules lose their `__init__`: whoever rebuilds one sets
+its attributes and parameters, and needs none of the objects that its constructor takes.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from comt_cli.errors import UserError
+
+ALLOWED = {"torch", *sys.stdlib_module_names}
+"""Packages that the text may import."""
+NEVER = "torch.compiler.is_compiling()"
+"""What only compiled steps of ours need is left out; so is what needs `self.fused` where a class has it as False."""
+
+
+class Definition(NamedTuple):
+    """A class or function of the text: its syntax, its module, and of a class the members that are kept."""
+
+    node: ast.ClassDef | ast.FunctionDef
+    module: ModuleType
+    value: Any
+    members: list[ast.stmt]
+
+
+class Bundle:
+    """Source of `roots` and of all that they need; `reads` are the names of attributes that it mentions, and of those
+    that the code around it `uses`. `known` are names that this code has itself, `without` methods that are left out.
+
+    Raises `UserError` where something needs what the text cannot have: another package, an object that is neither code
+    nor a plain value, or two things of one name.
+
+    >>> from comt_cli.layers.learned import LowRank
+    >>> "torch.arange" in str(Bundle([LowRank]))  # of its initial values
+    False
+    """
+
+    def __init__(
+        self, roots: Iterable[type | Callable[..., Any]], uses: Collection[str] = (), known: Collection[str] = (),
+        without: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        self.known, self.roots, self.without = {*known}, [*roots], {*without}
+        self.own = {"comt_cli", *(root.__module__.partition(".")[0] for root in self.roots)} - ALLOWED
+        self.reads = {*uses, "forward", "backward"}
+        self._lines: dict[str, str] = {}  # imports and constants
+        self._definitions: dict[str, Definition] = {}
+        self._taken: dict[str, Any] = {}
+        for root in self.roots:
+            if root.__name__ in known:
+                raise UserError(
+                    f"{root.__module__}: what is exported has a {root.__name__} of its own", "Rename yours."
+                )
+            self._take(root.__name__, root, root.__module__)
+        while more := [*self._mentioned()]:
+            for definition, member in more:
+                definition.members.append(member)
+                self._follow(member, definition)
+
+    def _mentioned(self) -> Iterator[tuple[Definition, ast.stmt]]:
+        """Members of classes that are mentioned, or of helpers that are no modules, and not kept yet."""
+        for definition in self._definitions.values():
+            is_whole = not issubclass(definition.value, _CUT) if isinstance(definition.value, type) else None
+            for member in [] if is_whole is None else definition.node.body:
+                match member:
+                    case ast.FunctionDef(name=name):
+                        is_mentioned = name in self.reads - {"__init__"}
+                    case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(ast.Name(id=name), value=ast.expr()):
+                        is_mentioned = name in self.reads
+                    case _:
+                        is_mentioned = False
+                left_out = f"{definition.node.name}.{getattr(member, 'name', '')}" in self.without or _is_text(member)
+                if (is_whole or is_mentioned) and not left_out and member not in definition.members:
+                    yield definition, member
+
+    def _follow(self, node: ast.AST, of: Definition) -> None:
+        """Take what code names, and note the attributes that it mentions."""
+        every, known = [*_run(_cut(node, of.value))], vars(of.module)
+        bound = {each.id for each in every if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)}
+        bound |= {each.arg for each in every if isinstance(each, ast.arg)}
+        self.reads |= {each.attr for each in every if isinstance(each, ast.Attribute)}
+        for each in every:
+            if isinstance(each, ast.Name) and each.id in known and each.id not in bound:
+                self._take(each.id, known[each.id], of.module.__name__)
+            elif isinstance(each, ast.Import | ast.ImportFrom):
+                raise UserError(f"{of.module.__name__}, line {each.lineno}: an import within what is exported")
+
+    def _take(self, name: str, value: Any, by: str) -> None:
+        if name in self.known:
+            return
+        if self._taken.setdefault(name, value) is not value and self._taken[name] != value:
+            raise UserError(f"{by}: what is exported holds two things called {name}", "Rename one of them.")
+        module = value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", ""))
+        package = module.partition(".")[0]
+        if name in self._definitions or name in self._lines:
+            return
+        if package in self.own and isinstance(value, type | FunctionType) and value.__name__ == name:
+            self._define(value)
+        elif package in ALLOWED and hasattr(value, "__name__"):
+            line = f"import {module}" if isinstance(value, ModuleType) else f"from {module} import {value.__name__}"
+            self._lines[name] = line if line.endswith(f" {name}") else f"{line} as {name}"
+        elif _is_plain(value):
+            self._lines[name] = f"{name} = {value!r}"
+        else:
+            said = f"is of {module}" if package not in ("", *self.own) else f"is a {type(value).__name__}"
+            hint = "It may be torch's, Python's own, a plain value, or code at the top of a file, by its own name."
+            raise UserError(f"{by}: {name} {said}, which cannot be written into what is exported", hint)
+
+    def _define(self, value: Any) -> None:
+        module = sys.modules[value.__module__]
+        found = [node for node in _parsed(module).body if getattr(node, "name", None) == value.__name__]
+        if not found:
+            raise UserError(f"{module.__name__}: {value.__name__} is not defined at the file's top")
+        node: Any = found[-1]
+        self._definitions[node.name] = Definition(node, module, value, [])
+        for each in [*node.bases, *node.decorator_list] if isinstance(value, type) else [node]:
+            self._follow(each, self._definitions[node.name])
+
+    # ---- the text
+
+    def __str__(self) -> str:
+        """Imports, constants, functions, and classes, each behind its bases."""
+        imports = sorted(line for line in self._lines.values() if " = " not in line)
+        constants = [line for line in self._lines.values() if " = " in line]
+        functions = [each for each in reversed(self._definitions.values()) if not isinstance(each.value, type)]
+        kinds = [each for each in self._definitions.values() if isinstance(each.value, type) and self._stays(each)]
+        kinds.sort(key=lambda each: len(each.value.__mro__))
+        shown = {*self.known, *self._taken, *vars(builtins)}
+        parts = [self._written(each, shown) for each in (*functions, *kinds)]
+        return "\n\n\n".join(filter(None, ["\n".join(imports), "\n".join(constants), *parts])) + "\n"
+
+    def _stays(self, definition: Definition) -> bool:
+        """Whether anything is left of a class, or it is a root; otherwise its bases take its place."""
+        return definition.value in self.roots or bool(definition.members)
+
+    def _bases(self, node: ast.ClassDef) -> Iterator[str]:
+        for written in map(ast.unparse, node.bases):
+            base = self._definitions.get(written)
+            yield from [written] if base is None or self._stays(base) else self._bases(base.node)  # type: ignore[arg-type]
+
+    def _written(self, definition: Definition, shown: set[str]) -> str:
+        node, _, value, members = definition
+        if isinstance(node, ast.ClassDef):
+            bases: list[ast.expr] = [ast.Name(base) for base in dict.fromkeys(self._bases(node))]
+            body = [each for each in node.body if each in members or (_is_text(each) and each is node.body[0])]
+            node = ast.ClassDef(node.name, bases, [], body or [ast.Pass()], node.decorator_list)
+        return ast.unparse(ast.fix_missing_locations(_cut(node, value, shown)))
+
+
+# ---- syntax
+
+_CUT = (nn.Module, torch.autograd.Function)
+
+
+@functools.cache
+def _parsed(module: ModuleType) -> ast.Module:
+    try:
+        return ast.parse(inspect.getsource(module))
+    except (OSError, TypeError):
+        raise UserError(f"{module.__name__} has no source that could be exported", "Put it into a file.") from None
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        return bool(ast.literal_eval(repr(value)) == value)
+    except (ValueError, SyntaxError):
+        return False
+
+
+def _run(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes that are run: annotations are not."""
+    yield node
+    for key, value in ast.iter_fields(node):
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, ast.AST) and key not in ("annotation", "returns"):
+                yield from _run(each)
+
+
+def _cut(node: Any, value: Any, shown: set[str] | None = None) -> Any:
+    """A copy without what is never run, and for reading (`shown`: the names that the text has) with the first
+    paragraph of docstrings, of functions the first sentence, and without annotations that name anything else."""
+    return _Cut({NEVER, *(["self.fused"] if getattr(value, "fused", None) is False else [])}, shown).visit(
+        copy.deepcopy(node)
+    )
+
+
+class _Cut(ast.NodeTransformer):
+    def __init__(self, never: set[str], shown: set[str] | None) -> None:
+        self.never, self.shown = never, shown
+
+    def visit(self, node: Any) -> Any:
+        if isinstance(node, ast.Attribute | ast.Call) and ast.unparse(node) in self.never:
+            return ast.Constant(False)
+        self.generic_visit(node)
+        if isinstance(node, ast.FunctionDef | ast.If | ast.With):
+            ends = next((i for i, each in enumerate(node.body) if isinstance(each, ast.Return)), len(node.body))
+            del node.body[ends + 1 :]
+        if self.shown is not None:
+            self._show(node, self.shown)
+        match node:
+            case ast.UnaryOp(op=ast.Not(), operand=ast.Constant(value=bool(value))):
+                return ast.Constant(not value)
+            case ast.BoolOp(op=ast.And(), values=[first, ast.Constant(value=True)]):
+                return first
+            case ast.IfExp(test=ast.Constant(value=bool(value))) | ast.If(test=ast.Constant(value=bool(value))):
+                return node.body if value else node.orelse
+        return node
+
+    def _show(self, node: Any, shown: set[str]) -> None:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and _is_text(node.body[0]):
+            said = str(node.body[0].value.value).partition("\n\n")[0].rstrip()  # type: ignore[attr-defined]
+            if isinstance(node, ast.FunctionDef):
+                said = re.split(r"(?<!Eq)\.\s", said)[0].rstrip(".") + "."
+            node.body[0] = ast.Expr(ast.Constant(said))
+        key = "annotation" if isinstance(node, ast.arg) else "returns" if isinstance(node, ast.FunctionDef) else ""
+        named = {each.id for each in ast.walk(getattr(node, key, None) or node) if isinstance(each, ast.Name)}
+        if key and not named <= shown:
+            setattr(node, key, None)

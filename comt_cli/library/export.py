@@ -1,0 +1,223 @@
+"""Language models as folders for transformers: plain LLaMAs in its own class, all others with a file of code, whose
+model type is `comt`: loading them without `trust_remote_code` fails, where LLaMA's type would drop gates silently."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor, nn
+
+from comt_cli import __version__
+from comt_cli.commit import git_commit
+from comt_cli.errors import UserError
+from comt_cli.exchange.codecs import Files, tokenizer_files
+from comt_cli.exchange.huggingface import CONFIG, SITES, WEIGHTS, is_plain_llama, llama_config, split
+from comt_cli.exchange.loaded import LoadedModel
+from comt_cli.files import atomic_file, make_folder, write_json
+from comt_cli.layers.gates import CarriesGates, read_by
+from comt_cli.layers.positions import rotate
+from comt_cli.layers.projection import Projections
+from comt_cli.library.bundle import Bundle
+from comt_cli.methods import in_words, method_from
+from comt_cli.models.llama import Llama
+
+CODE = "modeling_comt.py"
+MOST_LINES = 500
+FASTER = ("TransponderGate.scaled",)
+"""Methods that compute what those of a base class do, with less memory in training."""
+_GATES = {"self_attn": ("q_proj", "k_proj", "v_proj", "o_proj", "sdpa"), "mlp": ("gate_proj", "up_proj", "down_proj")}
+"""Modules of a layer that hold the gates of these sites; those on whole branches are the layer's own."""
+
+
+def write_huggingface(
+    loaded: LoadedModel, folder: Path, result: Mapping[str, Any] | None = None
+) -> list[tuple[Path, str]]:
+    """Write `loaded` as a folder that transformers reads, with a card that says what it is, and of a run its `result`.
+    Weights keep their types. Returns every path with a few words on what it holds. The configuration is written last: a
+    folder whose writing was cut short is not taken for a model.
+
+    Raises `UserError` where a part of the network cannot be written as code of its own, or the folder is in use;
+    `StorageError`.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
+    files, is_plain = Files(), is_plain_llama(loaded.model)
+    config = llama_config(loaded.model, loaded.context_length)
+    if is_plain:
+        tensors = split(loaded.model)
+    else:
+        network = Network(loaded.model)
+        tensors, config = network.tensors, {**config, **network.config()}
+        files[CODE] = network.code(loaded.description).encode(), "the network, for transformers"
+    # Fused weights are stored once in memory; safetensors wants each name to own its bytes.
+    tensors = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
+    files[WEIGHTS] = safetensors.torch.save(tensors, {"format": "pt"}), f"{len(tensors)} tensors"
+    if loaded.codec is not None:
+        more, special = tokenizer_files(loaded.codec, loaded.context_length)
+        files, config = files | more, config | special
+    card = _card(loaded, result or {}, is_plain=is_plain, has_tokenizer="tokenizer.json" in files)
+    files["README.md"] = card.encode(), "what it is, and how to load it"
+    make_folder(folder)
+    for name, (content, _) in files.items():
+        with atomic_file(folder / name) as handle:
+            handle.write(content)
+    write_json(folder / CONFIG, config)
+    written = [(folder / name, said) for name, (_, said) in files.items()]
+    return [*written, (folder / CONFIG, f"{config['architectures'][0]}: {loaded.description}")]
+
+
+def _card(loaded: LoadedModel, result: Mapping[str, Any], **known: Any) -> str:
+    spec, about = loaded.spec, ""
+    if spec is not None:
+        known_scores = {key: metric for key, metric in spec.task.metrics.items() if result.get(key) is not None}
+        known |= {
+            "scores": [(metric.words, f"{result[key]:.{metric.decimals}f}") for key, metric in known_scores.items()]
+        }
+        known |= {"method": in_words(spec.method)}
+        about = inspect.getdoc(sys.modules[type(method_from(spec.method)).__module__]) or ""
+    card: str = _template("README.md").render(
+        loaded=loaded, spec=spec, result=result, version=__version__, commit=git_commit(), about=about, **known
+    )
+    return card
+
+
+class Network:
+    """A LLaMA with whatever parts, taken apart: `tensors` by their names in the folder, and each other part as plain
+    data (`modules`), from which the code rebuilds it."""
+
+    def __init__(self, model: Llama) -> None:
+        self.model, self.tensors = model, dict[str, Tensor]()
+        self.tensors["model.embed_tokens.weight"] = model.embedding.weight
+        if model.head is not None:
+            self.tensors["lm_head.weight"] = model.head.weight
+        ends = {"entry": model.entry, "read_out": model.read_out, "norm": model.final_norm}
+        layers = [f"model.layers.{layer}" for layer in range(len(model.blocks))]
+        parts = [self._parts(block, path) for block, path in zip(model.blocks, layers, strict=True)]
+        every = [module for part in [ends, *parts] for root in part.values() if root for module in root.modules()]
+        kinds = {type(module): None for module in every if not _of_torch(type(module))}
+        around = _template(CODE).render(title="", version="", parts="")
+        names = {node.attr for node in ast.walk(ast.parse(around)) if isinstance(node, ast.Attribute)}
+        self.bundle = Bundle([*kinds, rotate, read_by], names, _defined(around), FASTER)
+        self.modules: list[dict[str, Any]] = []
+        self.ends = self._numbered(ends, "model")
+        self.blocks = [
+            {"has_values": f"{path}.{SITES['v_proj']}.weight" in self.tensors, "modules": self._numbered(part, path)}
+            for path, part in zip(layers, parts, strict=True)
+        ]
+
+    def _parts(self, block: Any, path: str) -> dict[str, nn.Module | None]:
+        """The parts of a block by their places in a layer of the folder's model; its projections' tensors are noted."""
+        gates: dict[str, nn.Module] = {}
+        for module in block.modules():
+            if isinstance(module, CarriesGates):
+                gates |= module.gates.items()
+            if isinstance(module, Projections):
+                for site, weight in module.site_weights().items():
+                    self.tensors[f"{path}.{SITES[site]}.weight"] = weight
+        parts: dict[str, nn.Module | None] = {
+            "attention_connection": block.attention_connection,
+            "mlp_connection": block.mlp_connection,
+            "self_attn.shared": block.attention.shared,
+        }
+        for place, sites in _GATES.items():
+            parts[f"{place}.gates"] = nn.ModuleDict({site: gates.pop(site) for site in sites if site in gates}) or None
+        return {**parts, "gates": nn.ModuleDict(gates) or None}
+
+    def _numbered(self, parts: Mapping[str, nn.Module | None], path: str) -> dict[str, int | None]:
+        seen: dict[nn.Module, str] = {}
+        return {place: module and self._number(module, place, path, seen) for place, module in parts.items()}
+
+    def _number(self, module: nn.Module, place: str, path: str, seen: dict[nn.Module, str]) -> int:
+        """Number of a module among those of the folder: alike modules of several layers are described once. One that
+        stands in two places of a layer is named by the first."""
+        seen[module] = place
+        kind, said = type(module), dict[str, Any]()
+        said["class"] = f"nn.{kind.__name__}" if _of_torch(kind) else kind.__name__
+        usual = vars(nn.Module()).keys()
+        own = {name: value for name, value in vars(module).items() if name not in usual}
+        for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
+            # One number that follows training stands still from now on: vLLM has no place for it among weights.
+            if tensor is None or (name in module._buffers and tensor.ndim == 0):
+                own[name] = tensor
+                continue
+            self.tensors[f"{path}.{place}.{name}"] = tensor
+            said.setdefault("tensors", {})[name] = [list(tensor.shape), name in module._parameters]
+        read = own if _of_torch(kind) else self.bundle.reads
+        for name, value in own.items():
+            if name in read:
+                said.setdefault("attributes", {})[name] = self._plain(value, f"{kind.__name__}.{name}")
+        for name, inner in module.named_children():
+            other = seen.get(inner) or self._number(inner, f"{place}.{name}", path, seen)
+            said.setdefault("modules", {})[name] = other
+        if said not in self.modules:
+            self.modules.append(said)
+        return self.modules.index(said)
+
+    def _plain(self, value: Any, where: str) -> Any:
+        """An attribute as JSON has it. Raises `UserError` where it is nothing that can be written down."""
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, list):
+            return [self._plain(each, where) for each in value]
+        if isinstance(value, tuple):
+            return {"tuple": [self._plain(each, where) for each in value]}
+        if isinstance(value, Tensor):
+            return {"tensor": [str(value.dtype).removeprefix("torch."), value.tolist()]}
+        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+            return {"dict": {key: self._plain(each, where) for key, each in value.items()}}
+        if dataclasses.is_dataclass(value):  # a site: of it only what is read, and what can be written
+            plain = {name: each for name, each in vars(value).items() if isinstance(each, bool | int | float | str)}
+            return {"fields": {name: each for name, each in plain.items() if name in self.bundle.reads}}
+        said = f"{where} is a {type(value).__name__}, which config.json cannot hold"
+        raise UserError(said, "Parts that are exported read numbers, texts, tensors and modules alone.")
+
+    def config(self) -> dict[str, Any]:
+        """Entries of config.json beside, or in place of, those of a LLaMA."""
+        classes = {"AutoConfig": "ComtConfig", "AutoModel": "ComtModel", "AutoModelForCausalLM": "ComtForCausalLM"}
+        return {
+            "architectures": ["ComtForCausalLM"],
+            "model_type": "comt",
+            "auto_map": {auto: f"modeling_comt.{own}" for auto, own in classes.items()},
+            "ends": self.ends,
+            "blocks": self.blocks,
+            "modules": self.modules,
+        }
+
+    def code(self, title: str) -> str:
+        """The file of code. Raises `UserError` where it would be longer than anybody reads."""
+        code: str = _template(CODE).render(title=title, version=__version__, parts=self.bundle)
+        if (lines := len(code.splitlines())) > MOST_LINES:
+            raise UserError(f"the network's code would have {lines} lines; {MOST_LINES} are the most that is exported")
+        return code + "\n"
+
+
+@functools.cache
+def _template(name: str) -> Any:
+    import jinja2
+
+    folder = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
+    environment = jinja2.Environment(loader=folder, trim_blocks=True, undefined=jinja2.StrictUndefined)
+    return environment.get_template(f"{name}.jinja")
+
+
+def _defined(code: str) -> Collection[str]:
+    """Names that a file defines or imports at its top."""
+    found = set()
+    for node in ast.parse(code).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            found.add(node.name)
+    return found
+
+
+def _of_torch(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "torch"
