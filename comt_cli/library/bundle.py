@@ -25,8 +25,8 @@ from comt_cli.errors import UserError
 
 ALLOWED = {"torch", *sys.stdlib_module_names}
 """Packages that the text may import."""
-NEVER = "torch.compiler.is_compiling()"
-"""What only compiled steps of ours need is left out; so is what needs `self.fused` where a class has it as False."""
+NEVER = ("torch.compiler.is_compiling()", "self.fused")
+"""Tests that choose what our kernels and compiled steps need. They are taken as False."""
 
 
 class Definition(NamedTuple):
@@ -89,7 +89,7 @@ class Bundle:
 
     def _follow(self, node: ast.AST, of: Definition) -> None:
         """Take what code names, and note the attributes that it mentions."""
-        every, known = [*_run(_cut(node, of.value))], vars(of.module)
+        every, known = [*ast.walk(_cut(node, set()))], vars(of.module)
         bound = {each.id for each in every if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)}
         bound |= {each.arg for each in every if isinstance(each, ast.arg)}
         self.reads |= {each.attr for each in every if isinstance(each, ast.Attribute)}
@@ -153,12 +153,12 @@ class Bundle:
             yield from [written] if base is None or self._stays(base) else self._bases(base.node)  # type: ignore[arg-type]
 
     def _written(self, definition: Definition, shown: set[str]) -> str:
-        node, _, value, members = definition
+        node, _, _, members = definition
         if isinstance(node, ast.ClassDef):
-            bases: list[ast.expr] = [ast.Name(base) for base in dict.fromkeys(self._bases(node))]
+            bases: list[ast.expr] = [ast.Name(base, ast.Load()) for base in dict.fromkeys(self._bases(node))]
             body = [each for each in node.body if each in members or (_is_text(each) and each is node.body[0])]
             node = ast.ClassDef(node.name, bases, [], body or [ast.Pass()], node.decorator_list)
-        return ast.unparse(ast.fix_missing_locations(_cut(node, value, shown)))
+        return ast.unparse(ast.fix_missing_locations(_cut(node, shown)))
 
 
 # ---- syntax
@@ -185,52 +185,42 @@ def _is_plain(value: Any) -> bool:
         return False
 
 
-def _run(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes that are run: annotations are not."""
-    yield node
-    for key, value in ast.iter_fields(node):
-        for each in value if isinstance(value, list) else [value]:
-            if isinstance(each, ast.AST) and key not in ("annotation", "returns"):
-                yield from _run(each)
-
-
-def _cut(node: Any, value: Any, shown: set[str] | None = None) -> Any:
-    """A copy without what is never run, and for reading (`shown`: the names that the text has) with the first
-    paragraph of docstrings, of functions the first sentence, and without annotations that name anything else."""
-    return _Cut({NEVER, *(["self.fused"] if getattr(value, "fused", None) is False else [])}, shown).visit(
-        copy.deepcopy(node)
-    )
+def _cut(node: Any, shown: set[str]) -> Any:
+    """A copy without what is never run, with the first paragraph of docstrings, of functions the first sentence, and
+    without annotations that name anything that is not `shown`."""
+    return _Cut(shown).visit(copy.deepcopy(node))
 
 
 class _Cut(ast.NodeTransformer):
-    def __init__(self, never: set[str], shown: set[str] | None) -> None:
-        self.never, self.shown = never, shown
+    def __init__(self, shown: set[str]) -> None:
+        self.shown = shown
 
     def visit(self, node: Any) -> Any:
-        if isinstance(node, ast.Attribute | ast.Call) and ast.unparse(node) in self.never:
+        if isinstance(node, ast.Attribute | ast.Call) and ast.unparse(node) in NEVER:
             return ast.Constant(False)
         self.generic_visit(node)
         if isinstance(node, ast.FunctionDef | ast.If | ast.With):
             ends = next((i for i, each in enumerate(node.body) if isinstance(each, ast.Return)), len(node.body))
             del node.body[ends + 1 :]
-        if self.shown is not None:
-            self._show(node, self.shown)
+        self._shorten(node)
         match node:
             case ast.UnaryOp(op=ast.Not(), operand=ast.Constant(value=bool(value))):
                 return ast.Constant(not value)
             case ast.BoolOp(op=ast.And(), values=[first, ast.Constant(value=True)]):
                 return first
+            case ast.BoolOp(op=ast.And(), values=[ast.Constant(value=False), *_]):
+                return ast.Constant(False)
             case ast.IfExp(test=ast.Constant(value=bool(value))) | ast.If(test=ast.Constant(value=bool(value))):
                 return node.body if value else node.orelse
         return node
 
-    def _show(self, node: Any, shown: set[str]) -> None:
+    def _shorten(self, node: Any) -> None:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and _is_text(node.body[0]):
             said = str(node.body[0].value.value).partition("\n\n")[0].rstrip()  # type: ignore[attr-defined]
             if isinstance(node, ast.FunctionDef):
                 said = re.split(r"(?<!Eq)\.\s", said)[0].rstrip(".") + "."
             node.body[0] = ast.Expr(ast.Constant(said))
-        key = "annotation" if isinstance(node, ast.arg) else "returns" if isinstance(node, ast.FunctionDef) else ""
-        named = {each.id for each in ast.walk(getattr(node, key, None) or node) if isinstance(each, ast.Name)}
-        if key and not named <= shown:
-            setattr(node, key, None)
+        key = {ast.arg: "annotation", ast.AnnAssign: "annotation", ast.FunctionDef: "returns"}.get(type(node), "")
+        said_of = getattr(node, key, None) or ast.Pass()
+        if not {each.id for each in ast.walk(said_of) if isinstance(each, ast.Name)} <= self.shown:
+            setattr(node, key, ast.Name("Any", ast.Load()) if isinstance(node, ast.AnnAssign) else None)

@@ -77,11 +77,9 @@ def write_huggingface(
 def _card(loaded: LoadedModel, result: Mapping[str, Any], **known: Any) -> str:
     spec, about = loaded.spec, ""
     if spec is not None:
-        known_scores = {key: metric for key, metric in spec.task.metrics.items() if result.get(key) is not None}
-        known |= {
-            "scores": [(metric.words, f"{result[key]:.{metric.decimals}f}") for key, metric in known_scores.items()]
-        }
-        known |= {"method": in_words(spec.method)}
+        found = {metric: result[key] for key, metric in spec.task.metrics.items() if result.get(key) is not None}
+        known["scores"] = [(metric.words, f"{value:.{metric.decimals}f}") for metric, value in found.items()]
+        known["method"] = in_words(spec.method)
         about = inspect.getdoc(sys.modules[type(method_from(spec.method)).__module__]) or ""
     card: str = _template("README.md").render(
         loaded=loaded, spec=spec, result=result, version=__version__, commit=git_commit(), about=about, **known
@@ -90,8 +88,8 @@ def _card(loaded: LoadedModel, result: Mapping[str, Any], **known: Any) -> str:
 
 
 class Network:
-    """A LLaMA with whatever parts, taken apart: `tensors` by their names in the folder, and each other part as plain
-    data (`modules`), from which the code rebuilds it."""
+    """A LLaMA with whatever parts, taken apart: `tensors` by their names in the folder, and its other parts as plain
+    data (`modules`), from which the code rebuilds them."""
 
     def __init__(self, model: Llama) -> None:
         self.model, self.tensors = model, dict[str, Tensor]()
@@ -133,7 +131,7 @@ class Network:
 
     def _numbered(self, parts: Mapping[str, nn.Module | None], path: str) -> dict[str, int | None]:
         seen: dict[nn.Module, str] = {}
-        return {place: module and self._number(module, place, path, seen) for place, module in parts.items()}
+        return {at: None if part is None else self._number(part, at, path, seen) for at, part in parts.items()}
 
     def _number(self, module: nn.Module, place: str, path: str, seen: dict[nn.Module, str]) -> int:
         """Number of a module among those of the folder: alike modules of several layers are described once. One that

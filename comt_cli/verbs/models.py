@@ -229,12 +229,17 @@ def export(
         raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
     source = announced_model(checkpoint, of)
     from comt_cli.exchange.load import load
-    from comt_cli.exchange.loaded import LoadedModel
+    from comt_cli.exchange.loaded import Loaded, LoadedModel
     from comt_cli.library.export import write_huggingface
 
     home = Path(source).parent if Path(source).is_file() else Path(source)
     result = RunDirectory(home).result() if (home / "checkpoint.pt").is_file() else None
-    for path, words in write_huggingface(load(source, LoadedModel), folder, result):
+    loaded = load(source, Loaded)
+    if not isinstance(loaded, LoadedModel):
+        raise UserError(
+            f"{source} is {loaded.kind()}, and for these there is no export", "comt export writes LLaMAs alone."
+        )
+    for path, words in write_huggingface(loaded, folder, result):
         typer.echo(f"{path}  {words}")
 
 

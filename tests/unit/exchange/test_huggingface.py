@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from same_bits import Reason, assert_same_bits
+from typer.testing import CliRunner
 
+from comt_cli.app import app
 from comt_cli.errors import UserError
 from comt_cli.exchange.huggingface import read_huggingface
 from comt_cli.exchange.load import load
@@ -116,3 +118,46 @@ def test_pickles_damaged_files_and_paths_outside_are_refused(make_llama, tmp_pat
     index.write_text(json.dumps({"weight_map": {"lm_head.weight": "gone.safetensors"}}))
     with pytest.raises(UserError, match=r"lacks gone\.safetensors"):
         load(folder, LoadedModel)
+
+
+def test_the_card_says_what_the_run_was(save_run, tmp_path) -> None:
+    checkpoint = save_run({"name": "transponder", "rank": 3})
+    ending = {"state": "done", "perplexity": 12.345, "bits_per_byte": 1.25, "git_commit": "0123456789ab"}
+    checkpoint.with_name("result.json").write_text(json.dumps(ending))
+    invoke = CliRunner().invoke
+    done = invoke(app, ["export", str(checkpoint), str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    card = (tmp_path / "out" / "README.md").read_text()
+    said = (
+        *("`comt/table3`, row `transponder`, column `tiny`, scale `smoke`", "seed 1", "| transponder (rank 3) |"),
+        *("LLaMA tiny", "`python-docs`, content not known", "| validation perplexity | 12.35 |", "bits a byte"),
+        *("0123456789ab", "trust_remote_code=True", "Transponder: contextual modulators", "Deviations: one A serves"),
+    )
+    assert [each for each in said if each not in card] == []
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token_id"] == 1
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer.decode(tokenizer("a castle").input_ids) == "a castle"
+    again = invoke(app, ["export", str(checkpoint), str(tmp_path / "out")])
+    assert "is not an empty folder" in str(again.exception)
+    (tmp_path / "out" / "config.json").unlink()  # as if it had been killed: the configuration is written last
+    with pytest.raises(UserError, match="holds no model"):
+        load(tmp_path / "out", LoadedModel)
+
+
+def test_a_network_that_cannot_be_written_leaves_no_folder(make_llama, tmp_path) -> None:
+    model = make_llama(method={"name": "highway"})
+    model.blocks[1].mlp_connection.norm = Lambda(torch.tanh)
+    with pytest.raises(UserError, match="function is a builtin_function_or_method, which config"):
+        export(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+class Lambda(torch.nn.Module):
+    """A norm that is a function."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
