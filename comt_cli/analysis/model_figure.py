@@ -21,7 +21,7 @@ from comt_cli.analysis.images import WatchedImages
 from comt_cli.analysis.observed import (
     Observation,
     SiteValues,
-    gate_carriers,
+    gates_of,
     observed_gates,
     observed_image,
     observed_pair,
@@ -72,7 +72,7 @@ class Subject:
     @cached_property
     def has_token_gates(self) -> bool:
         """Whether it is a network of tokens that has gates at any site."""
-        return not self.is_image_classifier and bool(gate_carriers(self.model))
+        return not self.is_image_classifier and bool(gates_of(self.model.model))
 
     @cached_property
     def observation(self) -> Observation:

@@ -1,20 +1,25 @@
 """Networks of tokens on one input: a text, a sentence and its translation, an image and its caption; one forward pass
-that keeps what some modules read and give; and the values of the gates in it.
+that keeps what some modules read and give; and the values of the gates, and the residual stream, in it.
 
-Shapes: T tokens, N channels, R regions of an image, F features.
+Shapes: B batch, T tokens, D width, N channels, R regions of an image, F features.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -24,7 +29,9 @@ from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedText, Loaded
 from comt_cli.generation.caption import ImageCaptioner, Seen
 from comt_cli.generation.transcript import one_line
 from comt_cli.generation.translate import translator
-from comt_cli.layers.gates import CarriesGates, EvaluatorAdjuster
+from comt_cli.layers.gates import CarriesGates, EvaluatorAdjuster, Gate, Site
+from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, State, final_stream
+from comt_cli.models.base import Model
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.tasks.base import PROJECTIONS
 from comt_cli.tasks.settings.translation import TranslationSettings
@@ -149,21 +156,26 @@ def check_images(loaded: Loaded, content: str, data_set: str) -> None:
 
 
 def _encoded_and_decoded(model: EncoderDecoder, sequences: Mapping[str, Tokens], said: str) -> Observation:
-    """A source and a target, by name: the encoder reads the source, and so do cross-attention's keys and values."""
-    of_source = [*model.encoder.modules(), *(block.cross.key_value for block in model.decoder_blocks())]
+    """A source and a target, by name."""
     last = "The decoder's tokens are those that it reads, from the begin token on."
-    return Observation(sequences, dict.fromkeys(of_source, next(iter(sequences))), (said, last))
+    return Observation(sequences, dict.fromkeys(reads_source(model), next(iter(sequences))), (said, last))
+
+
+def reads_source(model: EncoderDecoder) -> list[nn.Module]:
+    """The modules that read the source: the encoder's, and cross-attention's keys and values."""
+    return [*model.encoder.modules(), *(block.cross.key_value for block in model.decoder_blocks())]
 
 
 @contextlib.contextmanager
 def recorded(modules: Iterable[nn.Module]) -> Iterator[dict[nn.Module, tuple[tuple[Any, ...], Any]]]:
-    """In this context the inputs and the output of the last call of each module are kept."""
+    """In this context the inputs, those by position before those by name, and the output of the last call of each
+    module are kept."""
     kept: dict[nn.Module, tuple[tuple[Any, ...], Any]] = {}
 
-    def keep(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        kept[module] = inputs, output
+    def keep(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+        kept[module] = (*inputs, *named.values()), output
 
-    handles = [module.register_forward_hook(keep) for module in modules]
+    handles = [module.register_forward_hook(keep, with_kwargs=True) for module in modules]
     try:
         yield kept
     finally:
@@ -171,14 +183,32 @@ def recorded(modules: Iterable[nn.Module]) -> Iterator[dict[nn.Module, tuple[tup
             handle.remove()
 
 
+@contextlib.contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """In this context a network runs for its observer: in evaluation, without gradients, and without fused kernels and
+    compiled code, in which modules pass on what hooks never see. Behind it the network is as it was."""
+    before: list[tuple[nn.Module, dict[str, Any]]] = []
+    for module in model.modules():
+        before.append((module, {key: vars(module)[key] for key in ("training", "fused") if key in vars(module)}))
+    is_compiled = "torch._dynamo" in sys.modules
+    try:
+        for module, flags in before:  # `eval` would thaw frozen projections
+            vars(module).update(dict.fromkeys(flags, False))
+        with torch.no_grad(), torch.compiler.set_stance("force_eager") if is_compiled else contextlib.nullcontext():
+            yield
+    finally:
+        for module, flags in before:
+            vars(module).update(flags)
+
+
 def watch(
     loaded: Loaded, inputs: Iterable[Tensor], modules: Iterable[nn.Module] = ()
 ) -> dict[nn.Module, tuple[tuple[Any, ...], Any]]:
-    """Run the model once on its inputs, a batch of one, without gradients and in fp32 (values in a figure should not
-    show the rounding of a storage type); what the modules read and gave, as `recorded`. Raises `UserError` where the
-    outputs are not finite."""
-    model = loaded.model.float().eval()
-    with recorded(modules) as kept, torch.no_grad():
+    """Run the model once on its inputs, a batch of one, in fp32 (values in a figure should not show the rounding of a
+    storage type), `undisturbed`; what the modules read and gave, as `recorded`. Raises `UserError` where the outputs
+    are not finite."""
+    model = loaded.model.float()
+    with recorded(modules) as kept, undisturbed(model):
         check_finite(loaded, model(*inputs))
     return kept
 
@@ -206,9 +236,31 @@ class SiteValues:
     tokens: Sequence[str] = ()
 
 
-def gate_carriers(loaded: Loaded) -> list[CarriesGates]:
-    """Modules of a network of tokens that have gates."""
-    return [module for module in loaded.model.modules() if isinstance(module, CarriesGates) and module.gates]
+class Factor(NamedTuple):
+    """Values of one gate in one forward pass, [B, T, N], or [N] of a gate that does not look at its input. `by` is the
+    module that has the gate, `layer` is from 0; the others as in `SiteValues`."""
+
+    by: nn.Module
+    stack: str
+    part: str
+    site: str
+    layer: int
+    kind: str
+    values: Tensor
+    ends: tuple[float, float] | None
+
+
+def gates_of(model: nn.Module) -> list[tuple[nn.Module, Site, str, Gate]]:
+    """Every gate of a network of tokens, behind the module that has it, a site that says where that is, and the name of
+    its own site; also those of a wrapped model."""
+    found: list[tuple[nn.Module, Site, str, Gate]] = []
+    for module in model.modules():
+        if isinstance(module, CarriesGates):
+            found += [(module, module.sites[0], name, module.gate(name)) for name in module.gates]
+        elif (gating := getattr(module, "gating", None)) is not None:  # `library.gated.Gated`
+            wrapped: Any = module
+            found += [(module, site, name, wrapped.gate_at(name)) for name, (site, *_) in gating.sites.items()]
+    return found
 
 
 def no_gates(loaded: Loaded) -> UserError:
@@ -216,38 +268,143 @@ def no_gates(loaded: Loaded) -> UserError:
     return UserError(f"{loaded.name} has no gates to analyse: it holds {loaded.description}")
 
 
+def gate_factors(model: nn.Module, run: Callable[[], object]) -> list[Factor]:
+    """Values of every gate of a network when `run` runs it once, `undisturbed`: branch by branch in the order of the
+    model, in each the projections as they are usually listed before other sites, each from layer to layer."""
+    gates, found = gates_of(model), list[Factor]()
+    with undisturbed(model), called((gate for *_, gate in gates), "scaled") as calls:
+        run()
+        for module, at, site, gate in gates:
+            z, u = calls[gate]
+            by_kind, ends = gate.values(u), gate.factor_range
+            if isinstance(gate, EvaluatorAdjuster):
+                by_kind, ends = {"evaluator": gate.evaluation(z)}, (0.0, 1.0)
+            for kind, values in by_kind.items():
+                found.append(Factor(module, at.stack, at.part, site, at.layer, kind, values, ends))
+    places = [(each.stack, each.part, each.site, each.kind) for each in found]
+    branches, listed = [place[:2] for place in places], [*PROJECTIONS]
+
+    def rank(place: tuple[str, str, str, str]) -> tuple[int, ...]:
+        known = listed.index(place[2]) if place[2] in listed else len(listed)
+        return branches.index(place[:2]), known, places.index(place)
+
+    return [each for _, each in sorted(zip(map(rank, places), found, strict=True), key=itemgetter(0))]
+
+
 def observed_gates(loaded: Loaded, on: Observation) -> list[SiteValues]:
-    """Values of every gate in one forward pass: branch by branch in the order of the model, in each the projections as
-    they are usually listed before other sites, each from layer to layer. Raises `UserError` where no gate multiplies
-    anything; see `watch`."""
-    modules = gate_carriers(loaded)
-    units = [gate for module in modules for gate in module.gates.values() if isinstance(gate, EvaluatorAdjuster)]
-    kept = watch(loaded, on.inputs, (*modules, *units))
-    found: list[tuple[tuple[str, ...], SiteValues]] = []
-    for module in modules:
-        block, text = module.sites[0], on.read_by(module)
-        with torch.no_grad():
-            factors = module.gate_values(kept[module][0][0][0])
-            for name, gate in module.gates.items():
-                if isinstance(gate, EvaluatorAdjuster):
-                    factors[name] = {"evaluator": gate.evaluation(kept[gate][0][0][0])}
-        for site, by_kind in factors.items():
-            where = {"stack": block.stack, "part": block.part, "text": text, "site": site}
-            columns = where if len(on.sequences) > 1 else {"site": site}
-            for kind, value in by_kind.items():
-                ends = (0.0, 1.0) if "evaluator" in by_kind else module.gate(site).factor_range
-                # A gate that does not look at its input has one value for all tokens.
-                tokens = on.sequences[text].pieces
-                values = value.expand((len(tokens), value.shape[-1])).numpy()
-                one = SiteValues(columns, kind, block.layer + 1, values, ends, tokens)
-                found.append(((*where.values(), kind), one))
+    """Values of every gate in one forward pass, in the order of `gate_factors`. Raises `UserError` where no gate
+    multiplies anything; see `watch`."""
+    found = []
+    for each in gate_factors(loaded.model, partial(watch, loaded, on.inputs)):
+        text = on.read_by(each.by)
+        where = {"stack": each.stack, "part": each.part, "text": text, "site": each.site}
+        # A gate that does not look at its input has one value for all tokens.
+        tokens = on.sequences[text].pieces
+        values = each.values.expand((1, len(tokens), each.values.shape[-1]))[0].numpy()
+        columns = where if len(on.sequences) > 1 else {"site": each.site}
+        found.append(SiteValues(columns, each.kind, each.layer + 1, values, each.ends, tokens))
     if not found:
         raise no_gates(loaded)
-    keys = [key for key, _ in found]
-    branches, listed = [key[:2] for key in keys], [*PROJECTIONS]
+    return found
 
-    def rank(one: tuple[tuple[str, ...], SiteValues]) -> tuple[int, ...]:
-        key, site = one[0], one[0][3]
-        return branches.index(key[:2]), listed.index(site) if site in listed else len(listed), keys.index(key)
 
-    return [values for _, values in sorted(found, key=rank)]
+def stacks_of(model: nn.Module) -> Mapping[str, nn.ModuleList]:
+    """The blocks of a network of tokens by the name of their stack: of another library's network `decoder`, the longest
+    list of modules that is in no other. Raises `UserError` where it has none."""
+    if isinstance(model, Model):
+        return model.stacks
+    lists: dict[str, nn.ModuleList] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and not any(name.startswith(f"{outer}.") for outer in lists):
+            lists[name] = module
+    if not lists:
+        raise UserError(f"{type(model).__name__} has no list of blocks")
+    return {"decoder": max(lists.values(), key=len)}
+
+
+def connections_of(model: nn.Module) -> list[ResidualConnection]:
+    """The residual connections of a network of tokens, stack by stack from the first block on."""
+    blocks = [block for stack in stacks_of(model).values() for block in stack]
+    return [part for block in blocks for part in block.children() if isinstance(part, ResidualConnection)]
+
+
+@contextlib.contextmanager
+def called(modules: Iterable[nn.Module], method: str) -> Iterator[dict[nn.Module, tuple[Any, ...]]]:
+    """In this context the arguments of the last call of a method of each module are kept, in the order of first
+    calls."""
+    calls: dict[nn.Module, tuple[Any, ...]] = {}
+
+    def keep(module: nn.Module, own: Callable[..., Any], *arguments: Any) -> Any:
+        calls[module] = arguments
+        return own(*arguments)
+
+    with contextlib.ExitStack() as stack:
+        for module in modules:
+            own = getattr(module, method)
+            stack.callback(*((setattr, module, method, own) if method in vars(module) else (delattr, module, method)))
+            setattr(module, method, partial(keep, module, own))
+        yield calls
+
+
+class Add(NamedTuple):
+    """The residual stream before and after a residual add, [B, T, D] each; `layer` is from 0."""
+
+    stack: str
+    layer: int
+    part: str
+    x: Tensor
+    y: Tensor
+
+
+def residual_adds(model: nn.Module, run: Callable[[], object]) -> list[Add]:
+    """Every residual add of a network of tokens when `run` runs it once, `undisturbed`, from the first block on. Where
+    several streams go from add to add, x is what the connection reads (`ResidualConnection.read`), and y what the next
+    one does, or the final norm. Of another library's network, whose adds are not seen, every block, with an empty
+    `part`. Raises `UserError`; see `stacks_of`."""
+    stacks, connections, found = stacks_of(model), connections_of(model), list[Add]()
+    ends = {each.site.stack: each for each in model.modules() if isinstance(each, OutputAggregation)}
+    blocks = [block for stack in stacks.values() for block in stack]
+    with undisturbed(model), called(connections, "step") as calls, recorded(blocks) as kept:
+        run()
+        for stack, own in stacks.items():
+            adds = [each for each in connections if each.site.stack == stack]
+            places = [(each.site.layer, each.site.part) for each in adds] or [(i, "") for i in range(len(own))]
+            streams = [each.read(calls[each][0]) for each in adds] or [_stream(kept[block][0][0]) for block in own]
+            last = kept[own[-1]][1]
+            is_state = isinstance(last, State)
+            streams.append(final_stream(last, ends.get(stack), nn.Identity()) if is_state else _stream(last))
+            pairs = zip(places, itertools.pairwise(streams), strict=True)
+            found += [Add(stack, *place, *pair) for place, pair in pairs]
+    return found
+
+
+def _stream(given: Tensor | tuple[Tensor, ...]) -> Tensor:
+    """The stream among what a block of another library is given, or gives."""
+    return given if isinstance(given, Tensor) else given[0]
+
+
+def by_layer(adds: Iterable[Add]) -> list[Add]:
+    """The residual stream before and after every block, of its residual adds in order; `part` is empty."""
+    blocks: dict[tuple[str, int], Add] = {}
+    for add in adds:
+        first = blocks.get((add.stack, add.layer), add)
+        blocks[add.stack, add.layer] = first._replace(part="", y=add.y)
+    return [*blocks.values()]
+
+
+def compared(x_TD: Tensor, y_TD: Tensor) -> dict[str, NDArray[np.float64]]:
+    """The residual stream before, x, and after, y, token by token, [T] each:
+
+    cosine           <x, y> / (|x| |y|)
+    angle            arccos(cosine) / pi, the angular distance: 0 same direction, 0.5 orthogonal, 1 opposite
+    update_cosine    <x, y - x> / (|x| |y - x|): whether the update points along its input
+    norm_ratio       |y| / |x|, L2 norms
+    """
+    x_TD, y_TD = x_TD.double().cpu(), y_TD.double().cpu()
+    cosine_T = F.cosine_similarity(x_TD, y_TD, dim=-1).clamp(-1, 1)
+    return {
+        "cosine": cosine_T.numpy(),
+        "angle": cosine_T.arccos().numpy() / np.pi,
+        "update_cosine": F.cosine_similarity(x_TD, y_TD - x_TD, dim=-1).numpy(),
+        "norm_ratio": (y_TD.norm(dim=-1) / x_TD.norm(dim=-1)).numpy(),
+    }

@@ -10,11 +10,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from comt_cli.data.published import content_hash
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.runs.directory import FEW, scored_on
 from comt_cli.runs.known import SharedRun, adopt_contents, needed_runs, shared_runs
-from comt_cli.runs.plan import NO_WEIGHTS, RunSpec, point_in_words, with_sources
+from comt_cli.runs.plan import NO_WEIGHTS, RunSpec, WeightsStart, point_in_words, with_sources
 from comt_cli.tasks import Task
 from comt_cli.tasks.base import AnyDataset
 from comt_cli.training.processes import StopSignal
@@ -207,12 +208,17 @@ class RunQueue:
             progress(stage, done, total)
 
         datasets: dict[str, AnyDataset] = {}
+        weights: dict[str, str] = {}
         # Again where what was prepared has made other runs open: one whose source has turned out to be another run.
         while unprepared := [shared.spec for shared in self.open if shared.spec.data_fingerprint not in datasets]:
             for spec in unprepared:
+                if isinstance(spec.start, WeightsStart) and spec.start.key not in weights:
+                    preparing("reading the weights to start from", 0, None)
+                    weights[spec.start.key] = str(content_hash(spec.start.weights, fetch=True))
                 if spec.data_fingerprint not in datasets:
                     datasets[spec.data_fingerprint] = spec.task.prepare(spec.settings, preparing)
-            self.data_prepared({fingerprint: dataset.content_hash for fingerprint, dataset in datasets.items()})
+            prepared = {fingerprint: dataset.content_hash for fingerprint, dataset in datasets.items()}
+            self.data_prepared(prepared | weights)
         return datasets
 
     def data_prepared(self, contents: dict[str, str]) -> None:
@@ -264,10 +270,10 @@ class RunQueue:
 
     def _source_awaited(self, shared: SharedRun) -> RunSpec | None:
         """The run whose weights a run has to wait for; None where it can begin, or resume."""
-        start = shared.spec.start
-        if start is None or shared.directory(self.runs).is_begun:
+        source = shared.spec.source
+        if source is None or shared.directory(self.runs).is_begun:
             return None
-        return None if self._ending(start.run.id) is Ending.done else start.run
+        return None if self._ending(source.id) is Ending.done else source
 
     def _fails_by_its_source(self, shared: SharedRun) -> bool:
         """Record that a run has failed, and why, where its source will leave no weights."""

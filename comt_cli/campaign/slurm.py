@@ -179,7 +179,7 @@ def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site)
     there, does not answer or refuses, and `StorageError`."""
     executor_class = _executor_class()
     distinct = needed_runs(adopt_contents(specs, runs, ambiguous=True), runs)
-    sources = {shared.spec.start.run.id for shared in distinct if shared.spec.start is not None}
+    sources = {shared.spec.source.id for shared in distinct if shared.spec.source is not None}
     states = {shared.id: shared.directory(runs).state() for shared in distinct}
     is_open = {name: state in (RunState.missing, RunState.unfinished) for name, state in states.items()}
     asked = {name for name in states if is_open[name] or (name in sources and states[name] is RunState.running)}
@@ -187,7 +187,7 @@ def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site)
     queued = ask_squeue(jobs.values())
     numbers = {run: job.number for run, job in jobs.items() if job.run in queued}
     for shared in distinct:
-        spec, directory, start = shared.spec, shared.directory(runs), shared.spec.start
+        spec, directory, source = shared.spec, shared.directory(runs), shared.spec.source
         if not is_open[shared.id] or spec.request in queued:
             job = jobs.get(shared.id) if is_open[shared.id] else None
             yield Submission(spec, states[shared.id], job, False)
@@ -196,7 +196,7 @@ def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site)
             directory.create(spec)
             shared.link(runs)
         executor = executor_class(folder=log_folder(runs, spec.request).resolve(), max_num_timeout=site.requeues)
-        after = numbers.get(start.run.id) if start is not None and not directory.is_begun else None
+        after = numbers.get(source.id) if source is not None and not directory.is_begun else None
         executor.update_parameters(**sbatch_parameters(site, spec, after))
         # A job that paid for a GPU must not fall back on the CPU.
         wanted = device or ("cuda" if site.gpus else None)

@@ -1,16 +1,18 @@
-"""Tokenizers: bytes, whole words, SentencePiece models, trained or T5's; and the file that carries any of them."""
+"""Tokenizers: bytes, whole words, SentencePiece models, trained or T5's, those of published weights; and the file that
+carries any of them."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import io
+import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
 from comt_cli.data.storage import ProgressCallback, first_line, no_progress
 from comt_cli.errors import UserError
@@ -193,6 +195,51 @@ class SentencePieceTokenizer(Tokenizer):
         return {"format": TOKENIZER_FORMAT, "kind": "sentencepiece", "sha256": sha256(self._model), "model": model}
 
 
+class LibraryTokenizer(Tokenizer):
+    """A tokenizer of the `tokenizers` library, such as published weights come with. Its texts begin with what its own
+    post-processor puts before them; `ends` are the tokens that end one, the first of them a document's."""
+
+    def __init__(self, library: Any, begin: int | None = None, ends: Sequence[int] = ()) -> None:
+        self.library, self.ends = library, tuple(ends)
+        self.vocabulary_size = int(library.get_vocab_size())
+        self.eos_id = self.ends[0] if self.ends else -1
+        self.special = SpecialTokens(self.pad_id, self.eos_id, begin)
+        self._is_byte_level = '"ByteLevel"' in json.dumps(json.loads(library.to_str())["decoder"])
+
+    def encode(self, text: str) -> list[int]:
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of every text, without a last token that ends it."""
+        every = [list(each.ids) for each in self.library.encode_batch(list(texts))]
+        return [ids[:-1] if ids and ids[-1] in self.ends else ids for ids in every]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self.library.decode([int(i) for i in ids if self.library.id_to_token(int(i)) is not None]))
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        from tokenizers import decoders
+
+        names = [self.library.id_to_token(int(i)) or f"<{i}>" for i in ids]
+        if self._is_byte_level:  # 'Ġcastle', 'Ċ'
+            names = [decoders.ByteLevel().decode([name]) for name in names]
+        return [name.replace(" ", "▁").replace("\n", "\\n") for name in names]
+
+    def to_json(self) -> dict[str, Any]:
+        own = {"tokenizer": self.library.to_str(), "begin": self.special.begin, "ends": list(self.ends)}
+        return {"format": TOKENIZER_FORMAT, "kind": "library", **own}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The tokenizer whose `to_json` is `value`. Raises `ValueError`."""
+        from tokenizers import Tokenizer as Library
+
+        try:
+            return cls(Library.from_str(value["tokenizer"]), value["begin"], value["ends"])
+        except Exception as error:  # the library raises bare `Exception` for whatever is wrong with it
+            raise ValueError(f"its tokenizer is damaged: {error}") from error
+
+
 def tokenizer_from_json(value: Any) -> Tokenizer:
     """The tokenizer whose `to_json` is `value`. Raises `ValueError` when `value` is not that, or was damaged."""
     if not isinstance(value, dict) or value.get("format") != TOKENIZER_FORMAT:
@@ -205,6 +252,8 @@ def tokenizer_from_json(value: Any) -> Tokenizer:
         return ByteTokenizer(names)
     if kind == "words":
         return WordTokenizer(names)
+    if kind == "library":
+        return LibraryTokenizer.from_json(value)
     if kind != "sentencepiece":
         raise ValueError(f"it holds a tokenizer of unknown kind {kind!r}")
     try:

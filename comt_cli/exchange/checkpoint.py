@@ -30,6 +30,7 @@ from comt_cli.errors import UserError
 from comt_cli.exchange import ACCEPTED, no_checkpoint
 from comt_cli.files import atomic_file
 from comt_cli.methods import method_from
+from comt_cli.models.pretrained import merged
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import tasks
 
@@ -211,7 +212,7 @@ def average(run: Path, last: int, out: Path | None) -> tuple[Path, list[int]]:
     chosen = list(kept)[-last:]
     state = read_state(run / "checkpoint.pt")
     mean = mean_weights([kept[step] for step in chosen], state.get("id"))
-    if wrong := misfits(mean, state["model"]):
+    if wrong := misfits(mean, merged(state["model"], spec_in(state, run / "checkpoint.pt").settings.train)):
         raise UserError(f"the weights in {run} are not those of its checkpoint: {wrong}")
     parts = {key: value for key, value in state.items() if key not in ("format", "spec", "id", *OF_TRAINING)}
     out = out or run / f"average-{chosen[0]}-{chosen[-1]}.pt"

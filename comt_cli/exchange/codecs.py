@@ -9,9 +9,9 @@ from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
-from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import Tokenizer as Library
 
-from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer
+from comt_cli.data.tokenizer import ByteTokenizer, LibraryTokenizer, Tokenizer
 
 Files = dict[str, tuple[bytes, str]]
 """File name -> (content, a few words for people)."""
@@ -75,10 +75,9 @@ class LibraryCodec(TextCodec):
     """A `tokenizer.json`, with the special tokens that its own post-processor adds. The file or folder around it says
     which tokens begin (`begin_id`) and end (`end_ids`) a text."""
 
-    def __init__(self, tokenizer: LibraryTokenizer, begin_id: int | None = None, end_ids: Collection[int] = ()) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: Library, begin_id: int | None = None, end_ids: Collection[int] = ()) -> None:
+        self.own, self.tokenizer = LibraryTokenizer(tokenizer, begin_id, tuple(end_ids)), tokenizer
         self.begin_id, self.end_ids = begin_id, frozenset(end_ids)
-        self._is_byte_level = '"ByteLevel"' in json.dumps(json.loads(tokenizer.to_str())["decoder"])
 
     def encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text).ids)
@@ -93,13 +92,10 @@ class LibraryCodec(TextCodec):
         return begins or ids[:1] or ([self.begin_id] if self.begin_id is not None else sorted(self.end_ids)[:1])
 
     def decode(self, ids: Sequence[int]) -> str:
-        return str(self.tokenizer.decode([i for i in ids if self.tokenizer.id_to_token(i) is not None]))
+        return self.own.decode(ids)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        names = [self.tokenizer.id_to_token(int(i)) or f"<{i}>" for i in ids]
-        if self._is_byte_level:  # 'Ġcastle', 'Ċ'
-            names = [decoders.ByteLevel().decode([name]) for name in names]
-        return [name.replace(" ", "▁").replace("\n", "\\n") for name in names]
+        return self.own.pieces(ids)
 
 
 def byte_alphabet() -> dict[int, str]:
@@ -109,17 +105,20 @@ def byte_alphabet() -> dict[int, str]:
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}
 
 
-def tokenizer_files(codec: TextCodec, context_length: int | None) -> tuple[Files, dict[str, int]]:
+def tokenizer_files(codec: TextCodec, context_length: int | None) -> tuple[Files, dict[str, Any]]:
     """The files, and the special ids for config.json (`eos_token_id` ...), of the tokenizer behind `codec`.
 
     A SentencePiece model is written as it is, and as tokenizer.json only if that gives the same tokens on every probe
     text: T5's, which normalises, does not convert. In a tokenizer.json the text '</s>' is read as the end-of-text
     token, and a run of one symbol ('********') may be cut in another order of the same pieces.
     """
-    if isinstance(codec, LibraryCodec):
-        return {"tokenizer.json": (codec.tokenizer.to_str().encode(), "the tokenizer that the model came with")}, {}
-    assert isinstance(codec, OwnCodec)
-    tokenizer, files = codec.tokenizer, Files()
+    assert isinstance(codec, LibraryCodec | OwnCodec)
+    tokenizer, files = codec.own if isinstance(codec, LibraryCodec) else codec.tokenizer, Files()
+    if isinstance(tokenizer, LibraryTokenizer):
+        content = tokenizer.library.to_str().encode()
+        begin, ends = tokenizer.special.begin, list(tokenizer.ends)
+        special = {"bos_token_id": begin, "eos_token_id": ends[0] if len(ends) == 1 else ends or None}
+        return {"tokenizer.json": (content, "the tokenizer that the model came with")}, special
     if isinstance(tokenizer, ByteTokenizer):
         converted = _bytes_as_bpe(tokenizer)
     else:
@@ -137,27 +136,27 @@ def tokenizer_files(codec: TextCodec, context_length: int | None) -> tuple[Files
     return files, {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
 
 
-def _bytes_as_bpe(own: ByteTokenizer) -> LibraryTokenizer:
+def _bytes_as_bpe(own: ByteTokenizer) -> Library:
     """Bytes as a byte-level vocabulary without merges: every byte stays a token of its own."""
     special = sorted(own.special.ids)
     names = own.pieces(special)
     vocabulary = dict(zip(names, special, strict=True))
     vocabulary |= {character: 2 + byte for byte, character in byte_alphabet().items()}
-    tokenizer = LibraryTokenizer(models.BPE(vocabulary, []))
+    tokenizer = Library(models.BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
     return tokenizer
 
 
-def _unigram(model: bytes) -> LibraryTokenizer:
+def _unigram(model: bytes) -> Library:
     """A SentencePiece unigram model without normalisation: pieces, scores, '▁' for a space, one put before the text."""
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     ids = range(processor.vocab_size())
     scored = [(processor.id_to_piece(i), processor.get_score(i)) for i in ids]
-    tokenizer = LibraryTokenizer(models.Unigram(scored, processor.unk_id(), byte_fallback=True))
+    tokenizer = Library(models.Unigram(scored, processor.unk_id(), byte_fallback=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(" ", "▁"), normalizers.Prepend("▁")])
     strip = decoders.Replace(Regex(r"\A "), "")
     tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), strip])

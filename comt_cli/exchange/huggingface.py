@@ -9,16 +9,15 @@ from typing import Any
 
 import safetensors
 import safetensors.torch
-import tokenizers
 import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from comt_cli.data.published import CONFIG, folder_tokenizer, read_object, weight_files
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import misfits, problem_of
 from comt_cli.exchange.codecs import LibraryCodec, TextCodec
 from comt_cli.exchange.loaded import LoadedModel, text_network
-from comt_cli.files import read_json
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.norm_placement import ScaledInit
 from comt_cli.methods import method_from
@@ -28,9 +27,6 @@ from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import MAX_VOCABULARY
 from comt_cli.tasks.settings.language import ModelSettings
 
-CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
-HUB_FILES = [CONFIG, "*.safetensors", INDEX, TOKENIZER]
-"""Files fetched of a hub repository: configuration, weights, tokenizer. No pickles, no code."""
 READ_HERE = "comt reads LlamaForCausalLM."
 _SIZES = {
     "width": "hidden_size",
@@ -134,11 +130,12 @@ def read_huggingface(folder: Path, name: str | None = None) -> LoadedModel:
     """Read a LLaMA from a folder with config.json, model.safetensors (one or several files) and tokenizer.json. `name`
     replaces the folder's. Raises `UserError` where a file is missing, damaged, or of another architecture, or an option
     is one that our models lack."""
-    config = _read_json(folder / CONFIG)
+    config = read_object(folder / CONFIG)
     if config.get("model_type") != "llama":
         said = f"describes {config.get('architectures')} of type {config.get('model_type')!r}"
         raise UserError(f"{folder / CONFIG} {said}", READ_HERE)
-    codec = _read_tokenizer(folder / TOKENIZER, config)
+    own = folder_tokenizer(folder, config)
+    codec = None if own is None else LibraryCodec(own.library, own.special.begin, own.ends)
     return load_llama(config, _read_weights(folder), str(folder), name or folder.resolve().name, codec)
 
 
@@ -202,46 +199,12 @@ def llama_settings(config: Mapping[str, Any], origin: str) -> tuple[ModelSetting
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
     """All tensors of a folder, from its one file or from those that its index names."""
-    index, names = folder / INDEX, [WEIGHTS]
-    if index.exists():
-        weight_map = _read_json(index).get("weight_map")
-        names = sorted({str(name) for name in weight_map.values()}) if isinstance(weight_map, dict) else []
-        if not names or any(Path(name).name != name for name in names):
-            raise UserError(f"{index} names no files, or some outside its folder")
-    elif not (folder / WEIGHTS).exists():
-        if pickles := sorted(path.name for path in [*folder.glob("*.bin"), *folder.glob("*.pth")]):
-            message = f"{folder} holds its weights as a pickle ({pickles[0]}), which can run code when it is read"
-            raise UserError(message, "comt reads safetensors; transformers' save_pretrained writes them.")
-        raise UserError(f"{folder} holds no weights", f"It needs {WEIGHTS}, or {INDEX} with the files that it names.")
     tensors: dict[str, Tensor] = {}
-    for name in names:
+    for path in weight_files(folder):
         try:
-            tensors.update(safetensors.torch.load_file(folder / name))
+            tensors.update(safetensors.torch.load_file(path))
         except FileNotFoundError:
-            raise UserError(f"{folder} lacks {name}, which its index names") from None
+            raise UserError(f"{folder} lacks {path.name}, which its index names") from None
         except (safetensors.SafetensorError, OSError, ValueError) as error:
-            raise UserError(f"{folder / name} is not a whole safetensors file: {error}", "Copy it again.") from None
+            raise UserError(f"{path} is not a whole safetensors file: {error}", "Copy it again.") from None
     return tensors
-
-
-def _read_tokenizer(path: Path, config: Mapping[str, Any]) -> LibraryCodec | None:
-    if not path.exists():
-        return None
-    begins, ends = (
-        [i for i in (value if isinstance(value, list) else [value]) if isinstance(i, int)]
-        for value in (config.get("bos_token_id"), config.get("eos_token_id"))
-    )
-    try:
-        return LibraryCodec(tokenizers.Tokenizer.from_file(str(path)), begins[0] if begins else None, ends)
-    except Exception as error:  # the library raises bare `Exception` for whatever is wrong with the file
-        raise UserError(f"{path} is not a tokenizer: {error}", "Copy it again.") from None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = read_json(path)
-    except (FileNotFoundError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path} does not hold a JSON object")
-    return value

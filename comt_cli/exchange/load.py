@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from comt_cli import words
-from comt_cli.data.storage import first_line
+from comt_cli.data.published import CONFIG, hub_folder
 from comt_cli.errors import UserError
 from comt_cli.exchange import ACCEPTED, HUB_NAME, check_source
 from comt_cli.exchange.checkpoint import misfits, read_state, spec_in
 from comt_cli.exchange.loaded import KINDS, Loaded
 from comt_cli.models.build import model_of
+from comt_cli.models.pretrained import merged
 from comt_cli.tasks import Task
 
 L = TypeVar("L", bound=Loaded)
@@ -49,10 +50,10 @@ def _read_own(path: Path, wanted: type[Loaded]) -> Loaded:
     if wanted.command not in (None, spec.command):
         said = f"a checkpoint of comt {spec.command}, not of {wanted.kind()} (comt {wanted.command})"
         raise UserError(f"{path} is {said}", who_takes(spec.task))
-    model = model_of(spec)
-    if wrong := misfits(state["model"], model.state_dict()):
+    model, weights = model_of(spec), merged(state["model"], spec.settings.train)
+    if wrong := misfits(weights, model.state_dict()):
         raise UserError(f"{path}: its weights do not fit its spec: {wrong}")
-    model.load_state_dict(state["model"], assign=True)
+    model.load_state_dict(weights, assign=True)
     kind = next((kind for kind in KINDS if kind.command == spec.command), Loaded)
     return kind.from_checkpoint(model, state, spec, path)
 
@@ -65,7 +66,7 @@ def who_takes(task: Task[Any]) -> str | None:
 
 def _foreign(source: str | Path) -> Loaded | None:
     """A model in another program's layout; None where `source` is none. Raises `UserError`."""
-    from comt_cli.exchange.huggingface import CONFIG, HUB_FILES, read_huggingface
+    from comt_cli.exchange.huggingface import read_huggingface
 
     path, name = Path(source), str(source)
     if path.is_dir():
@@ -82,13 +83,4 @@ def _foreign(source: str | Path) -> Loaded | None:
         return None
     if not HUB_NAME.fullmatch(name):
         return None
-    from huggingface_hub import snapshot_download
-
-    try:
-        folder = snapshot_download(name, allow_patterns=HUB_FILES)  # without network, the cached copy
-    except Exception as error:  # the hub's client raises its own, the HTTP library's and the system's errors
-        raise UserError(
-            f"there is no file or folder {name}, and it cannot be had from the Hugging Face hub: {first_line(error)}",
-            "Without network, give the path of a downloaded folder.",
-        ) from None
-    return read_huggingface(Path(folder), name.rpartition("/")[2])
+    return read_huggingface(hub_folder(name), name.rpartition("/")[2])

@@ -227,7 +227,7 @@ def costs(
     loaded, baseline = planned.loaded, planned.loaded.recipe.baseline
     if loaded.recipe.figure is not None:
         raise UserError(f"{loaded.name} is a figure, which has no rows to compare", "comt recipes lists the tables.")
-    if loaded.recipe.command == "finetune" or any(spec.start is not None for spec in planned.specs):
+    if loaded.recipe.command == "finetune" or any(spec.source is not None for spec in planned.specs):
         hint = "Measure the recipe of those: the networks are the same."
         raise UserError(f"{loaded.name}: its runs start from trained weights", hint)
     if rows is not None and baseline not in {spec.row for spec in planned.specs}:

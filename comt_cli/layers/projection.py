@@ -52,6 +52,7 @@ class Projections(CarriesGates, Initialised):
         self.bias = nn.Parameter(torch.empty(sum(self.widths))) if bias else None
         gated = (site for site in (*sites, *later) if site.name in gates)
         self.gates = nn.ModuleDict({site.name: gates[site.name](site) for site in gated})
+        self.lora: nn.ModuleDict | None = None
 
     def forward(self, x_TD: Tensor, *others_TD: Tensor) -> tuple[Tensor, ...]:
         """[T, D] -> one [T, N] a site, and one [T, r] a gate at a later site. With as many inputs as there are sites
@@ -63,6 +64,8 @@ class Projections(CarriesGates, Initialised):
         z = []
         for (name, weight), own_TD in zip(self.site_weights().items(), (x_TD, *others_TD), strict=True):
             z_TN = F.linear(own_TD, weight)
+            if self.lora is not None:
+                z_TN = z_TN + self.lora[name](own_TD)
             z.append(self.gate(name).scaled(z_TN, read_by(self.gate(name), own_TD)) if name in self.gates else z_TN)
         names = [site.name for site in self.sites]
         return *z, *(F.linear(x_TD, A) for name, A in self.down_projections().items() if name not in names)
@@ -71,13 +74,28 @@ class Projections(CarriesGates, Initialised):
         """x times all matrices at once, [T, C]: the columns of the sites, the gates' bottlenecks, and zeros that
         fill a row up to where the next should begin. Columns of x beyond D are taken to be zero."""
         if self._frozen is None:
-            return self.packing.product(x_TD, [self.weight, *self.down_projections().values()], self.bias)
+            matrices = [self.weight, *self.down_projections().values()]
+            return self._adapted(self.packing.product(x_TD, matrices, self.bias), x_TD)
         width, matrix = x_TD.shape[-1], self._frozen[0]
         return F.linear(x_TD, matrix[:, :width] if width < matrix.shape[1] else matrix, self._frozen[1])
+
+    def adapt(self, rank: int, scale: float) -> None:
+        """Add `scale` B A to the matrix of each site (LoRA), in a module on the meta device."""
+        self.lora = nn.ModuleDict({site.name: LowRankUpdate(site.d_in, site.d_out, rank, scale) for site in self.sites})
+
+    def _adapted(self, product_TC: Tensor, x_TD: Tensor) -> Tensor:
+        """The product with what LoRA adds to the columns of the sites, [T, C]."""
+        if self.lora is None:
+            return product_TC
+        each = zip(self.lora.values(), self.widths, self.packing.filled(product_TC), strict=True)
+        dz = [F.pad(update(x_TD), (0, filled - width)) for update, width, filled in each]
+        dz_TC = torch.cat(dz, dim=-1) if len(dz) > 1 else dz[0]
+        return product_TC + F.pad(dz_TC, (0, product_TC.shape[-1] - dz_TC.shape[-1]))
 
     def freeze(self) -> None:
         """Put the matrices together once instead of in every product, which decoding would notice. Parameters that
         change afterwards are not seen, until `train`, loading, or a move to another device or type undoes it."""
+        assert self.lora is None
         self._frozen, weight = None, self.weight
         with torch.no_grad():
             width = aligned(weight.shape[1], weight)  # for inputs with aligned columns
@@ -151,6 +169,25 @@ class Projections(CarriesGates, Initialised):
             nn.init.zeros_(self.bias)
 
 
+class LowRankUpdate(Initialised):
+    """s B A x, [T, D] -> [T, N], s = alpha / rank: what LoRA adds to a product (Hu et al. 2021, Eq. 3). At the start B
+    is zero and A is U(+-1 / sqrt(D)), as in the authors' code (Kaiming's, a = sqrt(5)); the paper says Gaussian."""
+
+    def __init__(self, d_in: int, d_out: int, rank: int, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+        self.A = nn.Parameter(torch.empty(rank, d_in, device="meta"))
+        self.B = nn.Parameter(torch.empty(d_out, rank, device="meta"))
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """`x` may have columns of zeros behind the D."""
+        return F.linear(self.scale * F.linear(_first(x_TD, self.A.shape[1]), self.A), self.B)
+
+    def initialise(self, draw: Draw) -> None:
+        draw.uniform_(self.A, "A", 1 / math.sqrt(self.A.shape[1]))
+        nn.init.zeros_(self.B)
+
+
 class Packing:
     """Columns of a product: those of sites, of `widths` N, then the gates' bottlenecks, r each, and zeros that fill a
     row up to where the next should begin."""
@@ -173,7 +210,7 @@ class Packing:
             return F.linear(x_TD, matrix, self.bias(bias, len(matrix)))
         if torch.compiler.is_compiling():  # the compiler is told what `_JoinedProduct` does
             return F.linear(x_TD, checkpoint(join, *matrices, use_reentrant=False, preserve_rng_state=False))
-        return _JoinedProduct.apply(x_TD, join, *matrices)  # type: ignore[no-untyped-call]
+        return _JoinedProduct.apply(x_TD, join, sum(self.filled(matrices[0])), *matrices)  # type: ignore[no-untyped-call]
 
     def join(self, width: int, dtype: torch.dtype, *matrices: Tensor) -> Tensor:
         """Matrices under each other, [C, D], in the type of the product, filled up with zeros to `width` columns."""
@@ -208,32 +245,35 @@ class Packing:
 
 
 class _JoinedProduct(torch.autograd.Function):
-    """x M^T, M joined of parameters. M itself is not kept for the backward pass, but joined again there: at a small
-    batch it is as large as what is computed from it. The products are autograd's, under autocast in its type."""
+    """x M^T, M joined of parameters, the first of which fills `first` rows. M itself is not kept for the backward pass,
+    but joined again there: at a small batch it is as large as what is computed from it. The products are autograd's,
+    under autocast in its type. What is not trained costs no product there if it is first."""
 
     @staticmethod
-    def forward(ctx: Any, x_TD: Tensor, join: Callable[..., Tensor], *parts: Tensor) -> Tensor:
+    def forward(ctx: Any, x_TD: Tensor, join: Callable[..., Tensor], first: int, *parts: Tensor) -> Tensor:
         product_TC = F.linear(x_TD, join(*parts))
         ctx.save_for_backward(x_TD.to(product_TC.dtype), *parts)
-        ctx.join, ctx.input_type = join, x_TD.dtype
+        ctx.join, ctx.first, ctx.input_type = join, first, x_TD.dtype
         return product_TC
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient_TC: Tensor) -> tuple[Tensor | None, ...]:
         x_TD, *parts = ctx.saved_tensors
-        needs_x, _, *needs_parts = ctx.needs_input_grad
+        needs_x, _, _, *needs_parts = ctx.needs_input_grad
         with torch.enable_grad():
             leaves = [part.detach().requires_grad_(needs) for part, needs in zip(parts, needs_parts, strict=True)]
             matrix_CD = ctx.join(*leaves)
+            begin = 0 if needs_parts[0] else ctx.first
+            trained_CD = matrix_CD[begin:] if begin else matrix_CD
         dx_TD = (gradient_TC @ matrix_CD.detach().to(x_TD.dtype)).to(ctx.input_type) if needs_x else None
         found: list[Tensor | None] = [None] * len(parts)
         if any(needs_parts):
-            dmatrix_CD = (gradient_TC.flatten(0, -2).T @ x_TD.flatten(0, -2)).to(matrix_CD.dtype)
+            dmatrix_CD = (gradient_TC[..., begin:].flatten(0, -2).T @ x_TD.flatten(0, -2)).to(matrix_CD.dtype)
             wanted = [leaf for leaf, needs in zip(leaves, needs_parts, strict=True) if needs]
-            gradients = iter(torch.autograd.grad(matrix_CD, wanted, dmatrix_CD))
+            gradients = iter(torch.autograd.grad(trained_CD, wanted, dmatrix_CD))
             found = [next(gradients) if needs else None for needs in needs_parts]
-        return dx_TD, None, *found
+        return dx_TD, None, None, *found
 
 
 def _first(x_TC: Tensor, width: int) -> Tensor:

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from comt_cli import __version__
 from comt_cli.commit import git_commit
+from comt_cli.data.published import CONFIG, WEIGHTS
 from comt_cli.errors import UserError
 from comt_cli.exchange.codecs import Files, tokenizer_files
-from comt_cli.exchange.huggingface import CONFIG, SITES, WEIGHTS, is_plain_llama, llama_config, split
+from comt_cli.exchange.huggingface import SITES, is_plain_llama, llama_config, split
 from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.files import atomic_file, make_folder, write_json
 from comt_cli.layers.gates import CarriesGates, read_by

@@ -19,7 +19,7 @@ from comt_cli.errors import UserError
 from comt_cli.files import Cache, sha256
 from comt_cli.kernels.processors import torch_build
 from comt_cli.methods.mistakes import mistake_at, mistake_of
-from comt_cli.runs.plan import RunSpec
+from comt_cli.runs.plan import RunSpec, WeightsStart
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +36,8 @@ class Cost:
     """Parameters are counts; FLOPs are of matrix products (2 per multiply-add, attention counted in full, as usual). A
     row is a sample: a sequence of tokens, or an image. For the backward pass `kept_per_row` numbers are kept for every
     row, and `kept_always` however many rows there are: a gated projection keeps its weights joined with its gates'.
-    `unused` is what is wrong where the method has a parameter that would never be trained."""
+    `unused` is what is wrong where the method has a parameter that would never be trained. `frozen` of the parameters
+    are not trained, and `adapters` are LoRA's, which are none of the model's when it is trained."""
 
     parameters: int
     plain_parameters: int
@@ -44,6 +45,8 @@ class Cost:
     kept_per_row: int
     kept_always: int
     unused: str = ""
+    frozen: int = 0
+    adapters: int = 0
 
     @property
     def extra_parameters(self) -> int:
@@ -64,6 +67,8 @@ class Network:
         model, dimensions, method: the model's settings, what the data gives the model, and the method, as JSON.
         plain: the method against whose model extra parameters are counted.
         recomputes: whether blocks are computed again for the backward pass.
+        adaptation: what is frozen of a model that starts from weights, and LoRA's rank and parts that are new, as JSON;
+            "" where all is trained.
     """
 
     model: str
@@ -71,13 +76,17 @@ class Network:
     method: str
     plain: str
     recomputes: bool = False
+    adaptation: str = ""
 
 
 def network_of(spec: RunSpec) -> Network:
     """The network that a run trains."""
-    settings, task = spec.settings, spec.task
+    settings, task, train = spec.settings, spec.task, spec.settings.train
     dimensions, method = (json.dumps(each, sort_keys=True) for each in (task.dimensions(settings), spec.method))
-    return Network(settings.model.model_dump_json(), dimensions, method, task.plain_method, settings.train.recomputes)
+    new = None if isinstance(spec.start, WeightsStart) else spec.start and spec.start.new  # None: beside published ones
+    adaptation = "" if spec.start is None or train.lora is None else json.dumps([*train.lora, new])
+    model = settings.model.model_dump_json()
+    return Network(model, dimensions, method, task.plain_method, train.recomputes, adaptation)
 
 
 def cost_of(spec: RunSpec) -> Cost:
@@ -114,16 +123,18 @@ def total_flops(spec: RunSpec) -> float:
 
 
 def training_bytes(spec: RunSpec, rows_at_once: int) -> int:
-    """Estimated device memory of training: weights, gradients, the optimiser's state (Adam's two moments, or the
-    momentum of stochastic gradient descent), and what one micro-batch keeps for the backward pass. An estimate: the
-    allocator, temporary buffers and a language model's current block of logits come on top; a compiled step needs less.
+    """Estimated device memory of training: weights; of those that are trained gradients and the optimiser's state
+    (Adam's two moments, or the momentum of stochastic gradient descent); and what one micro-batch keeps for the
+    backward pass. An estimate: the allocator, temporary buffers and a language model's current block of logits come on
+    top; a compiled step needs less.
     """
     cost = cost_of(spec)
     train = spec.settings.train
     precision = train.precision
-    state = (2 + train.moments_per_parameter) * (2 if precision == "bf16-pure" else 4)
+    held = cost.parameters + cost.adapters
+    state = (held + (held - cost.frozen) * (1 + train.moments_per_parameter)) * (2 if precision == "bf16-pure" else 4)
     activation = 4 if precision == "fp32" else 2
-    return cost.parameters * state + (cost.kept_always + cost.kept_per_row * rows_at_once) * activation
+    return state + (cost.kept_always + cost.kept_per_row * rows_at_once) * activation
 
 
 _COUNTED: dict[Network, Cost] = {}
@@ -178,9 +189,19 @@ def count(network: Network) -> tuple[Cost, bool]:
 
 def _count(network: Network) -> tuple[Cost, bool]:
     from comt_cli.models.base import Linear
+    from comt_cli.models.build import beyond
     from comt_cli.models.flops import Trace, flops_of_one, parameter_count, trace_of
+    from comt_cli.models.pretrained import adapt
 
     model = _built(network.model, network.dimensions, json.loads(network.method))
+    parameters = parameter_count(model)
+    if network.adaptation:
+        rank, scale, new = json.loads(network.adaptation)
+        plain = {"name": network.plain}
+        adapt(
+            model, rank, scale, beyond(_built(network.model, network.dimensions, plain), model) if new is None else new
+        )
+    held, frozen = parameter_count(model), sum(each.numel() for each in model.parameters() if not each.requires_grad)
     with trace_of(model) as trace:
         body, kept = _kept(trace, model)
         output = model.outputs(body)
@@ -194,9 +215,10 @@ def _count(network: Network) -> tuple[Cost, bool]:
         two, three = (inputs.at(samples) + kept.at(samples) // blocks for samples in (2, 3))
         kept = Linear(three - two, 3 * two - 2 * three)
     kept += model.kept_behind_body
-    plain = _plain_parameters(network.model, network.dimensions, network.plain)
+    plain_parameters = _plain_parameters(network.model, network.dimensions, network.plain)
     is_ours = all(type(module).__module__.partition(".")[0] in ("comt_cli", "torch") for module in model.modules())
-    return Cost(parameter_count(model), plain, flops, kept.per_row, kept.always, unused), is_ours
+    extent = {"frozen": frozen, "adapters": held - parameters}
+    return Cost(parameters, plain_parameters, flops, kept.per_row, kept.always, unused, **extent), is_ours
 
 
 def _unused(model: Model, output: Tensor, file: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, overload
@@ -19,8 +19,9 @@ from comt_cli.methods.base import Wiring
 from comt_cli.methods.mistakes import mistake_at
 from comt_cli.models.base import Model
 from comt_cli.models.flops import flops_per_sample, parameter_count
+from comt_cli.models.pretrained import LORA
 from comt_cli.recipe.settings import NetworkSettings
-from comt_cli.runs.plan import RunSpec
+from comt_cli.runs.plan import RunSpec, WeightsStart
 from comt_cli.tasks.settings.language import ModelSettings
 
 if TYPE_CHECKING:
@@ -75,6 +76,20 @@ def _widened(settings: Any, wiring: Wiring, dimensions: Mapping[str, int]) -> An
 def model_of(spec: RunSpec) -> Model:
     """The model of a run, on the meta device."""
     return empty_network(spec.settings.model, wiring_of(spec.method), **spec.task.dimensions(spec.settings))
+
+
+def new_parts(spec: RunSpec, model: nn.Module) -> Sequence[str]:
+    """The parts of a run's model that what it starts from does not have, by the beginnings of their parameters' names:
+    beside published weights every parameter that a plain network lacks."""
+    if not isinstance(spec.start, WeightsStart):
+        return () if spec.start is None else spec.start.new
+    dimensions = spec.task.dimensions(spec.settings)
+    return beyond(empty_network(spec.settings.model, wiring_of({"name": spec.task.plain_method}), **dimensions), model)
+
+
+def beyond(plain: Any, model: Any) -> list[str]:
+    """The names of a model's parameters that a plain one does not have, LoRA's apart."""
+    return [name for name in model.state_dict() if name not in plain.state_dict() and LORA not in name]
 
 
 @naming_mistakes()

@@ -32,7 +32,6 @@ from comt_cli.recipe.schema import (
     NAME_PATTERN,
     Catalogue,
     Column,
-    Place,
     Recipe,
     Settings,
     Start,
@@ -41,6 +40,7 @@ from comt_cli.recipe.schema import (
     unmeasured,
 )
 from comt_cli.recipe.settings import RunSettings, overrides_of
+from comt_cli.recipe.weights import LoadedWeights, unfit, with_tokenizers
 
 Also = Mapping[str, Any]
 """Name of the row -> its method, as a recipe's row would say it: a name, or a group with `name` and options."""
@@ -63,8 +63,8 @@ class LoadedRecipe:
 
     `methods` has by row the method's name and all its options. By scale and cell (row, column), `points` has the
     settings at each point of the scale's grid (`LoadedGrid.planned`), or the only ones, `starts` the cells that start
-    from a run of another recipe; by scale, `changes` has the settings that `--set` changed (`Merger.changes`). `added`
-    are the rows of `--also`.
+    from a run of another recipe or from published weights; by scale, `changes` has the settings that `--set` changed
+    (`Merger.changes`). `added` are the rows of `--also`.
     """
 
     path: Path
@@ -72,7 +72,7 @@ class LoadedRecipe:
     task: Any
     methods: dict[str, dict[str, Any]]
     points: dict[str, dict[Cell, list[RunSettings]]]
-    starts: dict[str, dict[Cell, LoadedStart]]
+    starts: dict[str, dict[Cell, LoadedStart | LoadedWeights]]
     grids: dict[str, LoadedGrid]
     changes: dict[str, dict[str, Any]]
     added: tuple[str, ...]
@@ -217,6 +217,8 @@ def load_recipe(
         return load_recipe(theirs, catalogue, also=also, also_fits_all=False, started=(*started, path.resolve()))
 
     starts = _starts(recipe, path, whole, (*started, path.resolve()), load, problems)
+    for wrong in dict.fromkeys((*unfit(starts, methods, catalogue, task), *with_tokenizers(points, starts, recipe))):
+        whole.note(*wrong)
     problems += [problem for problem in whole.problems if not _follows(problem, problems)]
     if valid is None or problems:
         raise _error(path, document)
@@ -375,7 +377,7 @@ def _starts(
     started: tuple[Path, ...],
     load: Callable[[Path], LoadedRecipe],
     problems: list[Problem],
-) -> dict[str, dict[Cell, LoadedStart]]:
+) -> dict[str, dict[Cell, LoadedStart | LoadedWeights]]:
     """By scale the start of every cell that has one; the row's wins over the column's, and this over the recipe's.
     `started` are the files whose runs start from this one's, and itself. What is wrong becomes `problems`: of the key
     where no recipe is found, of its own file where that has some; what is wrong with its cells is noted in the
@@ -398,17 +400,17 @@ def _starts(
         return None
 
     known: dict[str, LoadedRecipe | None] = {}
-    starts: dict[str, dict[Cell, LoadedStart]] = {scale: {} for scale in recipe.scales}
+    starts: dict[str, dict[Cell, LoadedStart | LoadedWeights]] = {scale: {} for scale in recipe.scales}
     for scale, column, row in ((s, c, r) for s in recipe.scales for c in recipe.columns_at(s) for r in recipe.rows):
-        own, at = recipe.columns_at(scale)[column], recipe.column_path(scale, column)
-        places: tuple[tuple[KeyPath, Place], ...] = ((("rows", row), recipe.rows[row]), (at, own), ((), recipe))
-        at, place = next((each for each in places if "start" in each[1].model_fields_set), ((), recipe))
-        start = getattr(place, "start", None)
+        at, start = recipe.start_of(scale, column, row)
         if start is None:
             continue
-        if start.recipe not in known:
-            known[start.recipe] = source_of(start.recipe, (*at, "start", "recipe"))
-        if (source := known[start.recipe]) is None:
+        if start.weights is not None:
+            starts[scale][row, column] = LoadedWeights(start.weights, start.added or "identity")
+            continue
+        if (named := str(start.recipe)) not in known:
+            known[named] = source_of(named, (*at, "start", "recipe"))
+        if (source := known[named]) is None:
             continue
         columns = list(source.columns(scale)) if scale in source.recipe.scales else []
         theirs = start.column or (column if column in columns or len(columns) != 1 else columns[0])

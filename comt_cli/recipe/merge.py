@@ -134,6 +134,11 @@ def located(
     return Problem(problem.key, f"{problem.message} (needed by {column.key})", column.line)
 
 
+def _without_start(origin: Origin) -> Problem:
+    said = "is about weights that a run starts from, and this one has no start; leave it out, or name one"
+    return Problem(origin.argument or dotted(origin.path), said, origin.line, origin.source)
+
+
 @dataclass(frozen=True)
 class Merger:
     """Merges the settings of a recipe's cells, from the `layers` of every place and the `grids` of scales. Where not
@@ -155,9 +160,16 @@ class Merger:
         for column, row in itertools.product(self.recipe.columns_at(scale), self.recipe.rows):
             at = self.recipe.column_path(scale, column)
             own = [each for path in ((), ("scales", scale), at, ("rows", row)) for each in self.layers[path]]
+            _, start = self.recipe.start_of(scale, column, row)
             for point in [{}] if grid is None else grid.planned:
                 layers = [*own, point, arguments]
                 settings, origins, found = merge(self.task.settings, layers)
+                train = None if settings is None or start is not None else settings.train
+                for key in () if train is None else [each for each in train.of_start if each in train.stored()]:
+                    where = _without_start(origins[f"train.{key}"])
+                    if where not in seen:
+                        seen.add(where)
+                        problems.append(where)
                 for problem in found:
                     if self.complete or problem.key in origins:
                         needing = self.document.problem(at, "")

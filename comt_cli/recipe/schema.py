@@ -6,9 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, PositiveFloat
+from pydantic import AfterValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, PositiveFloat, model_validator
+from pydantic_core import CoreSchema, core_schema
 
 from comt_cli.recipe.problems import Document, KeyPath, closest, nearest
 from comt_cli.recipe.settings import RunSettings, Section, matching
@@ -72,17 +73,49 @@ Part = Annotated[str, _PART]
 Parts = Annotated[tuple[Part, ...], _once_each("part")]
 
 
-class Start(Section):
-    """The run of another recipe, at the same scale, from whose weights a run starts: of the same `row`, `column` (or
-    the only one) and `seed` if not given. `new` are parts that the source does not have, `drop` those of the source
-    alone."""
+_NO_WEIGHTS = "names no weights: hub:OWNER/MODEL, package:NAME/FILE, a folder or a .gguf file; {recipe: ...} is a run's"
+Weights = Annotated[
+    str,
+    Field(max_length=1000),
+    matching(r"hub:[\w.-]+/[\w.-]+|package:[A-Za-z_]\w*/(?!.*\.\.).+|(?!hub:|package:)(?!.*\.ya?ml$).+", _NO_WEIGHTS),
+]
 
-    recipe: Annotated[str, Field(min_length=1, max_length=250)]
+
+class Start(Section):
+    """The trained weights from which a run starts. Of the run of another `recipe`, at the same scale: of the same
+    `row`, `column` (or the only one) and `seed` if not given; `new` are parts that the source does not have, `drop`
+    those of the source alone. Or published `weights`, to which the method's gates and connections are `added`: so that
+    the network computes what it did, or as the paper starts them."""
+
+    recipe: Annotated[str, Field(min_length=1, max_length=250)] | None = None
+    weights: Weights | None = None
+    added: Literal["identity", "paper"] | None = None
     row: str | None = None
     column: str | None = None
     seed: Seed | None = None
     new: Parts = ()
     drop: Parts = ()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Text stands for published weights."""
+        named = core_schema.no_info_after_validator_function(lambda text: cls(weights=text), handler(Weights))
+        kinds = {"text": named, "group": handler(source)}
+        return core_schema.tagged_union_schema(kinds, lambda given: "text" if isinstance(given, str) else "group")
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return handler.resolve_ref_schema(handler(schema["choices"]["group"]))
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if self.recipe is None and self.weights is None:
+            raise ValueError("recipe: is missing: name the recipe whose runs are started from, or published weights")
+        others = {"recipe", "row", "column", "seed", "new", "drop"} if self.recipe is None else {"weights", "added"}
+        if wrong := sorted(others & self.model_fields_set):
+            of = "another recipe's runs" if self.recipe is None else "published weights"
+            raise ValueError(*(f"{key}: is of starts from {of}, and this one is not; leave it out" for key in wrong))
+        return self
 
 
 class Sweep(Section):
@@ -205,6 +238,13 @@ class Recipe(Section):
     def columns_at(self, scale: str) -> dict[str, Column]:
         """The columns of a scale: its own, or the paper's."""
         return self.scales[scale].columns or self.columns
+
+    def start_of(self, scale: str, column: str, row: str) -> tuple[KeyPath, Start | None]:
+        """What a cell starts from, and where that is said: at the row, else the column, else the recipe."""
+        places: dict[KeyPath, Recipe | Row | Column] = {("rows", row): self.rows[row]}
+        places |= {self.column_path(scale, column): self.columns_at(scale)[column], (): self}
+        at = next((at for at, place in places.items() if "start" in place.model_fields_set), ())
+        return at, places[at].start
 
     def metric_at(self, scale: str, column: str) -> str:
         """The metric that a column shows: its own, that of the paper's column that it is compared to, or the

@@ -118,6 +118,8 @@ class Training(Section):
 
     moments: ClassVar[Mapping[str, Any]] = {"warmup_steps": StepsOrShare, "keep_every": StepsOrShare | None}
     later: ClassVar[frozenset[str]] = frozenset({"select", "deterministic", "keep_every"})
+    of_start: ClassVar[tuple[str, ...]] = ()
+    """Keys about weights that a run starts from: where it starts from none, they are refused."""
 
     steps: Count
     batch_size: Count
@@ -192,6 +194,12 @@ class Training(Section):
     def captures(self) -> bool | Literal["auto"]:
         """Whether compiled passes are captured in CUDA graphs, on CUDA devices; `auto`: where they can be."""
         return False
+
+    @property
+    def lora(self) -> tuple[int, float] | None:
+        """What comes from the start is not trained: the rank of LoRA's matrices beside it, 0 without LoRA, and the
+        factor on their product, alpha / rank. None where all is trained."""
+        return None
 
     def _contradictions(self) -> Iterator[str]:
         """Everything that keys say against each other, as `key: what is wrong`."""

@@ -268,36 +268,33 @@ def adopt_contents(specs: Sequence[RunSpec], runs: Path, *, ambiguous: bool = Fa
     Raises `UserError` where runs that were asked the same were trained on different data, so that no table can hold
     them all; unless `ambiguous`, which leaves the content of these unknown."""
     every = with_sources(specs)
-    unknown = {spec.data_fingerprint for spec in every if spec.data_content is None}
+    unknown = {asked for spec in every for asked, content in spec.contents.items() if content is None}
     if not unknown:
         return list(specs)
-    asked = {spec.request: spec.data_fingerprint for spec in every}
-    contents: dict[str, Counter[str]] = {fingerprint: Counter() for fingerprint in asked.values()}
+    requests = {spec.request for spec in every}
+    contents: dict[str, Counter[str]] = {asked: Counter() for spec in every for asked in spec.contents}
     for run in known_runs(runs):
         if run.is_replaced or run.label("data_fingerprint") not in contents or run.label("data_content") == "?":
             continue
         of_run = run.spec  # none of what is damaged: whoever reads the run says what is wrong
         # What was begun and has no checkpoint was perhaps refused its data, and says nothing.
-        if of_run is not None and of_run.request in asked and run.directory.is_begun:
+        if of_run is not None and of_run.request in requests and run.directory.is_begun:
             for each in (of_run, *of_run.sources):  # of a source that is not here any more the started run knows it
-                if each.data_content is not None and each.data_fingerprint in contents:
-                    contents[each.data_fingerprint][each.data_content] += 1
-    several = {fingerprint: counts for fingerprint, counts in contents.items() if len(counts) > 1}
+                for asked, content in each.contents.items():
+                    if content is not None and asked in contents:
+                        contents[asked][content] += 1
+    several = {asked: counts for asked, counts in contents.items() if len(counts) > 1}
     if several and not ambiguous:
-        fingerprint, counts = next(iter(several.items()))
+        asked, counts = next(iter(several.items()))
         listed = ", ".join(f"{content} ({count} run{'s'[: count != 1]})" for content, count in counts.most_common())
-        spec = next(spec for spec in every if spec.data_fingerprint == fingerprint)
-        name = spec.task.data_name(spec.settings)
+        data = (spec.task.data_name(spec.settings) for spec in every if spec.data_fingerprint == asked)
+        name = next(data, asked)
         raise UserError(
             f"the runs on {name} in {runs} were trained on data of different content: {listed}",
             "They cannot stand in one column. Training prepares the data here and so says which content is meant; or "
             "keep the runs of one content only (spec.json of each has data_content).",
         )
-    only = {
-        fingerprint: next(iter(counts))
-        for fingerprint, counts in contents.items()
-        if fingerprint in unknown and len(counts) == 1
-    }
+    only = {asked: next(iter(counts)) for asked, counts in contents.items() if asked in unknown and len(counts) == 1}
     return [spec.with_contents(only) for spec in specs]
 
 
@@ -347,8 +344,8 @@ def needed_runs(specs: Sequence[RunSpec], runs: Path) -> list[SharedRun]:
         spec = left.pop()
         if spec.id not in needed:
             needed.add(spec.id)
-            if spec.start is not None and not RunDirectory.of(runs, spec).is_begun:
-                left.append(spec.start.run)
+            if spec.source is not None and not RunDirectory.of(runs, spec).is_begun:
+                left.append(spec.source)
     return [shared for shared in shared_runs(with_sources(specs)) if shared.id in needed]
 
 

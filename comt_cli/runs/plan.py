@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import (
     Field,
@@ -17,6 +17,7 @@ from pydantic import (
     model_serializer,
 )
 
+from comt_cli.data.published import content_hash
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json, sha256
 from comt_cli.recipe.find import table_name
@@ -24,6 +25,7 @@ from comt_cli.recipe.load import LoadedRecipe, select
 from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.schema import Name, ScaleName, Seed
 from comt_cli.recipe.settings import RunSettings, Section
+from comt_cli.recipe.weights import LoadedWeights
 from comt_cli.tasks import Task, task_of
 
 SPEC_VERSION = 3
@@ -49,6 +51,20 @@ class RunStart(Section):
     drop: tuple[str, ...] = ()
 
 
+class WeightsStart(Section):
+    """Published weights from which a run starts, as they were asked for; the hash of their `content`, None where they
+    are not known here; and how what its method adds to them starts."""
+
+    weights: str
+    added: Literal["identity", "paper"] = "identity"
+    content: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The name of the request among those for data."""
+        return f"weights:{self.weights}"
+
+
 class RunSpec(Section):
     """One training, fully resolved: everything that can change its numbers, and where it stands in its table. `paper`
     and `table` are the folder and the name that the recipe's file gives its runs (`find.place_of`)."""
@@ -67,8 +83,8 @@ class RunSpec(Section):
     data_content: str | None = None
     """The hash of the tokens or pixels themselves (of ImageNet: of its files' names and sizes); None where the data is
     not prepared here."""
-    start: RunStart | None = None
-    """The run whose weights it starts from; None where it starts from initial values of its own."""
+    start: RunStart | WeightsStart | None = None
+    """The run, or published weights, that it starts from; None where it starts from initial values of its own."""
     point: dict[str, Any] = Field(default_factory=dict)
     """The values that it has of its recipe's grid, by dotted key: a label, since they are among the settings. Stored
     only where there is a grid."""
@@ -112,30 +128,52 @@ class RunSpec(Section):
     @property
     def id(self) -> str:
         """12 hex digits: the hash of everything that can change the run's numbers, and of nothing else: the content of
-        the data, not the versions of what prepares it; the id of the run that it starts from; no row, column or table,
+        the data, not the versions of what prepares it; the id of the run, or content of the weights, that it starts
+        from; no row, column or table,
         so that two tables share a training. While the content is not known this is `request`, under which nothing is
         stored."""
         if self.data_content is None or not self.is_known:
             return self.request
-        return self._hash(None if self.start is None else self.start.run.id, content=self.data_content)
+        return self._hash(self.begun_with, content=self.data_content)
+
+    @property
+    def begun_with(self) -> str | None:
+        """The id of the run that it starts from, or the content of the published weights; None: of neither."""
+        if isinstance(self.start, WeightsStart):
+            return self.start.content
+        return None if self.start is None else self.start.run.id
 
     @property
     def is_known(self) -> bool:
-        """Whether the content of its data is known, and that of the run that it starts from: then its id is final."""
-        return self.data_content is not None and (self.start is None or self.start.run.is_known)
+        """Whether the content of its data is known, and that of what it starts from: then its id is final."""
+        return None not in self.contents.values() and (self.source is None or self.source.is_known)
+
+    @property
+    def contents(self) -> dict[str, str | None]:
+        """The content of what it reads, by what is asked for: of its data by fingerprint, of published weights."""
+        start = self.start
+        return {self.data_fingerprint: self.data_content} | (
+            {start.key: start.content} if isinstance(start, WeightsStart) else {}
+        )
 
     @property
     def request(self) -> str:
         """12 hex digits that are known before the data is prepared, and stay as they are afterwards."""
-        source = None if self.start is None else self.start.run.request
-        return self._hash(source, fingerprint=self.data_fingerprint)
+        asked = self.start.weights if isinstance(self.start, WeightsStart) else None
+        begun = asked if self.source is None else self.source.request
+        return self._hash(begun, fingerprint=self.data_fingerprint)
+
+    @property
+    def source(self) -> RunSpec | None:
+        """The run that it starts from."""
+        return self.start.run if isinstance(self.start, RunStart) else None
 
     @property
     def sources(self) -> list[RunSpec]:
         """The run that it starts from, after the one that this starts from, and so on; [] where it starts from none."""
-        return [] if self.start is None else [*self.start.run.sources, self.start.run]
+        return [] if self.source is None else [*self.source.sources, self.source]
 
-    def _hash(self, source: str | None, **data: str) -> str:
+    def _hash(self, begun: str | None, **data: str) -> str:
         identity: dict[str, Any] = {
             "version": SPEC_VERSION,
             "command": self.command,
@@ -144,8 +182,10 @@ class RunSpec(Section):
             "seed": self.seed,
             "data": data,
         }
-        if self.start is not None:  # else the ids are those from before there were starts
-            identity["start"] = {"run": source, "new": sorted(self.start.new), "drop": sorted(self.start.drop)}
+        if isinstance(self.start, WeightsStart):
+            identity["start"] = {"weights": begun, "added": self.start.added}
+        elif self.start is not None:  # else the ids are those from before there were starts
+            identity["start"] = {"run": begun, "new": sorted(self.start.new), "drop": sorted(self.start.drop)}
         return sha256(canonical_json(identity))[:12]
 
     def with_content(self, content: str | None) -> RunSpec:
@@ -153,9 +193,11 @@ class RunSpec(Section):
         return self.model_copy(update={"data_content": content})
 
     def with_contents(self, contents: Mapping[str, str]) -> RunSpec:
-        """The same run, its data and that of its sources with the contents that are given, by fingerprint."""
-        spec = self.with_content(contents.get(self.data_fingerprint, self.data_content))
-        if self.start is None or (run := self.start.run.with_contents(contents)) == self.start.run:
+        """The same run, and its sources, with the `contents` that are given."""
+        spec, start = self.with_content(contents.get(self.data_fingerprint, self.data_content)), self.start
+        if isinstance(start, WeightsStart) and (content := contents.get(start.key)) is not None:
+            return spec.model_copy(update={"start": start.model_copy(update={"content": content})})
+        if not isinstance(self.start, RunStart) or (run := self.start.run.with_contents(contents)) == self.start.run:
             return spec
         return spec.model_copy(update={"start": self.start.model_copy(update={"run": run})})
 
@@ -266,6 +308,7 @@ def _planner(scale: str) -> Callable[[LoadedRecipe, str, str, int, int], RunSpec
     identified once. Raises `UserError` where data cannot be identified, or the table reads it from two folders."""
     data: dict[tuple[str, str], tuple[str, str | None]] = {}
     folders: dict[str, tuple[str | None, str]] = {}
+    weights: dict[str, str | None] = {}
 
     def run(loaded: LoadedRecipe, row: str, column: str, seed: int, point: int) -> RunSpec:
         settings, command = loaded.points[scale][row, column][point], loaded.recipe.command
@@ -279,8 +322,13 @@ def _planner(scale: str) -> Callable[[LoadedRecipe, str, str, int, int], RunSpec
             said = f"{where} and {cell} read the same data from two folders, {first} and {folder}"
             hint = "One data set is read from one folder: give data.folder once, or make two tables."
             raise UserError(f"{loaded.path}: {said}", hint)
-        start = None
-        if (begun := loaded.starts[scale].get((row, column))) is not None:
+        start: RunStart | WeightsStart | None = None
+        begun = loaded.starts[scale].get((row, column))
+        if isinstance(begun, LoadedWeights):
+            if begun.weights not in weights:
+                weights[begun.weights] = content_hash(begun.weights)
+            start = WeightsStart(weights=begun.weights, added=begun.added, content=weights[begun.weights])
+        elif begun is not None:
             source = run(begun.source, begun.row, begun.column, seed if begun.seed is None else begun.seed, 0)
             start = RunStart(run=source, new=begun.new, drop=begun.drop)
         return RunSpec(

@@ -179,7 +179,7 @@ class Task(ABC, Generic[S]):
     `positions`, padding included; `typical_share` of a matrix product's speed is what a training step usually reaches.
     Tables show the median over seeds too where `shows_median`, since single runs fail. `trained_on` is the data in
     overviews: `{column}` stands for the values of a column of `<table>-runs.csv`, `{column:span}` for the least and the
-    greatest.
+    greatest. `takes_weights`: whether they can start from published weights.
     """
 
     name: ClassVar[str]
@@ -201,6 +201,7 @@ class Task(ABC, Generic[S]):
     typical_share: ClassVar[float] = 0.4
     shows_median: ClassVar[bool] = False
     trained_on: ClassVar[str]
+    takes_weights: ClassVar[bool] = False
 
     @functools.cached_property
     def settings(self) -> type[S]:

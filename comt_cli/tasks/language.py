@@ -71,6 +71,7 @@ class LanguageModelling(TextTask["Settings"]):
         "residual-stream": Drawing(takes_text=True),
         "gate-values": Drawing(takes_text=True),
         "channel-gates": Drawing(takes_text=True, takes_site=True),
+        "gates-moved": Drawing(of_all_rows=True, takes_text=True),
     }
     sites: ClassVar = DECODER_SITES
     plain_method: ClassVar = "pre-ln"
@@ -82,6 +83,7 @@ class LanguageModelling(TextTask["Settings"]):
     )
     amount: ClassVar = "tokens a run, padding apart"
     trained_on: ClassVar = "{corpus}"
+    takes_weights: ClassVar = True
 
     @property
     def result_keys(self) -> tuple[str, ...]:

@@ -18,10 +18,12 @@ from comt_cli.data.storage import first_line
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import mean_weights, problem_of, read_state
 from comt_cli.models.accounting import network_of
-from comt_cli.models.build import model_of
+from comt_cli.models.build import model_of, new_parts
+from comt_cli.models.pretrained import LORA, is_part, is_pretrained, merged, unmerged
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.runs.plan import NO_WEIGHTS, RunSpec, RunStart
+from comt_cli.runs.plan import NO_WEIGHTS, RunSpec, RunStart, WeightsStart
 from comt_cli.training.parallel import full_tensors, shard_of
+from comt_cli.training.published import check_published, load_published
 from comt_cli.training.tasks import TaskRun
 
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -112,7 +114,8 @@ def resume(path: Path, task: TaskRun[Any], optimizer: torch.optim.Optimizer) -> 
         )
     with _naming(path, "weights", anew):
         own = model.state_dict()
-        model.load_state_dict({name: shard_of(full, own.get(name, full)) for name, full in state["model"].items()})
+        weights = unmerged(state["model"], own)
+        model.load_state_dict({name: shard_of(full, own.get(name, full)) for name, full in weights.items()})
     with _naming(path, "optimizer's state", anew):
         if state["optimizer"] is not None:
             load_optimizer_state(model, optimizer, state["optimizer"])
@@ -127,7 +130,19 @@ def load_weights(paths: Sequence[Path], spec: RunSpec, model: nn.Module) -> None
     means = mean_weights(paths, spec.id, hint)
     own = model.state_dict()
     with _naming(paths[-1], "weights", hint):
-        model.load_state_dict({name: shard_of(mean.to(own[name].dtype), own[name]) for name, mean in means.items()})
+        _give(model, own, means)
+
+
+def merge_lora(model: nn.Module, spec: RunSpec) -> None:
+    """Add what LoRA has learned to the matrices beside it; B is zero then. All processes call it."""
+    if spec.settings.train.lora is not None:
+        own = model.state_dict()
+        _give(model, own, merged(full_tensors(own, keep=True), spec.settings.train))
+
+
+def _give(model: nn.Module, own: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor]) -> None:
+    given = unmerged(weights, own)
+    model.load_state_dict({name: shard_of(each.to(own[name].dtype), own[name]) for name, each in given.items()})
 
 
 def load_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
@@ -193,22 +208,32 @@ def _naming(path: Path, part: str, hint: str) -> Iterator[None]:
 def check_starts(specs: Iterable[RunSpec]) -> None:
     """Raises `UserError` where models of sources and started runs do not fit, or their data."""
     seen = set()
-    for spec in specs:
-        start = spec.start
-        if start is None:
+    every = list(specs)
+    check_published([spec for spec in every if isinstance(spec.start, WeightsStart)])
+    for spec in every:
+        start, train = spec.start, spec.settings.train
+        given = [each for each in train.stored().items() if each[0] in train.of_start]
+        given = [each for each in given if each[0].startswith("added") or each[1] == "frozen"]
+        if given and start is not None and not new_parts(spec, model_of(spec)):
+            wrong = f"train.{given[0][0]} is {given[0][1]}, and nothing is added to its weights"
+            raise _refused(spec, wrong, "Give it gates or another connection (start.new), or leave the key out.")
+        if not isinstance(start, RunStart):
             continue
         if (wrong := spec.task.start_mismatch(spec.settings, start.run.settings)) is not None:
             raise _refused(spec, wrong, "Give both recipes the same settings there, or start from another run.")
-        key = (network_of(spec), network_of(start.run), start.new, start.drop)
-        if key not in seen:
-            seen.add(key)
+        fitted = (network_of(spec), network_of(start.run), start.new, start.drop)
+        if fitted not in seen:
+            seen.add(fitted)
             loaded_names(spec, _shapes(model_of(spec).state_dict()), _shapes(model_of(start.run).state_dict()))
 
 
 def load_start(task: TaskRun[Any], directory: RunDirectory) -> None:
-    """Give the task's model, which has its initial values, the weights that its source's last step has left.
-    `directory` is the started run's; its source is beside it. Raises `UserError`."""
+    """Give the task's model, which has its initial values, the weights that its source's last step has left, or
+    published ones. `directory` is the started run's; its source is beside it. Raises `UserError`."""
     spec, model = task.spec, task.model
+    if isinstance(spec.start, WeightsStart):
+        load_published(spec.start, model)
+        return
     assert spec.start is not None
     run, source = spec.start.run, RunDirectory(directory.path.with_name(spec.start.run.id))
     anew = f"comt {run.command} --fresh trains it anew, with the recipe {run.paper}/{run.table} at scale {run.scale}."
@@ -232,38 +257,32 @@ def load_start(task: TaskRun[Any], directory: RunDirectory) -> None:
 
 
 def _refused(spec: RunSpec, reason: str, hint: str) -> UserError:
-    assert spec.start is not None
-    own, source = (
-        f"{run.paper}/{run.table} {run.row}, {run.column}, seed {run.seed}" for run in (spec, spec.start.run)
-    )
+    named = [f"{run.paper}/{run.table} {run.row}, {run.column}, seed {run.seed}" for run in (spec, *spec.sources[-1:])]
+    own, source = (*named, spec.start.weights if isinstance(spec.start, WeightsStart) else "")[:2]
     return UserError(f"{own} cannot start from {source}: {reason}", hint)
 
 
 def loaded_names(spec: RunSpec, own: Shapes, source: Shapes) -> list[str]:
     """The names of the tensors of a started model, of shapes `own`, that are loaded from a source of shapes `source`.
     Raises `UserError` that names the tensors that do not fit."""
-    assert spec.start is not None
+    assert isinstance(spec.start, RunStart)
     if wrong := list(_unfitting(spec.start, own, source)):
         hint = "start.new names the parts that the source lacks, start.drop those of its own that are not taken."
         raise _refused(spec, "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""), hint)
-    return [name for name in own if not _is_in(name, spec.start.new)]
+    return [name for name in own if is_pretrained(name, spec.start.new)]
 
 
 def _unfitting(start: RunStart, own: Shapes, source: Shapes) -> Iterator[str]:
     for key, parts, names, whose in (("new", start.new, own, "the model"), ("drop", start.drop, source, "the source")):
         for part in parts:
-            if not any(_is_in(name, (part,)) for name in names):
+            if not any(is_part(name, (part,)) for name in names):
                 yield f"{key} names {part}, and {whose} has no such part"
-    wanted = {name: list(shape) for name, shape in own.items() if not _is_in(name, start.new)}
-    given = {name: list(shape) for name, shape in source.items() if not _is_in(name, start.drop)}
+    wanted = {name: list(shape) for name, shape in own.items() if not is_part(name, start.new)}
+    given = {name: list(shape) for name, shape in source.items() if not is_part(name, start.drop)}
     for name in wanted | given:
         if wanted.get(name) != given.get(name):
             yield f"{name} is {given.get(name, 'not')} in the source, and {wanted.get(name, 'not')} in the model"
 
 
-def _is_in(name: str, parts: Iterable[str]) -> bool:
-    return any(name == part or name.startswith(f"{part}.") for part in parts)
-
-
 def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, list[int]]:
-    return {name: list(tensor.shape) for name, tensor in tensors.items()}
+    return {name: list(tensor.shape) for name, tensor in tensors.items() if LORA not in name}

@@ -23,7 +23,7 @@ from comt_cli.kernels.choice import Choice
 from comt_cli.runs.directory import BeingTrained, RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.base import AnyDataset
-from comt_cli.training.checkpoint import load_start, load_weights, resume
+from comt_cli.training.checkpoint import load_start, load_weights, merge_lora, resume
 from comt_cli.training.devices import device_name, peak_memory_bytes, prepare_process
 from comt_cli.training.evaluation import Evaluation, finite
 from comt_cli.training.events import Evaluating, Listener, Note, RunStarted, StepReport, ignore
@@ -117,7 +117,7 @@ class Training:
                 if not choice.fused:
                     self._note(f"train.kernels: fused, but {op} cannot be: {choice.reason}")
         task.place()
-        self.optimizer = optimizer_of(task.model, self.settings)
+        self.optimizer = optimizer_of(task.model, self.settings, task.added)
         self.counters = resume(self.directory.checkpoint_file, task, self.optimizer)
         self.saved_step = self.counters.step
         return kernels
@@ -262,6 +262,8 @@ class Training:
         return replace(evaluation, extent={"samples": every.used, **evaluation.extent})
 
     def _save(self, *, final: bool) -> None:
+        if final:
+            merge_lora(self.model, self.spec)
         if self.writer.checkpoint(None if final else self.optimizer):
             self.saved_step = self.counters.step
 

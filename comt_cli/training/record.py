@@ -27,6 +27,7 @@ from comt_cli.kernels.choice import Choice
 from comt_cli.kernels.measurements import tiles_text
 from comt_cli.kernels.triton.tiles import TILES
 from comt_cli.models.accounting import cost_of, total_flops
+from comt_cli.models.pretrained import LORA, merged
 from comt_cli.runs.directory import NUMERICS, PYTORCH, RunDirectory, read_lines
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.checkpoint import Counters, full_optimizer_state, random_states
@@ -94,7 +95,7 @@ def record_environment(
     """Append to `environment.json` the environment of this start of the run, after `step`; returns the new entry. Its
     `differs` names what, of all that affects bitwise reproducibility, was not the same in every start since the one at
     step 0. Raises `UserError` where the file is damaged."""
-    world, start = task.world, task.spec.start
+    world = task.world
     fused = {op: choice for op, choice in kernels.items() if choice.fused}
     tiles = {  # those that are not the defaults
         op: tiles_text((key, tile) for key, tile in choice.tiles if tile != TILES[key[:2]][0])
@@ -120,7 +121,7 @@ def record_environment(
         "compiled": task.settings.compile,
         "captured": task.captured,
         "sharding": task.sharding,
-        **({} if start is None else {"start": start.run.id}),
+        **({} if task.spec.start is None else {"start": task.spec.begun_with}),
     }
     try:
         before = read_json(directory.environment_file)
@@ -271,6 +272,8 @@ class RunWriter:
         state = None if optimizer is None else full_optimizer_state(task.model, optimizer, keep=is_main)
         if is_main:
             progress = {"progress": vars(counters), "random": random_states(self._world.device)}
+            if optimizer is None:  # LoRA's matrices are merged, and B is zero (`merge_lora`)
+                weights = {name: weight for name, weight in weights.items() if LORA not in name}
             saved = {**self._named, **task.checkpoint_parts(), "model": weights, "optimizer": state, **progress}
             write_state(self._directory.checkpoint_file, saved)
             self._directory.keep_best(counters.best_step)
@@ -281,6 +284,7 @@ class RunWriter:
         """Save the weights of the step at hand alone, for `load_weights`, and wait until they are."""
         weights = full_tensors(self._task.model.state_dict(), keep=self._world.is_main)
         if self._world.is_main:
+            weights = merged(weights, self._task.settings)
             write_state(path, {**self._named, "step": self._counters.step, "model": weights})
         self._world.barrier()
 
@@ -327,7 +331,7 @@ class RunWriter:
         return {
             "id": spec.id,
             "data_content": spec.data_content,
-            **({} if spec.start is None else {"start": spec.start.run.id}),
+            **({} if spec.start is None else {"start": spec.begun_with}),
             "step": counters.step,
             "steps": spec.settings.train.steps,
             unit.name: counters.tokens,

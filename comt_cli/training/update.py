@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -122,7 +122,7 @@ class Updater(Generic[B]):
             if self.task.captured and index == 0 and not is_last:
                 self._keep_gradients()
         found = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        complete_gradients(found, world)
+        complete_gradients(found, world, sharded=any(map(is_sharded, self.parameters)))
         norm = observed_norms = None
         if wants_observed:  # none of them is sharded
             observed = [parameter.grad for parameter in self.observed if parameter.grad is not None]
@@ -153,10 +153,10 @@ class Updater(Generic[B]):
         return loss
 
 
-def complete_gradients(gradients: Sequence[Tensor], world: World) -> None:
-    """Average over processes the gradients that FSDP did not: those of single numbers, where others are sharded."""
+def complete_gradients(gradients: Sequence[Tensor], world: World, *, sharded: bool) -> None:
+    """Average over processes the gradients that FSDP did not, where the model is `sharded`: those of single numbers."""
     full = [gradient for gradient in gradients if not is_sharded(gradient)]
-    if full and len(full) < len(gradients):
+    if full and sharded:
         means = world.sum(torch.stack(full)) / world.size
         for gradient, mean in zip(full, means, strict=True):
             gradient.copy_(mean)
@@ -224,10 +224,13 @@ def learning_rate(settings: Training, step: int) -> float:
             return peak
 
 
-def optimizer_of(model: nn.Module, settings: Any) -> torch.optim.Optimizer:
-    """The optimiser that the settings name (`OPTIMIZERS`); parameters with a rule of the model's own
-    (`layers.learned.UpdateRule`) are updated by it. Where the settings say so (BERT's), biases, norms and single
-    numbers have no weight decay.
+def optimizer_of(
+    model: nn.Module, settings: Any, added: Collection[nn.Parameter] = frozenset()
+) -> torch.optim.Optimizer:
+    """The optimiser that the settings name (`OPTIMIZERS`), of what is trained; parameters with a rule of the model's
+    own (`layers.learned.UpdateRule`) are updated by it. Where the settings say so (BERT's), biases, norms and single
+    numbers have no weight decay. What was `added` to weights that the run starts from has the rate and decay that the
+    settings give it, which such rules change as they change the others.
 
     One parameter group has all that are updated alike; one fused pass takes sharded ones or others. In a group the
     largest come first: on CUDA one launch updates a few dozen tensors at most.
@@ -237,10 +240,13 @@ def optimizer_of(model: nn.Module, settings: Any) -> torch.optim.Optimizer:
         if isinstance(rule := getattr(module, "update_rule", None), UpdateRule):
             rules |= dict.fromkeys(module.parameters(recurse=False), rule)
     members: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
-    for parameter in model.parameters():
-        own = rules.get(parameter)
+    for parameter in filter(lambda each: each.requires_grad, model.parameters()):
+        own, decay, rate = rules.get(parameter), settings.weight_decay, 1.0
+        if parameter in added:
+            decay = decay if settings.added_weight_decay is None else settings.added_weight_decay
+            rate = (settings.added_learning_rate or settings.learning_rate) / settings.learning_rate
         decays = own.decays if own else parameter.ndim > 1 or not getattr(settings, "decays_matrices_alone", False)
-        key = (settings.weight_decay if decays else 0.0, own.rate if own else 1.0, is_sharded(parameter))
+        key = (decay if decays else 0.0, rate * own.rate if own else rate, is_sharded(parameter))
         members.setdefault(key, []).append(parameter)
     parts = [
         {"params": sorted(alike, key=nn.Parameter.numel, reverse=True), "weight_decay": decay, RATE: rate}

@@ -23,7 +23,7 @@ from comt_cli.report.statistics import Summary, detectable, judge, p_value, pair
 from comt_cli.report.terminal import print_texts, say_written
 from comt_cli.report.write import place, write_exhibit
 from comt_cli.runs.directory import PYTORCH, READING_ERRORS, RunDirectory, RunState
-from comt_cli.runs.plan import RunSpec
+from comt_cli.runs.plan import RunSpec, WeightsStart
 from comt_cli.verbs.plan import Planned, plan_selected
 from comt_cli.verbs.select import cell_directories
 
@@ -126,8 +126,9 @@ def _settings(spec: RunSpec) -> dict[str, Any]:
     runtime = spec.task.runtime_keys
     for section, values in spec.settings.model_dump(mode="json").items():
         found |= {f"{section}.{key}": each for key, each in values.items() if key not in runtime.get(section, ())}
-    if spec.start is not None:
-        source = spec.start.run
+    if isinstance(spec.start, WeightsStart):
+        found |= {"start": spec.start.content or spec.start.weights, "start.added": spec.start.added}
+    elif (source := spec.source) is not None:
         found["start"] = f"{source.paper}/{source.table}:{source.row}:{source.column}"
     return found
 

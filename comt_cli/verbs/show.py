@@ -74,10 +74,10 @@ class Plan:
     def __init__(self, planned: Planned, where: Where) -> None:
         self.device = None if where.slurm is not None else checked_hardware(where, planned.specs)
         own = adopt_contents(planned.specs, where.runs, ambiguous=True)
-        if any(spec.start is not None for spec in own):
+        if any(spec.source is not None for spec in own):
             from comt_cli.training.checkpoint import check_starts  # and torch
 
-            check_starts(own)
+            check_starts(spec for spec in own if spec.source is not None)
         ids = {spec.id for spec in own}
         self.first = [shared.spec for shared in needed_runs(own, where.runs) if shared.id not in ids]
         self.specs = [*self.first, *own]
@@ -88,7 +88,7 @@ class Plan:
     def _row(self, planned: Planned, spec: RunSpec, where: Where) -> dict[str, Any]:
         train, directory, network = spec.settings.train, RunDirectory.of(where.runs, spec), accounting.cost_of(spec)
         share = math.ceil(train.batch_size / where.gpus)
-        source = spec.start.run if spec.start is not None else None
+        source = spec.source
         estimated = self.estimator and self.estimator.of(spec)
         try:
             state = directory.state().value
@@ -103,7 +103,7 @@ class Plan:
             **({"grid": spec.point} if spec.point else {}),
             "id": spec.id if spec.is_known else None,  # not known before the data is prepared
             "data_content": spec.data_content,
-            "start": source.id if source is not None and source.is_known else None,
+            "start": spec.begun_with if source is None or source.is_known else None,
             "method": spec.method,
             "settings": spec.settings.model_dump(mode="json"),
             "parameters": network.parameters,

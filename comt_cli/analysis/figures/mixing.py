@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -15,12 +13,12 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from comt_cli.analysis.model_figure import ModelFigure, Subject
-from comt_cli.analysis.observed import recorded, watch
+from comt_cli.analysis.observed import called, connections_of, recorded, watch
 from comt_cli.errors import UserError
 from comt_cli.layers.learned import wide
-from comt_cli.layers.residual.base import Branch, OutputAggregation, ResidualConnection, State
+from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, State
 from comt_cli.layers.shared_values import SharedValues
-from comt_cli.models.base import Model, TokenBlock
+from comt_cli.models.base import Model
 from comt_cli.report.figures.style import OKABE_ITO, PAGE_WIDTH, page_figure, style
 
 READ_OUT = "read-out"
@@ -59,12 +57,6 @@ class Mixed(NamedTuple):
     weights: dict[str, Tensor]
 
 
-def connections_of(model: Model) -> list[ResidualConnection]:
-    """The residual connections of a network of tokens, stack by stack from the first block on."""
-    blocks = [block for stack in model.stacks.values() for block in stack if isinstance(block, TokenBlock)]
-    return [branch.connection for block in blocks for branch in block.branches]
-
-
 def _shared_values(model: Model) -> Iterator[tuple[str, int, SharedValues]]:
     """The modules that mix values of earlier blocks into attention, with their stack and block (from 0)."""
     for stack, blocks in model.stacks.items():
@@ -76,11 +68,12 @@ def mixtures(model: Model, run: Callable[[], object]) -> list[Mixed]:
     """All mixtures of a network when `run` runs it once, in the order of its blocks."""
     connections = connections_of(model)
     aggregations = [module for module in model.modules() if isinstance(module, OutputAggregation)]
-    with recorded_states(connections) as states, recorded(aggregations) as read:
+    with called(connections, "step") as calls, recorded(aggregations) as read:
         run()
     with torch.no_grad():
         found = [Mixed(stack, layer, "attention", each.mixing()) for stack, layer, each in _shared_values(model)]
-        for connection, state in zip(connections, states, strict=True):
+        for connection in connections:
+            state: State = calls[connection][0]
             at, weights = connection.site, dict(connection.mixing(state))
             streams_BTnD = connection.side_by_side(state)
             if streams_BTnD is not None:
@@ -94,22 +87,6 @@ def mixtures(model: Model, run: Callable[[], object]) -> list[Mixed]:
                 found.append(Mixed(at.stack, at.layer, READ_OUT, dict(aggregation.mixing(state))))
     order = list(model.stacks)
     return sorted(found, key=lambda place: (order.index(place.stack), place.layer))
-
-
-@contextlib.contextmanager
-def recorded_states(connections: Sequence[ResidualConnection]) -> Iterator[list[State]]:
-    """In this context the input states of the connections are collected, in their order."""
-    states: list[State] = []
-
-    def recorded(step: Callable[[State, Branch], State], state: State, branch: Branch) -> State:
-        states.append(state)
-        return step(state, branch)
-
-    with contextlib.ExitStack() as stack:
-        for connection in connections:
-            connection.step = partial(recorded, connection.step)  # type: ignore[method-assign]
-            stack.callback(delattr, connection, "step")
-        yield states
 
 
 class Mixing(ModelFigure):

@@ -14,10 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
-from comt_cli.analysis.figures.mixing import connections_of
 from comt_cli.analysis.images import EXAMPLES, stages_of
 from comt_cli.analysis.model_figure import MARKERS, ModelFigure, Subject, mark_groups
-from comt_cli.analysis.observed import recorded, watch
+from comt_cli.analysis.observed import connections_of, recorded, watch
 from comt_cli.errors import UserError
 from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.laurel import LaurelRW, LaurelRWLR

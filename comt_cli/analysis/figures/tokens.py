@@ -1,27 +1,21 @@
 """Figures of networks of tokens, token by token: the residual stream of every decoder layer (CoMT, Figure 1), scalar
 gates, one panel a projection (CoMT, Figure 4; Transponder, Figure 2), channel-wise gates (Transponder, Figure 3).
-
-Shapes: T tokens, D width.
 """
 
 from __future__ import annotations
 
-import itertools
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-import torch
-import torch.nn.functional as F
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from torch import nn
 
 from comt_cli.analysis.model_figure import ModelFigure, Subject, evenly
-from comt_cli.analysis.observed import tokens_of, watch
+from comt_cli.analysis.observed import by_layer, compared, residual_adds, tokens_of, watch
 from comt_cli.errors import UserError
-from comt_cli.layers.residual.base import final_stream
 from comt_cli.report.figures import lines
 from comt_cli.report.figures.style import SEQUENCE, page_figure, style
 
@@ -47,42 +41,14 @@ class ResidualStream(ModelFigure):
     title: ClassVar = "The residual stream from layer to layer"
 
     def frame(self, of: Subject) -> pd.DataFrame:
-        """Compare every decoder layer's input x with its output y, on each token of the text. Where several streams go
-        from block to block, x is what the connection reads (`ResidualConnection.read`), and y what the next one does,
-        or the final norm.
-
-        Rows `layer` (from 1), `position` (from 0), `token`, and
-
-            cosine           <x, y> / (|x| |y|)
-            angle            arccos(cosine) / pi, the angular distance: 0 same direction, 0.5 orthogonal, 1 opposite
-            update_cosine    <x, y - x> / (|x| |y - x|): whether the layer's update points along its input
-            norm_ratio       |y| / |x|, L2 norms
-
-        Raises:
-            UserError: see `tokens_of` and `watch`.
-        """
-        loaded, model = of.model, of.model.model
+        """Compare every decoder layer's input with its output (`by_layer`), on each token of the text: rows `layer`
+        (from 1), `position` (from 0), `token`, and the columns of `compared`. Raises `UserError`; see `tokens_of` and
+        `watch`."""
+        loaded, frames = of.model, []
         tokens = tokens_of(loaded, of.text)
-        kept = watch(loaded, tokens.inputs, model.blocks)
-        states = [kept[model.blocks[0]][0][0], *(kept[block][1] for block in model.blocks)]
-        with torch.no_grad():
-            pairs = zip(model.blocks, states, strict=False)
-            streams = [block.branches[0].connection.read(state) for block, state in pairs]
-            streams.append(final_stream(states[-1], model.read_out, nn.Identity()))
-        frames = []
-        for layer, (x_1TD, y_1TD) in enumerate(itertools.pairwise(streams), start=1):
-            x_TD, y_TD = x_1TD[0].double(), y_1TD[0].double()
-            cosine_T = F.cosine_similarity(x_TD, y_TD, dim=-1).clamp(-1, 1)
-            frame = {
-                "layer": layer,
-                "position": np.arange(len(tokens.pieces)),
-                "token": tokens.pieces,
-                "cosine": cosine_T.numpy(),
-                "angle": cosine_T.arccos().numpy() / np.pi,
-                "update_cosine": F.cosine_similarity(x_TD, y_TD - x_TD, dim=-1).numpy(),
-                "norm_ratio": (y_TD.norm(dim=-1) / x_TD.norm(dim=-1)).numpy(),
-            }
-            frames.append(pd.DataFrame(frame))
+        for block in by_layer(residual_adds(loaded.model, partial(watch, loaded, tokens.inputs))):
+            named = {"layer": block.layer + 1, "position": np.arange(len(tokens.pieces)), "token": tokens.pieces}
+            frames.append(pd.DataFrame({**named, **compared(block.x[0], block.y[0])}))
         return pd.concat(frames, ignore_index=True)
 
     def table(self, frame: pd.DataFrame) -> pd.DataFrame:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest, PreparedTokens
+from comt_cli.data.published import tokenizer_of
 from comt_cli.data.split import Unsigned, token_dtype
 from comt_cli.data.storage import ProgressCallback, file_lock
 from comt_cli.data.text.rows import MaskedRows, PackedRows, PaddedRows, Rows
@@ -106,6 +107,8 @@ def tokenizer_for(data: TextSettings, corpus: Corpus, progress: ProgressCallback
         return ByteTokenizer(data.extras)
     if data.tokenizer == "t5":
         return t5_tokenizer(progress)
+    if data.weights is not None:
+        return weights_tokenizer(data, data.weights)
     key = canonical_json([FORMAT, *vocabulary_identity(data, corpus, progress)])
     path = cache_folder() / "tokenizers" / f"{sha256(key)[:16]}.json"
     if not path.exists():
@@ -116,6 +119,15 @@ def tokenizer_for(data: TextSettings, corpus: Corpus, progress: ProgressCallback
                 own = Corpus.named(data.corpus).is_own_text
                 train_sentencepiece(texts, data.vocabulary_size, data.extras, own=own).save(path)
     return load_tokenizer(path)
+
+
+def weights_tokenizer(data: TextSettings, asked: str) -> Tokenizer:
+    """The tokenizer of published weights. Raises `UserError` where it has more tokens than the model is to have."""
+    tokenizer = tokenizer_of(asked)
+    if (most := tokenizer.vocabulary_size) > data.vocabulary_size:
+        said = f"data.vocabulary is {data.vocabulary_size}, and the tokenizer of {asked} has {most} tokens"
+        raise UserError(said, f"A model of these weights has as many or more: data.vocabulary: {most}")
+    return tokenizer
 
 
 # ---- shards

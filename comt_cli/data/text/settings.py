@@ -7,15 +7,17 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast
 
 from pydantic import Field, NonNegativeInt
 
 from comt_cli.data.prepare import FileRecord, Manifest, Prepared, Record
+from comt_cli.data.published import content_hash
 from comt_cli.data.settings import DataSection, Named, NameOf
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.tokenizer import LONG_LINES_CUT, T5_SHA256, TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION, Extra
-from comt_cli.recipe.settings import MAX_LENGTH, Tokens, Vocabulary, WholeNumber
+from comt_cli.recipe.settings import MAX_LENGTH, Tokens, Vocabulary, WholeNumber, matching
 
 FORMAT = 4  # version, as tests/contract/test_cache_versions.py says
 
@@ -88,6 +90,15 @@ def train_texts(corpus: Corpus, validation_fraction: float | None) -> Iterator[s
                 yield document.text
 
 
+OF_WEIGHTS, OF_START = "weights:", "start"
+"""Before the name of published weights: their tokenizer; and, in recipes, that of the weights which a run starts from,
+in whose place the loaded recipe has the former."""
+TokenizerName = Annotated[
+    str,
+    matching(f"{OF_WEIGHTS}.+", "weights:WEIGHTS, that of published ones", ("sentencepiece", "t5", "bytes", OF_START)),
+]
+
+
 class TextSettings(DataSection):
     """The corpus and its tokenizer, which has the special tokens `extras` beside padding, end and unknown."""
 
@@ -96,7 +107,7 @@ class TextSettings(DataSection):
     extras: ClassVar[tuple[Extra, ...]] = ()
 
     corpus: Annotated[str, NameOf(Corpus)] = "python-docs"
-    tokenizer: Literal["sentencepiece", "t5", "bytes"] = "sentencepiece"
+    tokenizer: TokenizerName = "sentencepiece"
     vocabulary: Vocabulary | None = None
     validation_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
     max_train_tokens: Tokens | None = None
@@ -109,7 +120,9 @@ class TextSettings(DataSection):
 
     def contradictions(self) -> Iterator[str]:
         fixed = self._fixed(self.tokenizer)
-        if fixed is None and self.vocabulary is None:
+        if fixed is None and self.vocabulary is None and self.tokenizer != "sentencepiece":
+            yield "vocabulary: say how many tokens the weights have, for instance 49152"
+        elif fixed is None and self.vocabulary is None:
             yield "vocabulary: a SentencePiece tokenizer is trained to a size; say which, for instance 2048"
         if fixed is not None and self.vocabulary not in (None, fixed):
             yield f"vocabulary: the tokenizer {self.tokenizer} has {fixed} tokens; leave the key out"
@@ -119,6 +132,15 @@ class TextSettings(DataSection):
     def _fixed(cls, tokenizer: str) -> int | None:
         size = FIXED_VOCABULARY.get(tokenizer)
         return size if size is None else size + len(cls.extras)
+
+    @property
+    def weights(self) -> str | None:
+        """The published weights whose tokenizer it is, if it is such a one."""
+        return self.tokenizer.removeprefix(OF_WEIGHTS) if self.tokenizer.startswith(OF_WEIGHTS) else None
+
+    def stored(self, *without: str) -> dict[str, Any]:
+        """Published weights may go by several names: their tokenizer is part of the data's content."""
+        return super().stored(*without) | ({} if self.weights is None else {"tokenizer": "weights"})
 
     @property
     def vocabulary_size(self) -> int:
@@ -210,6 +232,8 @@ def tokenizer_identity(data: TextSettings) -> list[Any]:
     if data.tokenizer == "sentencepiece":
         own = [LONG_LINES_CUT] if Corpus.named(data.corpus).is_own_text else []
         return sentencepiece_identity(data.vocabulary_size, *own, *data.extras)
+    if data.weights is not None:
+        return ["weights", data.weights, data.vocabulary_size]  # as asked for: the content tells them apart
     return ["t5", T5_SHA256] if data.tokenizer == "t5" else ["bytes", *data.extras]
 
 
@@ -229,6 +253,12 @@ class Kind(Prepared[DataSettings, Corpus]):
     def __init__(self, data: DataSettings, corpus: Corpus | None = None, part_bytes: int = PART_BYTES) -> None:
         super().__init__(data.text, corpus)
         self.asked, self.part_bytes = data, part_bytes
+
+    def folder(self, name: str) -> Path:
+        """That of published weights' tokenizer follows the content of these, which no fingerprint has: the same is
+        planned where the weights are not."""
+        content = None if self.data.weights is None else content_hash(self.data.weights)
+        return super().folder(name if content is None else f"{name}-{content}")
 
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
         corpus, tokenizer = self.corpus.identity(progress), tokenizer_identity(self.data)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat
 
-from comt_cli.recipe.settings import Count, StepsOrShare, Training
+from comt_cli.recipe.settings import Count, NonNegative, StepsOrShare, Training, Width
 
 
 def _adam(settings: Any) -> dict[str, Any]:
@@ -73,3 +73,30 @@ class AdamSettings(Training):
     @property
     def shards(self) -> bool:
         return self.sharding == "fsdp"
+
+
+class StartedTraining(AdamSettings):
+    """Training that may start from weights: these are `pretrained`, and trained, frozen, or adapted by LoRA (Hu et al.
+    2021); parameters that did not come from the start are added ones."""
+
+    of_start: ClassVar[tuple[str, ...]] = (
+        *("pretrained", "lora_rank", "lora_alpha", "added_learning_rate", "added_weight_decay"),
+    )
+    later: ClassVar[frozenset[str]] = AdamSettings.later | {*of_start}
+
+    pretrained: Literal["full", "frozen", "lora"] = "full"
+    lora_rank: Width = 8
+    lora_alpha: PositiveFloat | None = None
+    added_learning_rate: PositiveFloat | None = None
+    added_weight_decay: NonNegative | None = None
+
+    @property
+    def lora(self) -> tuple[int, float] | None:
+        rank = {"full": None, "frozen": 0, "lora": self.lora_rank}[self.pretrained]
+        return None if rank is None else (rank, 1.0 if self.lora_alpha is None else self.lora_alpha / self.lora_rank)
+
+    def _contradictions(self) -> Iterator[str]:
+        yield from super()._contradictions()
+        for key in {"lora_rank", "lora_alpha"} & self.stored().keys():
+            if self.pretrained != "lora":
+                yield f"{key}: is of LoRA, and pretrained is {self.pretrained}; say pretrained: lora, or leave it out"

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import PositiveFloat, model_validator
 
 from comt_cli.data.glue.settings import GlueData
 from comt_cli.recipe.settings import Count, RunSettings
+from comt_cli.tasks.settings import StartedTraining
 from comt_cli.tasks.settings.masked_lm import BertSettings, BertTrainSettings, check_positions
 
 
-class GlueTrainSettings(BertTrainSettings):
+class GlueTrainSettings(BertTrainSettings, StartedTraining):
     """Fine-tuning as BERT had it, unless said otherwise. Batch sizes count examples."""
+
+    later: ClassVar[frozenset[str]] = StartedTraining.later
 
     batch_size: Count = 32
     learning_rate: PositiveFloat = 2e-5

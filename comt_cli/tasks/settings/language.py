@@ -23,7 +23,7 @@ from comt_cli.recipe.settings import (
     Tokens,
     Width,
 )
-from comt_cli.tasks.settings import AdamSettings
+from comt_cli.tasks.settings import StartedTraining
 
 
 class LlamaShape(NamedTuple):
@@ -82,11 +82,11 @@ class ModelSettings(NetworkSettings):
         return shape._replace(kv_heads=self.kv_heads or shape.heads)
 
 
-class TrainSettings(AdamSettings, CapturedTraining):
+class TrainSettings(StartedTraining, CapturedTraining):
     """Training of a language model. Batch sizes count sequences of tokens. `test_share` of the validation sequences,
     the last ones, are the test split, for the final weights alone, and no longer part of validation."""
 
-    later: ClassVar[frozenset[str]] = AdamSettings.later | {"test_share"}
+    later: ClassVar[frozenset[str]] = StartedTraining.later | {"test_share"}
 
     batch_size: Count = 512
     evaluation_tokens: Tokens | None = None

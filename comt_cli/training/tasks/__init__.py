@@ -20,8 +20,9 @@ from comt_cli.kernels.attend import MOST_TOKENS, attention_form
 from comt_cli.kernels.choice import Choice, choose_loss
 from comt_cli.layers.dropout import Masks
 from comt_cli.models.base import Model, VocabularyModel
-from comt_cli.models.build import materialise, model_of
+from comt_cli.models.build import materialise, model_of, new_parts
 from comt_cli.models.kernels import use_kernels
+from comt_cli.models.pretrained import adapt, added_parameters
 from comt_cli.recipe.settings import Training
 from comt_cli.runs.directory import PYTORCH
 from comt_cli.runs.plan import RunSpec
@@ -79,6 +80,8 @@ class TaskRun(ABC, Generic[B]):
     def build(self) -> None:
         """Make model and objective, on the meta device."""
         self.model = model_of(self.spec)
+        if self.spec.start is not None and self.settings.lora is not None:
+            adapt(self.model, *self.settings.lora, new_parts(self.spec, self.model))
         self.model.activation_checkpointing = self.settings.recomputes
         self.objective = self.objective_of(self.model)
 
@@ -106,6 +109,11 @@ class TaskRun(ABC, Generic[B]):
             self.model.to(memory_format=self.memory_format)  # type: ignore[call-overload]
         if compiled:
             self.objective.compile_model(captured=self.captured)
+
+    @property
+    def added(self) -> set[nn.Parameter]:
+        """The parameters that did not come from the weights which the run starts from; none without a start."""
+        return added_parameters(self.model, new_parts(self.spec, self.model))
 
     @property
     def rows_at_once(self) -> int:

@@ -11,10 +11,18 @@ import pytest
 import torch
 
 from comt_cli.analysis.figures.gate_summary import summary_frame
-from comt_cli.analysis.figures.mixing import DISPERSION, READ_OUT, Mixing, recorded_states
+from comt_cli.analysis.figures.mixing import DISPERSION, READ_OUT, Mixing
 from comt_cli.analysis.figures.tokens import ChannelGates, GateValues, ResidualStream
 from comt_cli.analysis.model_figure import Subject
-from comt_cli.analysis.observed import DEFAULT_TEXT, Observation, SiteValues, observed_gates, tokens_of, watch
+from comt_cli.analysis.observed import (
+    DEFAULT_TEXT,
+    Observation,
+    SiteValues,
+    called,
+    observed_gates,
+    tokens_of,
+    watch,
+)
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.layers.initialise import initialise
@@ -140,9 +148,9 @@ def test_the_shares_of_multiway_dense_connections_make_what_a_block_begins_with(
             block.mlp_connection.dense.W2.normal_(std=0.1, generator=torch.Generator().manual_seed(1))
     connection = one.model.blocks[2].attention_connection
     changed = frame_of(Mixing, one)
-    with recorded_states([connection]) as states:
+    with called([connection], "step") as calls:
         watch(one, tokens_of(one, TEXT).inputs)
-    (state,) = states
+    state = calls[connection][0]
     query_BTD, _, value_BTD = state.qkv
     for name, way_BTD in (("queries", query_BTD), ("values", value_BTD), ("stream", state.x)):
         shares_BTJ = connection.mixing(state)[name]

