@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import inspect
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,51 +88,24 @@ def _card(loaded: LoadedModel, result: Mapping[str, Any], **known: Any) -> str:
     return card
 
 
-class Network:
-    """A LLaMA with whatever parts, taken apart: `tensors` by their names in the folder, and its other parts as plain
-    data (`modules`), from which the code rebuilds them."""
+class Parts:
+    """Modules as plain data (`modules`), from which code around them, a `template`, rebuilds them; `tensors` are theirs
+    by name. `every` are all that there will be, `roots` functions and classes that the code needs besides."""
 
-    def __init__(self, model: Llama) -> None:
-        self.model, self.tensors = model, dict[str, Tensor]()
-        self.tensors["model.embed_tokens.weight"] = model.embedding.weight
-        if model.head is not None:
-            self.tensors["lm_head.weight"] = model.head.weight
-        ends = {"entry": model.entry, "read_out": model.read_out, "norm": model.final_norm}
-        layers = [f"model.layers.{layer}" for layer in range(len(model.blocks))]
-        parts = [self._parts(block, path) for block, path in zip(model.blocks, layers, strict=True)]
-        every = [module for part in [ends, *parts] for root in part.values() if root for module in root.modules()]
+    def __init__(
+        self, template: str, every: Iterable[nn.Module], roots: Iterable[type | Callable[..., Any]], **named: Any
+    ) -> None:
+        self.template, self.named, self.tensors = template, named, dict[str, Tensor]()
         kinds = {type(module): None for module in every if not _of_torch(type(module))}
-        around = _template(CODE).render(title="", version="", parts="")
+        around = _template(template).render(title="", version="", parts="", **named)
         names = {node.attr for node in ast.walk(ast.parse(around)) if isinstance(node, ast.Attribute)}
-        self.bundle = Bundle([*kinds, rotate, read_by], names, _defined(around), FASTER)
+        self.bundle = Bundle([*kinds, *roots], names | {"__reduce_ex__"}, _defined(around), FASTER)
         self.modules: list[dict[str, Any]] = []
-        self.ends = self._numbered(ends, "model")
-        self.blocks = [
-            {"has_values": f"{path}.{SITES['v_proj']}.weight" in self.tensors, "modules": self._numbered(part, path)}
-            for path, part in zip(layers, parts, strict=True)
-        ]
 
-    def _parts(self, block: Any, path: str) -> dict[str, nn.Module | None]:
-        """The parts of a block by their places in a layer of the folder's model; its projections' tensors are noted."""
-        gates: dict[str, nn.Module] = {}
-        for module in block.modules():
-            if isinstance(module, CarriesGates):
-                gates |= module.gates.items()
-            if isinstance(module, Projections):
-                for site, weight in module.site_weights().items():
-                    self.tensors[f"{path}.{SITES[site]}.weight"] = weight
-        parts: dict[str, nn.Module | None] = {
-            "attention_connection": block.attention_connection,
-            "mlp_connection": block.mlp_connection,
-            "self_attn.shared": block.attention.shared,
-        }
-        for place, sites in _GATES.items():
-            parts[f"{place}.gates"] = nn.ModuleDict({site: gates.pop(site) for site in sites if site in gates}) or None
-        return {**parts, "gates": nn.ModuleDict(gates) or None}
-
-    def _numbered(self, parts: Mapping[str, nn.Module | None], path: str) -> dict[str, int | None]:
+    def numbered(self, parts: Mapping[str, nn.Module | None], path: str) -> dict[str, int | None]:
+        """Number of each module by its place in what is called `path`."""
         seen: dict[nn.Module, str] = {}
-        return {at: None if part is None else self._number(part, at, path, seen) for at, part in parts.items()}
+        return {place: module and self._number(module, place, path, seen) for place, module in parts.items()}
 
     def _number(self, module: nn.Module, place: str, path: str, seen: dict[nn.Module, str]) -> int:
         """Number of a module among those of the folder: alike modules of several layers are described once. One that
@@ -178,6 +151,51 @@ class Network:
         said = f"{where} is a {type(value).__name__}, which config.json cannot hold"
         raise UserError(said, "Parts that are exported read numbers, texts, tensors and modules alone.")
 
+    def code(self, title: str) -> str:
+        """The file of code. Raises `UserError` where it would be longer than anybody reads."""
+        code: str = _template(self.template).render(title=title, version=__version__, parts=self.bundle, **self.named)
+        if (lines := len(code.splitlines())) > MOST_LINES:
+            raise UserError(f"the network's code would have {lines} lines; {MOST_LINES} are the most that is exported")
+        return code + "\n"
+
+
+class Network(Parts):
+    """A LLaMA with whatever parts, taken apart."""
+
+    def __init__(self, model: Llama, method: Mapping[str, Any] | None = None) -> None:
+        self.model, self.method = model, method
+        ends = {"entry": model.entry, "read_out": model.read_out, "norm": model.final_norm}
+        layers, projected = [f"model.layers.{layer}" for layer in range(len(model.blocks))], dict[str, Tensor]()
+        parts = [self._parts(block, path, projected) for block, path in zip(model.blocks, layers, strict=True)]
+        every = [module for part in [ends, *parts] for root in part.values() if root for module in root.modules()]
+        super().__init__(CODE, every, [rotate, read_by])
+        self.tensors |= {"model.embed_tokens.weight": model.embedding.weight, **projected}
+        if model.head is not None:
+            self.tensors["lm_head.weight"] = model.head.weight
+        self.ends = self.numbered(ends, "model")
+        self.blocks = [
+            {"has_values": f"{path}.{SITES['v_proj']}.weight" in self.tensors, "modules": self.numbered(part, path)}
+            for path, part in zip(layers, parts, strict=True)
+        ]
+
+    def _parts(self, block: Any, path: str, projected: dict[str, Tensor]) -> dict[str, nn.Module | None]:
+        """The parts of a block by their places in a layer of the folder's model; its projections' tensors are noted."""
+        gates: dict[str, nn.Module] = {}
+        for module in block.modules():
+            if isinstance(module, CarriesGates):
+                gates |= module.gates.items()
+            if isinstance(module, Projections):
+                for site, weight in module.site_weights().items():
+                    projected[f"{path}.{SITES[site]}.weight"] = weight
+        parts: dict[str, nn.Module | None] = {
+            "attention_connection": block.attention_connection,
+            "mlp_connection": block.mlp_connection,
+            "self_attn.shared": block.attention.shared,
+        }
+        for place, sites in _GATES.items():
+            parts[f"{place}.gates"] = nn.ModuleDict({site: gates.pop(site) for site in sites if site in gates}) or None
+        return {**parts, "gates": nn.ModuleDict(gates) or None}
+
     def config(self) -> dict[str, Any]:
         """Entries of config.json beside, or in place of, those of a LLaMA."""
         classes = {"AutoConfig": "ComtConfig", "AutoModel": "ComtModel", "AutoModelForCausalLM": "ComtForCausalLM"}
@@ -189,13 +207,6 @@ class Network:
             "blocks": self.blocks,
             "modules": self.modules,
         }
-
-    def code(self, title: str) -> str:
-        """The file of code. Raises `UserError` where it would be longer than anybody reads."""
-        code: str = _template(CODE).render(title=title, version=__version__, parts=self.bundle)
-        if (lines := len(code.splitlines())) > MOST_LINES:
-            raise UserError(f"the network's code would have {lines} lines; {MOST_LINES} are the most that is exported")
-        return code + "\n"
 
 
 @functools.cache

@@ -1,0 +1,135 @@
+"""Wrapped models of transformers as folders: `save_pretrained` writes what was added, and code that needs no comt.
+
+The folder has a model type of its own: without `trust_remote_code` transformers refuses it, where the model's own type
+would drop what it does not know.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import nn
+
+from comt_cli.errors import UserError
+from comt_cli.files import write_text
+from comt_cli.library.connect import adds_in, as_connected
+from comt_cli.library.export import CODE, Parts
+from comt_cli.library.gated import PlacedGate, carry, gates_in, remade
+from comt_cli.library.hosts import path_of, stack_of
+from comt_cli.methods import in_words
+
+TEMPLATE = "wrapped.py"
+BASE = "transformers.modeling_utils.PreTrainedModel"
+
+
+class Saved(nn.Module):
+    """Model of transformers that is saved with what it was wrapped with. Its configuration stays its own."""
+
+    original: ClassVar[type[nn.Module]]
+    config: Any
+
+    def save_pretrained(self, save_directory: Any, *inputs: Any, **named: Any) -> None:
+        """As the original, under a model type of its own and with a file of code. Raises `UserError` where code that is
+        alone with transformers could not make the model."""
+        is_sharded = any(hasattr(parameter, "device_mesh") for parameter in self.parameters())
+        if is_sharded and named.get("state_dict") is None and not named.get("distributed_checkpoint"):
+            said = f"{self.original.__name__}: its weights are sharded over several processes"
+            raise UserError(said, "Gather them first, save_pretrained(folder, state_dict=...), as Trainer does.")
+        own, self.config = self.config, _saved_config(self)
+        try:
+            super().save_pretrained(save_directory, *inputs, **named)  # type: ignore[misc]
+        finally:
+            self.config = own
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return remade, (saved_class, self.original), self.__dict__
+
+
+@functools.cache
+def saved_class(original: type[nn.Module]) -> type[Saved]:
+    """Subclass of a model's class, of the same name and place: transformers tells its own classes by that."""
+    names = {"original": original, "__module__": original.__module__, "__qualname__": original.__qualname__}
+    return type(original.__name__, (Saved, original), names)
+
+
+def is_of_transformers(model: nn.Module) -> bool:
+    """Whether a model has a `save_pretrained` of transformers."""
+    return any(path_of(kind) == BASE for kind in type(model).__mro__)
+
+
+class SavedConfig:
+    """Configuration that is written with the model's code."""
+
+    code: str
+    architectures: list[str]
+
+    def save_pretrained(self, save_directory: Any, **named: Any) -> None:
+        """Write code and configuration."""
+        write_text(Path(save_directory) / CODE, self.__dict__.pop("code"))
+        self.architectures = [f"Comt{self.architectures[0]}"]
+        super().save_pretrained(save_directory, **named)  # type: ignore[misc]
+
+
+def _saved_config(model: Saved) -> SavedConfig:
+    """A copy of a wrapped model's configuration that says what was added. Raises `UserError`."""
+    import transformers
+
+    own, original = type(model.config), model.original
+    for kind in (own, original):
+        if getattr(transformers, kind.__name__, None) is not kind:
+            said = f"{path_of(kind)} is not among the classes that transformers has, so code of its own cannot name it"
+            raise UserError(f"{said}: a folder would lose what was added", "torch.save(model.state_dict(), ...) has it.")
+    found = {
+        name: f"{CODE.removesuffix('.py')}.Comt{original.__name__}"
+        for name in transformers.models.auto.modeling_auto.__all__
+        if hasattr(auto := getattr(transformers, name), "_model_mapping") and _makes(auto, own, original)
+    }
+    if not found:
+        raise UserError(f"none of transformers' AutoModel classes makes a {original.__name__}")
+    description, code = _described(model)
+    config: Any = copy.deepcopy(model.config)
+    config.__class__ = type(f"Comt{own.__name__}", (SavedConfig, own), {"model_type": f"comt_{own.model_type}"})
+    config.auto_map = {"AutoConfig": f"{CODE.removesuffix('.py')}.Comt{own.__name__}", **found}
+    config.comt, config.code = description, code
+    return config  # type: ignore[no-any-return]
+
+
+def _makes(auto: Any, config: type, model: type) -> bool:
+    made = auto._model_mapping.get(config, ())
+    return model in (made if isinstance(made, tuple) else (made,))
+
+
+def _described(model: Any) -> tuple[dict[str, Any], str]:
+    """What was added to a wrapped model, as plain data, and the code that adds it."""
+    placed, stack = [*gates_in(model)], stack_of(model)
+    adds = adds_in(model, stack)
+    blocks: dict[str, dict[str, nn.Module | None]] = {}
+    for name, block in model.named_modules() if adds is not None and stack is not None else ():
+        if block in stack.blocks:
+            blocks[name] = {f"{part}_connection": getattr(block, f"{part}_connection") for part in ("attention", "mlp")}
+            blocks[name] |= {"read_out": block.read_out} if block.read_out is not None else {}
+    added = [each.gate for each in placed] + [part for parts in blocks.values() for part in parts.values() if part]
+    every = [module for root in added for module in root.modules()]
+    if hidden := next((module for module in every if module._non_persistent_buffers_set), None):
+        raise UserError(f"{type(hidden).__name__} has buffers that are not in its state, and would be lost")
+    own, original = type(model.config), model.original
+    names = {"config": own.__name__, "host": original.__name__, "model_type": f"comt_{own.model_type}"}
+    roots: list[Any] = [*([carry, PlacedGate] if placed else []), *([as_connected] if blocks else [])]
+    parts = Parts(TEMPLATE, every, roots, **names, gates=bool(placed), blocks=bool(blocks))
+    said: dict[str, Any] = {"model": original.__name__, "wrapping": dataclasses.asdict(model.comt_wrapping)}
+    said["wrapping"]["sites"] = {site: [*modules] for site, modules in model.comt_wrapping.sites.items()}
+    said["gates"], said["modules"] = {}, parts.modules
+    for site in model.comt_wrapping.sites:
+        here = [each for each in placed if each.site.name == site]
+        said["gates"][site] = {"part": here[0].part, "parts": here[0].parts, "reads": [each.reads for each in here]}
+        said["gates"][site]["modules"] = [parts.numbered({"gate": each.gate}, each.module)["gate"] for each in here]
+    said["blocks"] = {name: parts.numbered(own, name) for name, own in blocks.items()}
+    if blocks and stack is not None:
+        kept = ("sublayers", "norms", "arguments", "norm_is_behind")
+        said["host"] = {name: getattr(stack.host, name) for name in kept}
+    title = f"{original.__name__} of transformers, wrapped with {in_words(model.comt_wrapping.method)}."
+    return said, parts.code(title)
