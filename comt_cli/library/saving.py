@@ -127,7 +127,7 @@ def _described(model: Any) -> tuple[dict[str, Any], str]:
         here = [each for each in placed if each.site.name == site]
         said["gates"][site] = {"part": here[0].part, "parts": here[0].parts, "reads": [each.reads for each in here]}
         said["gates"][site]["modules"] = [parts.numbered({"gate": each.gate}, each.module)["gate"] for each in here]
-    said["blocks"] = {name: parts.numbered(own, name) for name, own in blocks.items()}
+    said["blocks"] = [{"name": name, "parts": parts.numbered(own, name)} for name, own in blocks.items()]
     if blocks and stack is not None:
         kept = ("sublayers", "norms", "arguments", "norm_is_behind")
         said["host"] = {name: getattr(stack.host, name) for name in kept}
