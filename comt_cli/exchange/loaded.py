@@ -102,7 +102,11 @@ class LoadedText(Loaded):
 
     def check_ids(self, ids: Sequence[int]) -> None:
         """Raises `UserError` where a token is not one of the model's: the tokenizer is another's."""
-        if max(ids) >= (size := self.model.vocabulary):
+        self.refuse_ids(ids, self.model.vocabulary)
+
+    def refuse_ids(self, ids: Sequence[int], size: int) -> None:
+        """As `check_ids`, for a model of so many tokens."""
+        if max(ids) >= size:
             raise UserError(f"{self.name}: its tokenizer makes the id {max(ids)}, but the model has {size} tokens")
 
 

@@ -55,7 +55,8 @@ def write_huggingface(
     if is_plain:
         tensors = split(loaded.model)
     else:
-        network = Network(loaded.model)
+        origin = loaded.spec or getattr(loaded.model, "comt_wrapping", None)
+        network = Network(loaded.model, None if origin is None else origin.method)
         tensors, config = network.tensors, {**config, **network.config()}
         files[CODE] = network.code(loaded.description).encode(), "the network, for transformers"
     # Fused weights are stored once in memory; safetensors wants each name to own its bytes.
@@ -206,7 +207,13 @@ class Network(Parts):
             "ends": self.ends,
             "blocks": self.blocks,
             "modules": self.modules,
+            **({} if self.method is None else {"comt": self._origin()}),
         }
+
+    def _origin(self) -> dict[str, Any]:
+        """What comt makes the network of: its method, settings, and numbers that are among no tensors."""
+        numbers = {name: float(value) for name, value in self.model.named_buffers() if value.ndim == 0}
+        return {"method": self.method, "settings": self.model.settings.model_dump(mode="json"), "numbers": numbers}
 
 
 @functools.cache

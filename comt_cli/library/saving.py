@@ -81,8 +81,8 @@ def _saved_config(model: Saved) -> SavedConfig:
     own, original = type(model.config), model.original
     for kind in (own, original):
         if getattr(transformers, kind.__name__, None) is not kind:
-            said = f"{path_of(kind)} is not among the classes that transformers has, so code of its own cannot name it"
-            raise UserError(f"{said}: a folder would lose what was added", "torch.save(model.state_dict(), ...) has it.")
+            said = f"{path_of(kind)} is none of transformers' classes, and a folder would lose what was added to it"
+            raise UserError(said, "torch.save(model.state_dict(), ...) has it; attach() makes the model again.")
     found = {
         name: f"{CODE.removesuffix('.py')}.Comt{original.__name__}"
         for name in transformers.models.auto.modeling_auto.__all__
@@ -96,6 +96,18 @@ def _saved_config(model: Saved) -> SavedConfig:
     config.auto_map = {"AutoConfig": f"{CODE.removesuffix('.py')}.Comt{own.__name__}", **found}
     config.comt, config.code = description, code
     return config  # type: ignore[no-any-return]
+
+
+def host_of(name: str, model_type: str) -> Any:
+    """The class of transformers whose wrapped models have this model type. Raises `UserError` where there is none."""
+    import transformers
+
+    found = getattr(transformers, str(name), None)
+    is_model = isinstance(found, type) and issubclass(found, transformers.PreTrainedModel) and found.config_class
+    if not is_model or f"comt_{found.config_class.model_type}" != model_type:
+        said = f"transformers {transformers.__version__} has no {name} that a model of type {model_type} could be"
+        raise UserError(said, "Another version may have it.")
+    return found
 
 
 def _makes(auto: Any, config: type, model: type) -> bool:
@@ -131,5 +143,6 @@ def _described(model: Any) -> tuple[dict[str, Any], str]:
     if blocks and stack is not None:
         kept = ("sublayers", "norms", "arguments", "norm_is_behind")
         said["host"] = {name: getattr(stack.host, name) for name in kept}
-    title = f"{original.__name__} of transformers, wrapped with {in_words(model.comt_wrapping.method)}."
+    method = dict(sorted(model.comt_wrapping.method.items()))  # as it comes back of the file
+    title = f"{original.__name__} of transformers, wrapped with {in_words(method)}."
     return said, parts.code(title)

@@ -107,7 +107,8 @@ def wrap(
 def attach(model: M, wrapping: Wrapping) -> M:
     """Put into a plain model, perhaps on the meta device, the modules of a wrapping, whose values are still to be
     loaded. Raises `UserError` as `wrap`."""
-    return _installed(_planned(model, wrapping.method, wrapping.mapping), model, wrapping)
+    plan = _planned(model, wrapping.method, wrapping.mapping)
+    return _installed(plan, model, replace(wrapping, sites=plan.sites))
 
 
 def _installed(plan: Plan, model: M, wrapping: Wrapping) -> M:
