@@ -171,14 +171,14 @@ class Connected(nn.Module):
 
 
 @functools.cache
-def connected_class(original: type[nn.Module]) -> type[Connected]:
+def connected_class(original: type) -> type[Connected]:
     """Subclass of a class of blocks, of the same name: by it libraries know what must not be split."""
     return type(original.__name__, (Connected, original), {"original": original, "__module__": __name__})
 
 
 def as_connected(block: nn.Module, host: Host, is_last: bool) -> None:
     """Make a block of another library one whose residual connections are still to be put in."""
-    block.__class__ = connected_class(type(block))
+    block.__class__ = connected_class(type(block))  # type: ignore[arg-type]
     block.host, block.is_last = host, is_last  # type: ignore[assignment]
     block.register_module("read_out", None)
 

@@ -111,7 +111,7 @@ def remade(class_of: Any, original: type[nn.Module]) -> nn.Module:
 
 
 @functools.cache
-def gated_class(original: type[nn.Module]) -> type[Gated]:
+def gated_class(original: type) -> type[Gated]:
     """`GatedLinear` of `nn.Linear`: a subclass of both it and `Gated`."""
     return type(f"Gated{original.__name__}", (Gated, original), {"original": original, "__module__": __name__})
 
@@ -119,9 +119,9 @@ def gated_class(original: type[nn.Module]) -> type[Gated]:
 def _as_gated(module: nn.Module) -> Gated:
     if not isinstance(module, Gated):
         first = next(iter(inspect.signature(module.forward).parameters))
-        module.__class__ = gated_class(type(module))
+        module.__class__ = gated_class(type(module))  # type: ignore[arg-type]
+        assert isinstance(module, Gated)
         module.gating = Gating(first)
-    assert isinstance(module, Gated)
     return module
 
 
@@ -145,9 +145,10 @@ def carry(model: nn.Module, placed: PlacedGate) -> None:
         reader = _as_gated(model.get_submodule(placed.reads))
         reader.gating.hands_on = gated.gating.reads[site.name] = Passage()
     if placed.parts > 1:
-        gates = getattr(gated, "gate", nn.ModuleDict())
-        gates[site.name], gate = gate, gates
-    gated.register_module("sdpa_gate" if site.name == "sdpa" else "gate", gate)
+        gated.gate = getattr(gated, "gate", nn.ModuleDict())
+        gated.gate[site.name] = gate
+    else:
+        gated.register_module("sdpa_gate" if site.name == "sdpa" else "gate", gate)
 
 
 def gates_in(model: nn.Module) -> Iterator[PlacedGate]:

@@ -106,6 +106,7 @@ def _wrapped(folder: Path, config: Mapping[str, Any], said: Mapping[str, Any]) -
     of_host = {name: tensor for name, tensor in given.items() if name in own}
     model = attach(host.from_pretrained(None, config=plain, state_dict=of_host), wrapping)
     model.load_state_dict(given, strict=False)
+    model.name_or_path = str(folder)
     if (folder / "generation_config.json").is_file():
         model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
     return model, LoadedWrapped, f"{host.__name__} of transformers, wrapped with {in_words(wrapping.method)}"

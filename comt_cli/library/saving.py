@@ -31,6 +31,8 @@ class Saved(nn.Module):
 
     original: ClassVar[type[nn.Module]]
     config: Any
+    name_or_path: str
+    plain_name: str
 
     def save_pretrained(self, save_directory: Any, *inputs: Any, **named: Any) -> None:
         """As the original, under a model type of its own and with a file of code. Raises `UserError` where code that is
@@ -44,6 +46,7 @@ class Saved(nn.Module):
             super().save_pretrained(save_directory, *inputs, **named)  # type: ignore[misc]
         finally:
             self.config = own
+        self.name_or_path = str(save_directory)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return remade, (saved_class, self.original), self.__dict__
@@ -56,9 +59,24 @@ def saved_class(original: type[nn.Module]) -> type[Saved]:
     return type(original.__name__, (Saved, original), names)
 
 
-def is_of_transformers(model: nn.Module) -> bool:
-    """Whether a model has a `save_pretrained` of transformers."""
-    return any(path_of(kind) == BASE for kind in type(model).__mro__)
+def as_saved(model: nn.Module) -> None:
+    """Make a model of transformers, if it is one, one that is saved with what it is wrapped with.
+
+    Until it is saved it has no name: adapters of PEFT name their base by it, and would be put on the plain model.
+    """
+    if any(path_of(kind) == BASE for kind in type(model).__mro__):
+        model.__class__ = saved_class(type(model))
+        assert isinstance(model, Saved)
+        model.plain_name = model.name_or_path
+        model.name_or_path = f"{model.plain_name or type(model).__name__}, wrapped and not saved"
+
+
+def as_plain(model: nn.Module) -> None:
+    """Undo `as_saved`."""
+    if isinstance(model, Saved):
+        model.name_or_path = model.plain_name
+        del model.plain_name
+        model.__class__ = model.original
 
 
 class SavedConfig:

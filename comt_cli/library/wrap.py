@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from comt_cli.errors import UserError
 from comt_cli.layers.gates import HeadGate, Site
 from comt_cli.layers.projection import Projections
+from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.library.connect import Adds, Connected, adds_in, connect, is_addition, made_for, refuse_method
 from comt_cli.library.gated import Gated, PlacedGate, add_gate, gates_in, is_one
 from comt_cli.library.hosts import KNOWN, Stack, Where, matches, path_of, stack_of
-from comt_cli.library.saving import Saved, is_of_transformers, saved_class
+from comt_cli.library.saving import as_plain, as_saved
 from comt_cli.methods import Method, catalogue, methods
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import TokenBlock
@@ -74,8 +75,9 @@ def wrap(
             already; a connection that does more than replace an addition; a method that has no identity to start at.
 
     PEFT takes a gated projection for the linear one that it is and adds its delta behind the gate, gamma(x) * (x W^T) +
-    B A x, so wrap first, then PEFT; `merge_and_unload` would put the delta before the gate. PEFT freezes gates, but for
-    `modules_to_save=["gate"]`.
+    B A x, so wrap first, then PEFT; `merge_and_unload` would put the delta before the gate. PEFT freezes gates, and
+    does not save them: set their `requires_grad` behind `get_peft_model`. FSDP2 shards no numbers without a dimension,
+    such as Transponder's `log_alpha`: give it those as `ignored_params`, and average their gradients yourself.
 
     >>> class Block(nn.Module):
     ...     def __init__(self):
@@ -114,8 +116,7 @@ def attach(model: M, wrapping: Wrapping) -> M:
 def _installed(plan: Plan, model: M, wrapping: Wrapping) -> M:
     plan.install(model)
     model.comt_wrapping = wrapping  # type: ignore[assignment]
-    if is_of_transformers(model):
-        model.__class__ = saved_class(type(model))  # type: ignore[assignment]
+    as_saved(model)
     return model
 
 
@@ -126,8 +127,9 @@ def unwrap(model: M, discard: bool = False) -> M:
     if owner is None:
         raise UserError(f"{type(model).__name__} is not wrapped")
     _refuse_distributed(model)
-    placed, adds = [*gates_in(owner)], adds_in(owner, stack_of(owner))
-    moved = [f"{each.site.name} of {each.module}" for each in placed if not is_one(each)]
+    has_adds = not is_addition(wiring_of(owner.comt_wrapping.method))  # type: ignore[union-attr, arg-type]
+    adds = adds_in(owner, stack_of(owner)) if has_adds else None  # a run's own stay
+    moved = [f"{each.site.name} of {each.module}" for each in gates_in(owner) if not is_one(each)]
     if adds is not None and not adds.is_plain():
         moved.append(type(adds.made[0]).__name__)
     if moved and not discard:
@@ -138,30 +140,24 @@ def unwrap(model: M, discard: bool = False) -> M:
             part.gates = nn.ModuleDict()
             part.train(part.training)
         elif isinstance(part, TokenBlock):
-            _restore_own(part)
+            part.attention_path = part.mlp_path = None  # type: ignore[assignment]
+            for name, old in [*part.named_children()] if has_adds else ():
+                if isinstance(old, ResidualConnection):
+                    setattr(part, name, PreNorm(replace(old.site, norm=partial(getattr, old, "norm"))))
         elif isinstance(part, Gated | Connected):
-            own = ("gate", "sdpa_gate", "gating") if isinstance(part, Gated) else _OF_BLOCKS
-            for name in own:
+            for name in _OF_GATES if isinstance(part, Gated) else _OF_BLOCKS:
                 if name in part.__dict__ or name in part._modules:
                     delattr(part, name)
-            part.__class__ = part.original
-    if "read_out" in owner._modules:
+            part.__class__ = part.original  # type: ignore[assignment]
+    if has_adds and "read_out" in owner._modules:
         owner.read_out = None  # type: ignore[assignment]
     del owner.comt_wrapping
-    if isinstance(owner, Saved):
-        owner.__class__ = owner.original  # type: ignore[assignment]
+    as_plain(owner)
     return model
 
 
+_OF_GATES = ("gate", "sdpa_gate", "gating")
 _OF_BLOCKS = ("host", "is_last", "attention_connection", "mlp_connection", "read_out")
-
-
-def _restore_own(block: TokenBlock) -> None:
-    for part, branch in zip(block.parts, block.branches, strict=True):
-        setattr(block, f"{part}_path", None)
-        old = branch.connection
-        if not isinstance(old, PreNorm):
-            setattr(block, f"{part}_connection", PreNorm(replace(old.site, norm=partial(getattr, old, "norm"))))
 
 
 # ---- what is asked for
@@ -189,9 +185,7 @@ def _resolved(model: nn.Module, given: dict[str, Any], sites: Any, start: Start)
     document = Document()
     resolved = resolve_method(json.loads(json.dumps(given)), (), document, catalogue(), task_of("train-lm"))
     if resolved is None:
-        raise UserError(
-            "; ".join(str(problem) for problem in document.problems) or "method: a name, or one with options"
-        )
+        raise UserError("; ".join(str(problem) for problem in document.problems))
     return resolved
 
 

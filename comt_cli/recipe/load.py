@@ -268,7 +268,9 @@ def _fits(given: Any, task: Any, catalogue: Catalogue) -> bool:
     return not isinstance(name, str) or name not in catalogue.methods or catalogue.methods[name].fits(task.sites)
 
 
-def resolve_method(given: Any, path: KeyPath, document: Document, catalogue: Catalogue, task: Any) -> dict[str, Any] | None:
+def resolve_method(
+    given: Any, path: KeyPath, document: Document, catalogue: Catalogue, task: Any
+) -> dict[str, Any] | None:
     """A method as a row says it, with its name and all its options; None where something is wrong, which is noted."""
     if isinstance(given, dict) and not isinstance(given.get("name"), str):
         wrong = document.problem((*path, "name"), "is missing: say which method")
