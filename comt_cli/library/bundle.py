@@ -78,7 +78,8 @@ class Bundle:
             for member in [] if is_whole is None else definition.node.body:
                 match member:
                     case ast.FunctionDef(name=name):
-                        is_mentioned = name in self.reads - {"__init__"}
+                        does = [ast.unparse(each) for each in member.body if not _is_text(each)]
+                        is_mentioned = name in self.reads - {"__init__"} and does != ["raise NotImplementedError"]
                     case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(ast.Name(id=name), value=ast.expr()):
                         is_mentioned = name in self.reads
                     case _:

@@ -135,7 +135,7 @@ def test_the_card_says_what_the_run_was(save_run, tmp_path) -> None:
     )
     assert [each for each in said if each not in card] == []
     assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token_id"] == 1
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=True)
     assert tokenizer.decode(tokenizer("a castle").input_ids) == "a castle"
     again = invoke(app, ["export", str(checkpoint), str(tmp_path / "out")])
     assert "is not an empty folder" in str(again.exception)

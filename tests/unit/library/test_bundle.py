@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import importlib.util
 import sys
 import textwrap
@@ -17,12 +18,13 @@ from comt_cli.errors import UserError
 from comt_cli.layers.gates import ComtGate, HeadGate, read_by
 from comt_cli.layers.residual.hyper_connections import HyperConnection, write_streams
 from comt_cli.layers.residual.norm_placement import DeepNormOfMixLNCode, PreNorm
+from comt_cli.library import bundle
 from comt_cli.library.bundle import Bundle
 
 
-def run(bundle: Bundle, **known) -> dict:
+def run(made: Bundle, **known) -> dict:
     names = {"nn": nn, "torch": torch, "Tensor": torch.Tensor, **known}
-    exec("from __future__ import annotations\n" + str(bundle), names)
+    exec("from __future__ import annotations\n" + str(made), names)
     return names
 
 
@@ -45,6 +47,10 @@ def module_of(tmp_path: Path):
         del sys.modules[name]
 
 
+def test_the_example_is_right() -> None:
+    assert doctest.testmod(bundle) == (0, 2)
+
+
 def test_a_gate_without_constructor_computes_the_same() -> None:
     gate, x = ComtGate(8, hidden=3), torch.randn(5, 8)
     names = run(Bundle([ComtGate, read_by]))
@@ -57,7 +63,16 @@ def test_a_gate_without_constructor_computes_the_same() -> None:
 
 def test_what_only_kernels_compilers_analyses_and_starts_need_is_left_out() -> None:
     text = str(Bundle([HyperConnection, PreNorm, write_streams], ["step"], ["State"]))
-    for absent in ("is_compiling", "fused", "before_gate", "initialise", "def mixing", "comt_cli", "site.norm"):
+    for absent in (
+        "NotImplementedError",
+        "is_compiling",
+        "fused",
+        "before_gate",
+        "initialise",
+        "def mixing",
+        "comt_cli",
+        "site.norm",
+    ):
         assert absent not in text, absent
     assert "return super().step(state, branch)\n" in text
     assert "if mixing_nn is not None:" in text
