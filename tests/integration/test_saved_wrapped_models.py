@@ -117,3 +117,120 @@ def test_is_restored_with_comt_and_without_its_code(name, root, expected, tmp_pa
 
 def plain_of(name: str) -> nn.Module:
     return unwrap(a_model(name), discard=True)
+
+
+# ---- in the hands of others
+
+
+class Same(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        return {"input_ids": TOKENS[0], "labels": TOKENS[0]}
+
+
+def test_a_checkpoint_of_a_trainer_is_a_wrapped_model(tmp_path):
+    model = a_model("LlamaForCausalLM gates")
+    options = {"max_steps": 2, "save_steps": 1, "per_device_train_batch_size": 2, "learning_rate": 1e-2}
+    quiet = {"report_to": [], "use_cpu": True, "disable_tqdm": True}
+    arguments = transformers.TrainingArguments(str(tmp_path), **options, **quiet)
+    transformers.Trainer(model, arguments, train_dataset=Same()).train()
+    later = load(tmp_path / "checkpoint-2", Loaded).model
+    assert_same_bits(out(later), out(model.eval()), Reason.SAVED)
+    whole = transformers.Trainer(a_model("LlamaForCausalLM gates"), arguments, train_dataset=Same())
+    whole.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    close(out(whole.model.eval()), out(model), 1e-6)
+
+
+def test_adapters_name_the_folder_of_the_wrapped_model(tmp_path):
+    peft = pytest.importorskip("peft")
+    made("LlamaForCausalLM").save_pretrained(tmp_path / "plain")
+    model = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "plain")
+    moved(wrap(model, "comt", start="paper"))
+    only = peft.LoraConfig(target_modules=["q_proj"], r=2)
+    adapted = peft.get_peft_model(model, only)
+    assert adapted.peft_config["default"].base_model_name_or_path == f"{tmp_path / 'plain'}, wrapped and not saved"
+    model = adapted.unload()
+    model.save_pretrained(tmp_path / "wrapped")
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"], r=2))
+    for name, parameter in adapted.named_parameters():
+        if "gate." in name:
+            parameter.requires_grad_(True)
+        if parameter.requires_grad:
+            nn.init.normal_(parameter, std=0.3)
+    expected = out(adapted.eval())
+    adapted.save_pretrained(tmp_path / "adapter")
+    written = safetensors.torch.load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    assert not any("gate." in name for name in written)  # they are the base's
+    adapted.unload().save_pretrained(tmp_path / "wrapped")
+    base = load(tmp_path / "wrapped", Loaded).model
+    back = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
+    assert back.peft_config["default"].base_model_name_or_path == str(tmp_path / "wrapped")
+    assert_same_bits(out(back), expected, Reason.SAVED)
+
+
+def test_unwrapped_models_are_saved_as_their_own(tmp_path):
+    model = made("LlamaForCausalLM")
+    name = model.name_or_path
+    unwrap(wrap(model, "comt")).save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "llama"
+    assert not (tmp_path / CODE).exists()
+    assert model.name_or_path == name
+
+
+# ---- what is refused
+
+
+class Custom(transformers.LlamaForCausalLM):
+    pass
+
+
+def test_a_model_that_code_cannot_name_is_not_saved(tmp_path):
+    model = wrap(Custom(made().config), "comt")
+    with pytest.raises(UserError, match=r"Custom is none of transformers' classes"):
+        model.save_pretrained(tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
+def changed(folder: Path, **entries: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+
+
+WRONG = {
+    "model": ({"model": "LlamaForEverything"}, r"has no LlamaForEverything"),
+    "other-model": ({"model": "MistralForCausalLM"}, r"has no MistralForCausalLM that a model of type comt_llama"),
+    "method": ({"wrapping": {"method": {"name": "no-such"}, "start": "paper"}}, r"config\.json"),
+    "start": ({"wrapping": {"method": {"name": "comt"}, "start": "anyhow"}}, r"config\.json.*start"),
+    "nothing": ({"wrapping": 3}, r"config\.json"),
+    "another": ({"wrapping": {"method": {"name": "laurel-lr"}, "start": "paper"}}, r"gate\.A has no place"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_configuration_that_comt_did_not_write_is_an_error(name, tmp_path):
+    entries, said = WRONG[name]
+    a_model("LlamaForCausalLM gates").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    changed(tmp_path, comt=config["comt"] | entries)
+    with pytest.raises(UserError, match=said):
+        load(tmp_path, Loaded)
+
+
+def test_tensors_that_do_not_fit_are_named(tmp_path):
+    a_model("LlamaForCausalLM gates").save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    state = safetensors.torch.load_file(path)
+    name = "model.layers.1.self_attn.q_proj.gate.A"
+    for wrong, said in ((None, "is missing"), (torch.zeros(2, 3), r"is \[2, 3\], not \[2, 32\]")):
+        other = {key: value for key, value in state.items() if key != name} | ({} if wrong is None else {name: wrong})
+        safetensors.torch.save_file(other, path, {"format": "pt"})
+        with pytest.raises(UserError, match=rf"{name} {said}"):
+            load(tmp_path, Loaded)
+    safetensors.torch.save_file(state, path, {"format": "pt"})
+    with pytest.raises(UserError, match="is a wrapped model of transformers, not a language model"):
+        load(tmp_path, LoadedModel)
+    (tmp_path / CODE).unlink()
+    with pytest.raises(OSError, match=CODE):
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True)
