@@ -106,7 +106,7 @@ class Parts:
     def numbered(self, parts: Mapping[str, nn.Module | None], path: str) -> dict[str, int | None]:
         """Number of each module by its place in what is called `path`."""
         seen: dict[nn.Module, str] = {}
-        return {place: module and self._number(module, place, path, seen) for place, module in parts.items()}
+        return {place: self._number(module, place, path, seen) if module else None for place, module in parts.items()}
 
     def _number(self, module: nn.Module, place: str, path: str, seen: dict[nn.Module, str]) -> int:
         """Number of a module among those of the folder: alike modules of several layers are described once. One that

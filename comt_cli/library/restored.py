@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from pydantic import TypeAdapter, ValidationError
-from torch import Tensor
+from torch import Tensor, nn
 
 from comt_cli.data.published import CONFIG, read_object
 from comt_cli.data.storage import first_line
@@ -60,7 +60,7 @@ def read_gated(folder: Path, name: str) -> LoadedText:
         raise UserError(f"{origin} does not say {error.args[0]}") from None
     except ValidationError as error:
         raise UserError(f"{origin}: {problem_of(error)}") from None
-    except (AttributeError, TypeError, ValueError) as error:  # of whoever computes with values of a wrong kind
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # of whoever computes with wrong values
         raise UserError(f"{origin} does not describe a network: {first_line(error)}") from None
     length = config.get("max_position_embeddings")
     length = length if isinstance(length, int) and length > 0 else None
@@ -76,15 +76,21 @@ def _refuse_misfits(folder: Path, given: Mapping[str, Tensor], expected: Mapping
 def _exported(folder: Path, config: Mapping[str, Any], said: Mapping[str, Any]) -> tuple[Any, type[LoadedText], str]:
     settings, method = ModelSettings.model_validate(said["settings"]), said["method"]
     model, given = empty_network(settings, wiring_of(method), vocabulary=config["vocab_size"]), weights_in(folder)
+    _set_numbers(model, said["numbers"])
     _refuse_misfits(folder, given, Network(model).tensors)
     kinds = {tensor.dtype for tensor in given.values()}
     model.to(kinds.pop() if len(kinds) == 1 else torch.float32).to_empty(device="cpu")
     with torch.no_grad():
         for name, tensor in Network(model).tensors.items():
             tensor.copy_(given[name])
-        for name, number in said["numbers"].items():
-            model.get_buffer(name).fill_(number)
+    _set_numbers(model, said["numbers"])
     return model, LoadedModel, f"method {in_words(method)}, {text_network(model)}"
+
+
+def _set_numbers(model: nn.Module, numbers: Mapping[str, float]) -> None:
+    for name, number in numbers.items():
+        owner, _, own = name.rpartition(".")
+        setattr(model.get_submodule(owner), own, torch.tensor(float(number)))
 
 
 def _wrapped(folder: Path, config: Mapping[str, Any], said: Mapping[str, Any]) -> tuple[Any, type[LoadedText], str]:

@@ -53,7 +53,7 @@ class Saved(nn.Module):
 
 
 @functools.cache
-def saved_class(original: type[nn.Module]) -> type[Saved]:
+def saved_class(original: type) -> type[Saved]:
     """Subclass of a model's class, of the same name and place: transformers tells its own classes by that."""
     names = {"original": original, "__module__": original.__module__, "__qualname__": original.__qualname__}
     return type(original.__name__, (Saved, original), names)
@@ -65,7 +65,7 @@ def as_saved(model: nn.Module) -> None:
     Until it is saved it has no name: adapters of PEFT name their base by it, and would be put on the plain model.
     """
     if any(path_of(kind) == BASE for kind in type(model).__mro__):
-        model.__class__ = saved_class(type(model))
+        model.__class__ = saved_class(type(model))  # type: ignore[arg-type]
         assert isinstance(model, Saved)
         model.plain_name = model.name_or_path
         model.name_or_path = f"{model.plain_name or type(model).__name__}, wrapped and not saved"
@@ -76,7 +76,7 @@ def as_plain(model: nn.Module) -> None:
     if isinstance(model, Saved):
         model.name_or_path = model.plain_name
         del model.plain_name
-        model.__class__ = model.original
+        model.__class__ = model.original  # type: ignore[assignment]
 
 
 class SavedConfig:
@@ -121,8 +121,8 @@ def host_of(name: str, model_type: str) -> Any:
     import transformers
 
     found = getattr(transformers, str(name), None)
-    is_model = isinstance(found, type) and issubclass(found, transformers.PreTrainedModel) and found.config_class
-    if not is_model or f"comt_{found.config_class.model_type}" != model_type:
+    is_model = isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
+    if not is_model or f"comt_{getattr(found.config_class, 'model_type', None)}" != model_type:
         said = f"transformers {transformers.__version__} has no {name} that a model of type {model_type} could be"
         raise UserError(said, "Another version may have it.")
     return found
@@ -138,8 +138,8 @@ def _described(model: Any) -> tuple[dict[str, Any], str]:
     placed, stack = [*gates_in(model)], stack_of(model)
     adds = adds_in(model, stack)
     blocks: dict[str, dict[str, nn.Module | None]] = {}
-    for name, block in model.named_modules() if adds is not None and stack is not None else ():
-        if block in stack.blocks:
+    for name, block in model.named_modules() if adds is not None else ():
+        if stack is not None and block in stack.blocks:
             blocks[name] = {f"{part}_connection": getattr(block, f"{part}_connection") for part in ("attention", "mlp")}
             blocks[name] |= {"read_out": block.read_out} if block.read_out is not None else {}
     added = [each.gate for each in placed] + [part for parts in blocks.values() for part in parts.values() if part]

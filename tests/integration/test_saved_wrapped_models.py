@@ -9,18 +9,29 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import safetensors.torch
+import tokenizers
 import torch
+from initialised import shaken
+from method_cases import METHODS, built, wiring_of
+from method_cases import TOKENS as METHOD_TOKENS
 from same_bits import Reason, assert_same_bits
 from test_wrapped_models import FAMILIES, HYPER, LAUREL_PA, SEVERAL, TOKENS, close, made, moved, out
+from tiny_runs import write_language_model
 from torch import nn
+from typer.testing import CliRunner
 
+from comt_cli.app import app
 from comt_cli.errors import UserError
+from comt_cli.exchange.huggingface import is_plain_llama
 from comt_cli.exchange.loaded import Loaded, LoadedModel
+from comt_cli.library.export import write_huggingface
 from comt_cli.library.restored import load
 from comt_cli.library.saving import CODE
-from comt_cli.library.wrap import unwrap, wrap
+from comt_cli.library.values import gate_values
+from comt_cli.library.wrap import Wrapping, unwrap, wrap
 
 transformers = pytest.importorskip("transformers")
 
@@ -234,3 +245,75 @@ def test_tensors_that_do_not_fit_are_named(tmp_path):
     (tmp_path / CODE).unlink()
     with pytest.raises(OSError, match=CODE):
         transformers.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True)
+
+
+# ---- as runs
+
+
+def write_tokenizer(folder: Path) -> None:
+    words = {word: number for number, word in enumerate(["<unk>", "<s>", "</s>", "once", "a", "king", "left", "."])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "<unk>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def call(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(each) for each in arguments])
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+@pytest.mark.parametrize("family", ["LlamaForCausalLM", "GPT2LMHeadModel"])
+def test_gates_and_stream_of_a_folder_are_drawn(family, tmp_path):
+    model = a_model(f"{family} gates")
+    model.save_pretrained(tmp_path / "folder")
+    write_tokenizer(tmp_path / "folder")
+    text = "once a king left a king ."
+    call("analyze-gates", tmp_path / "folder", "--text", text, "--out", tmp_path / "gates")
+    call("plot-cosine", tmp_path / "folder", "--text", text, "--out", tmp_path / "stream")
+    summary = pd.read_csv(tmp_path / "gates" / "gate-summary.csv")
+    assert {*summary["site"]} == {*model.comt_wrapping.sites}
+    values = gate_values(model, [[3, 4, 5, 6, 4, 5, 7]])
+    found = summary[(summary["site"] == "q_proj") & (summary["layer"] == 2)].set_index("kind")["mean"]
+    ours = values[(values["site"] == "q_proj") & (values["layer"] == 2)].groupby("kind")["value"].mean()
+    for kind, mean in found.items():
+        assert abs(mean - ours[kind]) < 1e-4
+    (stream,) = (tmp_path / "stream").glob("*.csv")
+    assert {*pd.read_csv(stream)["layer"]} == {1, 2, 3}
+    with pytest.raises(UserError, match="is a wrapped model of transformers, not a language model"):
+        call("generate", tmp_path / "folder", "--prompt", text)
+
+
+EXPORTED = [name for name in METHODS if name not in ("pre-ln", "scaled-init", "wider")]
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_an_exported_run_is_read_without_its_code(name, tmp_path):
+    model: Any = shaken(built(wiring_of(METHODS[name]))).eval()
+    if is_plain_llama(model):
+        pytest.skip("is a plain LLaMA")
+    model.comt_wrapping = Wrapping(METHODS[name], "paper")
+    for number in (each for each in model.buffers() if each.ndim == 0):
+        number.fill_(0.625)
+    write_huggingface(LoadedModel(model, name, "a test", context_length=128), tmp_path / "out")
+    (tmp_path / "out" / CODE).unlink()
+    found = load(tmp_path / "out", LoadedModel)
+    assert_same_bits(found.model(METHOD_TOKENS), model(METHOD_TOKENS), Reason.SAVED)
+    assert_same_bits(found.model.state_dict(), model.state_dict(), Reason.SAVED)
+
+
+def test_an_exported_run_is_used_as_the_run(tmp_path):
+    run = write_language_model(tmp_path / "run", {"name": "transponder", "rank": 2})
+    call("export", run, tmp_path / "out")
+    for source in (run, tmp_path / "out"):
+        call("analyze-gates", source, "--out", tmp_path / f"{source.name}-figures")
+    ours, theirs = (
+        {path.name: path.read_bytes() for path in (tmp_path / f"{name}-figures").glob("*.csv")} for name in ("run", "out")
+    )
+    assert ours == theirs
+    said = [call("generate", source, "--prompt", "a", "--max-new-tokens", 4) for source in (run, tmp_path / "out")]
+    assert said[0] == said[1]
+    changed(tmp_path / "out", comt=None)
+    with pytest.raises(UserError, match="does not say under comt"):
+        call("generate", tmp_path / "out", "--prompt", "a")
