@@ -122,7 +122,8 @@ def host_of(name: str, model_type: str) -> Any:
 
     found = getattr(transformers, str(name), None)
     is_model = isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
-    if not is_model or f"comt_{getattr(found.config_class, 'model_type', None)}" != model_type:
+    own = getattr(found, "config_class", None)
+    if not is_model or f"comt_{getattr(own, 'model_type', None)}" != model_type:
         said = f"transformers {transformers.__version__} has no {name} that a model of type {model_type} could be"
         raise UserError(said, "Another version may have it.")
     return found
