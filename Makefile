@@ -270,6 +270,7 @@ $(SET_UP): pyproject.toml constraints.txt | $(BIN)/python
 	@$(PIP) install --quiet -c constraints.txt uv
 	@$(UV_INSTALL) --quiet -e '.[gguf]' --group test
 	@$(BIN)/python -m compileall -q comt_cli
+	@$(BIN)/python -c 'from comt_cli import torchvision_hook; torchvision_hook.install()'
 	@touch $@
 
 $(LINT_READY): $(SET_UP)

@@ -19,16 +19,11 @@ import torch
 import typer.testing
 from hypothesis import settings
 
-from comt_cli.data.images.pictures import make_torchvision_importable
-
 # Triton decides when it is imported whether it compiles kernels or interprets them: without a GPU, the latter.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 # Where this is not said, Triton 3.9 warns, and warnings are errors here; 1 is what it does anyway.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
-
-# transformers, and with it liger-kernel, imports torchvision where it finds one.
-make_torchvision_importable()
 
 import comt_cli.recipe.problems
 import comt_cli.training.devices

@@ -55,7 +55,7 @@ def settings(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def selectors(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Runs below `--runs`: `table3:`, `table3:pre-ln:python-docs/tiny:1`, and the ids that begin as was typed."""
+    """Runs below `--runs`: `table3:`, `table3:pre-ln:python-docs/tiny:1`, and the ids and names that begin as typed."""
     from comt_cli.runs.known import known_runs
 
     runs = known_runs(Path(ctx.params.get("runs") or "runs"))
@@ -63,7 +63,8 @@ def selectors(ctx: typer.Context, incomplete: str) -> list[str]:
     names = [f"{place.recipe}:{place.row}:{place.column}:{seed}" for place, seed in places]
     if ":" not in incomplete:
         names = [f"{place.recipe}:" for place, _ in places]
-    return sorted(_fitting([*_short(names), *(run.name for run in runs if incomplete)], incomplete))
+    called = [name for run in runs if incomplete for name in (run.name, run.given_name or run.name)]
+    return sorted(_fitting([*_short(names), *called], incomplete))
 
 
 def listed(module: str, constant: str) -> Callable[[str], list[str]]:

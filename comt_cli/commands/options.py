@@ -104,8 +104,10 @@ Also = Annotated[
 ]
 Runs = Annotated[Path, typer.Option(help="Folder of the run directories.", file_okay=False)]
 DEFAULT_RUNS = Path("runs")
-SELECTOR = "a run as recipe:row:column:seed, as far as is needed (table3:pre-ln+comt), or by the beginning of its id"
-SELECTORS = "Runs as recipe:row:column:seed, where what is left out means all, or by the beginning of an id."
+SELECTOR = (
+    "a run as recipe:row:column:seed, as far as is needed (table3:pre-ln+comt), by its name, or by how its id begins"
+)
+SELECTORS = "Runs as recipe:row:column:seed, where what is left out means all, by a name, or by how an id begins."
 ManyRuns = Annotated[list[str], run_argument(f"{SELECTORS} Or directories.", "RUN...")]
 Results = Annotated[Path, typer.Option(help="Folder that results are written to.", file_okay=False)]
 DEFAULT_RESULTS = Path("runs/results")

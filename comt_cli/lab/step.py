@@ -27,7 +27,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from comt_cli.data.images.pictures import make_torchvision_importable
 from comt_cli.exchange.huggingface import llama_config
 from comt_cli.generation.cached import Decoder, decode_step
 from comt_cli.kernels.choice import Choice, device_here
@@ -259,7 +258,6 @@ def _noise(run: TaskRun[Any], samples: int, device: torch.device) -> tuple[Tenso
 
 def peer_network(shape: Shape) -> nn.Module:
     """transformers' network of our plain LLaMA of a shape: the control that our own baseline is not slow."""
-    make_torchvision_importable()  # which it imports where it finds one
     try:
         library = importlib.import_module(PEER)
     except (ImportError, OSError, RuntimeError) as error:

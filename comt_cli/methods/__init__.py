@@ -6,17 +6,22 @@ import functools
 import importlib
 import json
 import pkgutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import PydanticUndefinedAnnotation
 
+from comt_cli.errors import UserError
 from comt_cli.methods.base import ConnectionMethod, Method, Wiring, residual_connections
 from comt_cli.methods.mistakes import NO_METHODS, mistake, naming_mistakes
-from comt_cli.recipe.problems import nearest
+from comt_cli.recipe.problems import Document, nearest, validate
 from comt_cli.recipe.schema import Catalogue
 from comt_cli.tasks import task_of, tasks
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def methods(command: str | None = None) -> Mapping[str, type[Method]]:
@@ -80,6 +85,47 @@ def method_from(options: Mapping[str, Any]) -> Method:
     return _all_methods()[name].model_validate(given)
 
 
+def method(name: str, /, **options: Any) -> Method:
+    """A method with its options, checked as those of a recipe's row: what `wrap` takes, and what says how a network is
+    wired (`method.wiring()`). Options that are not given have the paper's values. Imports no torch.
+
+    Raises:
+        UserError: no method has that name, or an option is unknown or has a value that does not fit.
+
+    >>> from comt_cli import method
+    >>> method("transponder", rank=4).rank
+    4
+    """
+    if name not in methods():
+        raise UserError(f"there is no method {name!r}", nearest(name, methods()))
+    document = Document()
+    try:
+        found = validate(methods()[name], options, document)
+    except TypeError as error:  # an option is no plain data
+        raise UserError(f"method {name}: {error}", "Options are numbers, text, or lists of these.") from None
+    if found is None:
+        raise UserError(f"method {name}: {'; '.join(map(str, document.problems))}")
+    return found
+
+
+def list_methods(command: str | None = None) -> pd.DataFrame:
+    """The methods, by name: `name`, the `commands` that train with it, and a `summary` with its paper; of a `command`,
+    such as `train-lm`, those that it can train with. Raises `UserError` where there is no such command.
+
+    >>> from comt_cli import list_methods
+    >>> methods = list_methods("train-resnet")
+    >>> methods.loc[methods["name"] == "sas-resnet", "commands"].item()
+    'train-resnet'
+    """
+    import pandas as pd
+
+    lines = []
+    for name, kind in methods(command).items():
+        commands = " ".join(each for each, task in tasks().items() if kind.fits(task.sites))
+        lines.append((name, commands, str(sys.modules[kind.__module__].__doc__).partition("\n")[0].rstrip(".")))
+    return pd.DataFrame(lines, columns=["name", "commands", "summary"])
+
+
 def in_words(given: Mapping[str, Any]) -> str:
     """`hyper-connections (n 1, dynamic false)`: a method of a run, with its options that are not defaults."""
     fields, said = _all_methods()[given["name"]].model_fields, []
@@ -95,4 +141,5 @@ def in_words(given: Mapping[str, Any]) -> str:
     return f"{given['name']} ({', '.join(said)})" if said else str(given["name"])
 
 
-__all__ = ["Method", "Wiring", "catalogue", "in_words", "method_from", "methods", "naming_mistakes"]
+__all__ = ["Method", "Wiring", "catalogue", "in_words", "list_methods", "method", "method_from", "methods"]
+__all__ += ["naming_mistakes"]

@@ -29,13 +29,14 @@ def described(known: Sequence[tuple[KnownRun, Place]], recipe_of: RecipeOf) -> l
 
     `settings` are those that differ from the recipe's, as `--set` takes them; None where there is no recipe.
     """
+    return [_described(run, place, recipe_of) for run, place in sorted(known, key=in_order)]
 
-    def order(found: tuple[KnownRun, Place]) -> tuple[str, str, str, str, int, str]:
-        run, place = found
-        seed = -1 if run.seed is None else run.seed
-        return place.recipe, run.label("scale"), place.column, place.row, seed, run.name
 
-    return [_described(run, place, recipe_of) for run, place in sorted(known, key=order)]
+def in_order(found: tuple[KnownRun, Place]) -> tuple[str, str, str, str, int, str]:
+    """The key by which runs are sorted."""
+    run, place = found
+    seed = -1 if run.seed is None else run.seed
+    return place.recipe, run.label("scale"), place.column, place.row, seed, run.name
 
 
 def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, Any]:
@@ -65,6 +66,7 @@ def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, An
         "seed": run.seed,
         "id": run.id,
         "name": run.name,
+        "given_name": run.given_name,
         "state": run.standing.value,
         "was": run.ended_as.value if run.is_replaced else None,
         "metric": metric,
@@ -163,13 +165,15 @@ def print_runs(rows: Sequence[Mapping[str, Any]]) -> None:
         if position:
             print()
         say(", ".join(filter(None, named)), style="bold")
-        lines = []
-        for row in group:
+        shown, lines = list(group), []
+        has_names = any(row["given_name"] for row in shown)
+        for row in shown:
             seed = "?" if row["seed"] is None else str(row["seed"])
             written = row["written"].replace("T", " ")[:16]
-            lines.append([row["row"], seed, outcome_text(row), written, format.size(row["bytes"]), row["name"]])
-        head = ["row", "seed", metric.replace("_", " ") or "result", "written", "size", "id"]
-        left = [title in ("row", "written", "id") for title in head]
+            called = [row["name"], row["given_name"] or ""][: 1 + has_names]
+            lines.append([row["row"], seed, outcome_text(row), written, format.size(row["bytes"]), *called])
+        head = ["row", "seed", metric.replace("_", " ") or "result", "written", "size", "id", *["name"][:has_names]]
+        left = [title in ("row", "written", "id", "name") for title in head]
         print_texts(head, lines, most=console_for().width, left=left, folded=(0, 2))
 
 

@@ -17,6 +17,7 @@ outputs/<weights>/  what evaluations put out sample by sample, such as translati
                    that the run ends with
 checkpoint.pt      the newest complete checkpoint, with the tokenizer or the classes, so that it can be used by itself
 result.json        written last: its presence means that the run is done
+name.txt           the name that somebody gave the run (`comt runs --name`), which is no part of its identity
 error.txt          what made the newest attempt fail, with how to fix it, or the traceback of a defect; gone once
                    another attempt begins
 """
@@ -106,6 +107,7 @@ class RunDirectory:
         self.checkpoint_file = path / "checkpoint.pt"
         self.result_file = path / "result.json"
         self.error_file = path / "error.txt"
+        self.name_file = path / "name.txt"
         self.lock_file = path / ".lock"
 
     @classmethod

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from comt_cli.errors import StorageError, UserError, of_surroundings
-from comt_cli.files import read_json
+from comt_cli.files import read_json, read_text
 from comt_cli.recipe.find import MARK
 from comt_cli.runs.directory import READING_ERRORS, RunDirectory, RunState
 from comt_cli.runs.plan import BY_ID, CHANGED, RunSpec, with_sources
@@ -80,6 +80,14 @@ class KnownRun:
     def is_replaced(self) -> bool:
         """Whether it was set aside."""
         return len(self.name) > ID_DIGITS
+
+    @property
+    def given_name(self) -> str | None:
+        """The name that somebody gave it (`comt runs --name`); None of one that was set aside."""
+        try:
+            return None if self.is_replaced else read_text(self.directory.name_file).strip() or None
+        except (OSError, ValueError):
+            return None
 
     @cached_property
     def labels(self) -> Mapping[str, Any]:

@@ -26,9 +26,11 @@ from comt_cli.report.terminal import print_progress, say
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.known import KnownRun, Standing, adopt_contents, known_runs, remove_runs
 from comt_cli.runs.plan import parse_seeds, point_in_words, sources_of
+from comt_cli.verbs.find import having, selected_runs
 from comt_cli.verbs.plan import also_rows, check_added, plan_loaded, with_settings
-from comt_cli.verbs.select import recipes_by_name, runs_of_table, select_runs
+from comt_cli.verbs.select import name_run, recipes_by_name, select_runs
 
+_WHERE = "Only runs that meet a condition on settings and numbers: 'train.steps > 500 and row == \"pre-ln\"'."
 _STATES = "Only runs that stand so: done, diverged, running, unfinished, failed, replaced, unreadable."
 DEFAULT_SCALE = "smoke"
 """Of the verbs that train."""
@@ -44,32 +46,46 @@ def runs(
         str | None,
         typer.Option(metavar="A,B", help=_STATES, autocompletion=completion.listed("runs.known", "Standing")),
     ] = None,
+    where: Annotated[str | None, typer.Option(metavar="EXPRESSION", help=_WHERE)] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Give the one run that is listed this name; '' takes it away.")
+    ] = None,
     runs: options.Runs = options.DEFAULT_RUNS,
     as_json: options.AsJson = False,
 ) -> None:
     """List every run, with its metric or state. Also its row, its seed, when it was written, its size and its id.
 
     Recipes may be selectors, such as table3:pre-ln or table3@steps-12. The heading of a group says in which settings
-    its runs differ from their recipe, as --set takes them. Replaced runs are those that --fresh moved aside.
+    its runs differ from their recipe, as --set takes them. Replaced runs are those that --fresh moved aside. A name
+    that a run is given selects it in every command, and is lost when the run is moved aside.
 
     Examples:
 
       comt runs table3:pre-ln --state done
 
       comt runs --state unfinished,failed --json
+
+      comt runs table3 --where "train.steps > 500 and perplexity < 100"
+
+      comt runs table3:pre-ln:python-docs/tiny:1 --name baseline
     """
-    every, of = known_runs(runs), OfRuns(scale, runs=runs)
-    found = [(run, run.home) for run in every if scale in (None, run.label("scale"))]
-    if recipes:
-        found = list(dict.fromkeys(each for recipe in recipes for each in runs_of_table(recipe, of)))
+    found = selected_runs(recipes or (), OfRuns(scale, runs=runs))
     states = select(state, list(Standing), "state of runs")
     found = [(run, place) for run, place in found if run.standing in states]
+    if where is not None:
+        found = [*having(found, where)]
+    if name is not None:
+        chosen = {run.name: run for run, _ in found if not run.is_replaced}
+        if len(chosen) != 1:
+            hint = "Say which: recipe:row:column:seed, --scale, --where, or the beginning of an id."
+            raise UserError(f"--name is for one run, and {len(chosen)} are so selected", hint)
+        name_run(next(iter(chosen.values())), name, runs)
     listed = described(found, recipes_by_name(recipes or ()))
     if as_json:
         typer.echo(json.dumps(listed, indent=2))
         return
     if not listed:
-        typer.echo(f"There are {'no such runs' if every else 'no runs'} below {runs}.")
+        typer.echo(f"There are {'no such runs' if known_runs(runs) else 'no runs'} below {runs}.")
         return
     print_runs(listed)
     typer.echo()

@@ -54,7 +54,7 @@ def score(
     names = list(dict.fromkeys(name.strip() for name in metric.split(",")))
     problems = [f"there is no metric {name!r}: {nearest(name, METRICS)}" for name in names if name not in METRICS]
     if references is not None:
-        if is_selector(hypotheses) and not Path(hypotheses).exists():
+        if is_selector(hypotheses, of.runs) and not Path(hypotheses).exists():
             raise UserError(f"{hypotheses} is a run, which has its own references", "--against RUN compares two runs.")
         if split is not None:
             problems.append("--split is of a run, and these are files")
@@ -68,7 +68,7 @@ def score(
     else:
         refuse(problems)
         for name in (hypotheses, against):
-            if name is not None and Path(name).is_file() and not is_selector(name):
+            if name is not None and Path(name).is_file() and not is_selector(name, of.runs):
                 message = f"{name} is a file: whose references are there to score it against?"
                 raise UserError(message, "comt score HYP REF.")
         spec, pairs, own = _translated(Path(model_source(hypotheses, of)), split or "test")

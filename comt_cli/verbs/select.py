@@ -1,4 +1,5 @@
-"""Selectors of runs: a path, the beginning of an id, or `recipe:row:column:seed`. Torch-free.
+"""Selectors of runs: a path, the beginning of an id, a name that a run was given, or `recipe:row:column:seed`.
+Torch-free.
 
 Parts after the recipe may be left out from the end, and any of them may be empty: `table3:pre-ln`, `table3::c4/130m`.
 Runs with other settings than the recipe's are those of `table3@steps-12:pre-ln`.
@@ -18,6 +19,7 @@ import typer
 
 from comt_cli.commands.options import OfRuns
 from comt_cli.errors import UserError
+from comt_cli.files import write_text
 from comt_cli.methods import catalogue
 from comt_cli.recipe.find import MARK, also_called, available_recipes, find_recipe, full_name, place_of, split_variant
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
@@ -29,6 +31,7 @@ from comt_cli.runs.known import KnownRun, Place, Standing, adopt_contents, known
 from comt_cli.runs.plan import RunSpec, plan
 
 _ID = re.compile(r"[0-9a-f]{3,12}(\.replaced-\d+)?")
+_GIVEN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,63}")
 _MOST_LISTED = 12
 
 
@@ -36,7 +39,7 @@ def model_source(text: str, of: OfRuns) -> str:
     """The model of a verb that takes a checkpoint: `text` as it is where it is a path, or a name of the hub's, else the
     folder of the one run that it selects, which is named on the error stream. Raises `UserError` where no run or
     several are so."""
-    if _is_path(text):
+    if _is_path(text, of.runs):
         return text
     found = _with_checkpoints(text, of)
     if len(found) > 1:
@@ -50,7 +53,7 @@ def run_directories(texts: Sequence[str], of: OfRuns) -> list[RunDirectory]:
     `UserError` where a selector means no run, or a path is none."""
     directories = []
     for text in texts:
-        if _is_path(text):
+        if _is_path(text, of.runs):
             directories.append(_at(Path(text)))
             continue
         found = _with_checkpoints(text, of)
@@ -65,7 +68,7 @@ def cell_directories(text: str, of: OfRuns) -> list[RunDirectory]:
     """The run at a path, or those of the cell that a selector means, one a seed, whatever became of them: a seed that
     diverged must not be passed over. Those with the recipe's settings if there are any; others are said. Raises
     `UserError` where it means no run, or those of several cells or settings."""
-    if _is_path(text):
+    if _is_path(text, of.runs):
         return [_at(Path(text))]
     found = select_runs(text, of)
     chosen = [each for each in found if each.is_planned] or found
@@ -83,21 +86,44 @@ def _at(path: Path) -> RunDirectory:
     return RunDirectory(path.parent if path.is_file() else path)
 
 
-def _is_path(text: str) -> bool:
-    return Path(text).exists() or not is_selector(text)
+def _is_path(text: str, runs: Path) -> bool:
+    return Path(text).exists() or not is_selector(text, runs)
 
 
-def is_selector(text: str) -> bool:
-    """Whether `text`, which is no path, has the form of a selector, or is the name of a recipe."""
-    return ":" in text or _is_recipe(text) or _is_id(text)
+def is_selector(text: str, runs: Path) -> bool:
+    """Whether `text`, which is no path, has the form of a selector, or is the name of a recipe or of a run."""
+    return ":" in text or is_recipe(text) or _is_id(text, runs)
 
 
-def _is_id(text: str) -> bool:
-    return bool(_ID.fullmatch(text)) and not _is_recipe(text)
+def _is_id(text: str, runs: Path) -> bool:
+    """Whether it can be the beginning of an id, or is the name of a run."""
+    if ":" in text or is_recipe(text):
+        return False
+    return bool(_ID.fullmatch(text)) or any(run.given_name == text for run in known_runs(runs))
 
 
-def _is_recipe(text: str) -> bool:
+def is_recipe(text: str) -> bool:
+    """Whether it is the name of a recipe, or of a table of changed settings."""
     return full_name(split_variant(text)[0]) in available_recipes()
+
+
+def name_run(run: KnownRun, name: str, runs: Path) -> None:
+    """Give a run a name that selects it; "" takes it away. Raises `UserError` where the name would mean something else,
+    or another run below `runs` has it."""
+    for is_wrong, why in (
+        (not _GIVEN_NAME.fullmatch(name), "cannot be the name of a run"),
+        (Path(name).exists(), "is a path"),
+        (is_recipe(name), "is a recipe"),
+        (bool(_ID.fullmatch(name)), "could be the beginning of an id"),
+    ):
+        if name and is_wrong:
+            hint = "Choose another, of letters, digits and . _ + - (64 at most)."
+            raise UserError(f"{name!r} {why}: the run was not named", hint)
+    for other in known_runs(runs):
+        if name and other.given_name == name and other.id != run.id:
+            hint = f"comt runs {name} shows it; comt runs {other.id} --name '' takes the name away."
+            raise UserError(f"the run {other.id} is called {name} already", hint)
+    write_text(run.directory.name_file, f"{name}\n")
 
 
 class Found(NamedTuple):
@@ -116,7 +142,8 @@ def _with_checkpoints(text: str, of: OfRuns) -> list[Found]:
     others, and those that the recipe, as it is, would train before those of other settings or seeds. Of a grid, those
     that its table shows."""
     found = select_runs(text, of)
-    loadable = [each for each in found if each.run.has_checkpoint and (_is_id(text) or not each.run.is_replaced)]
+    is_id = _is_id(text, of.runs)
+    loadable = [each for each in found if each.run.has_checkpoint and (is_id or not each.run.is_replaced)]
     if not loadable:
         raise UserError(f"{text} has saved no checkpoint yet\n{_listing(found, text)}", "Train it first.")
 
@@ -140,14 +167,14 @@ def _tell(text: str, found: Sequence[Found], *, each: bool = True) -> None:
 def _several(text: str, found: Sequence[Found]) -> UserError:
     return UserError(
         f"{text} could be any of {len(found)} runs\n{_listing(found, text)}",
-        "Say more: recipe@settings:row:column:seed, --scale, or the beginning of an id.",
+        "Say more: recipe@settings:row:column:seed, --scale, a name, or the beginning of an id.",
     )
 
 
 def select_runs(text: str, of: OfRuns) -> list[Found]:
     """Every run that `text`, which is no path, means; those set aside too. Raises `UserError` where there is none; says
     what there is."""
-    if _is_id(text):
+    if _is_id(text, of.runs):
         return _by_id(text, of.runs)
     table, matching = _matching(text, of)
     found = [run for run in _once(matching) if of.scale in (None, run.label("scale"))]
@@ -162,8 +189,10 @@ def select_runs(text: str, of: OfRuns) -> list[Found]:
 
 
 def runs_of_table(text: str, of: OfRuns) -> list[tuple[KnownRun, Place]]:
-    """The runs that a recipe, or a selector, means, whatever they were trained with, each with its place there. Raises
-    `UserError` where there is no such recipe, or it has no such row or column."""
+    """The runs that a recipe, a selector, an id or a name means, whatever they were trained with, each with its place
+    there. Raises `UserError` where there is no such recipe or run, or it has no such row or column."""
+    if _is_id(text, of.runs):
+        return [(each.run, each.run.home) for each in _by_id(text, of.runs)]
     return [(run, place) for run, place in _matching(text, of)[1] if of.scale in (None, run.label("scale"))]
 
 
@@ -198,7 +227,7 @@ def _matching(text: str, of: OfRuns) -> tuple[SelectedTable, list[tuple[KnownRun
 
 def _by_id(text: str, runs: Path) -> list[Found]:
     every = [Found(run) for run in known_runs(runs)]
-    found = [each for each in every if each.run.name == text]
+    found = [each for each in every if text in (each.run.name, each.run.given_name)]
     found = found or [each for each in every if each.run.name.startswith(text) and not each.run.is_replaced]
     if len(found) > 1:
         message = f"{len(found)} runs have ids that begin with {text}\n{_listing(found, text)}"

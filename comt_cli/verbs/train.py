@@ -3,12 +3,15 @@ submitted to Slurm, and their tables and figures written."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import sleep
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -20,7 +23,7 @@ from comt_cli.commands.options import Selection, Where
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.files import check_writable
 from comt_cli.methods import catalogue
-from comt_cli.recipe.find import available_recipes, full_name
+from comt_cli.recipe.find import as_arguments, available_recipes, full_name
 from comt_cli.recipe.load import load_recipe, select
 from comt_cli.recipe.problems import RecipeError, nearest, read
 from comt_cli.recipe.schema import AblationName
@@ -28,15 +31,19 @@ from comt_cli.report.exhibits.ablation import ablation_rows
 from comt_cli.report.exhibits.sweep import SweepState, read_sweep
 from comt_cli.report.overview import write_overview
 from comt_cli.runs.directory import RunDirectory, RunState
-from comt_cli.runs.known import adopt_contents, set_aside
-from comt_cli.runs.plan import RunSpec
+from comt_cli.runs.known import Place, adopt_contents, known_runs, set_aside
+from comt_cli.runs.plan import RESULTS, RunSpec
 from comt_cli.tasks import Task
 from comt_cli.training.processes import StopSignal, is_main_process, rank_and_size
 from comt_cli.training.trackers import tracking
 from comt_cli.verbs import report
+from comt_cli.verbs.find import frame_of_records, record_of
 from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_loaded, plan_recipe, plan_selected
 from comt_cli.verbs.show import print_all, print_plan, sweep_cost
 from comt_cli.words import plural
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 POLL_SECONDS = 2.0
 
@@ -62,13 +69,79 @@ def training_verb(task: Task[Any]) -> Callable[..., None]:
         if named is None or recipe not in (None, named):
             wrong = "no recipe was given" if named is None else f"{named} and --recipe {recipe}: which of them?"
             raise UserError(wrong, f"comt recipes lists them; then comt {task.command} RECIPE")
-        # The whole table, not only the part that is selected: training one row must not erase the others.
-        table = plan_selected(named, replace(of, rows=None, columns=None), command=task.command)
-        selected = plan_loaded(table.loaded, of.scale, rows=of.rows, columns=of.columns, seeds=of.seeds)
+        table, selected = _planned(named, of, task.command)
         train_tables([table], [selected], where, dry_run=dry_run, fresh=fresh)
 
     train.__doc__ = type(task).__doc__
     return train
+
+
+def _planned(recipe: str, of: Selection, command: str | None) -> tuple[Planned, Planned]:
+    """The whole table, and what is selected of it: training one row must not erase the others."""
+    table = plan_selected(recipe, replace(of, rows=None, columns=None), command=command)
+    return table, plan_loaded(table.loaded, of.scale, rows=of.rows, columns=of.columns, seeds=of.seeds)
+
+
+def train(
+    recipe: str | Path,
+    *,
+    rows: str | Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
+    seeds: str | int | Sequence[int] | None = None,
+    scale: str = "smoke",
+    set: Mapping[str, object] | None = None,
+    also: list[str] | None = None,
+    device: str | None = None,
+    gpus: int = 1,
+    jobs: int | None = None,
+    runs: str | Path = options.DEFAULT_RUNS,
+    results: str | Path | None = None,
+    overwrite: bool = False,
+    fresh: bool = False,
+) -> pd.DataFrame:
+    """Train what is not done yet of a recipe, and write its table or figure, as the recipe's command does (`comt
+    train-lm` and its sisters): progress goes to the error stream, the table is printed, Ctrl-C saves and stops.
+
+    `recipe` is a file, or the name of one that came with the program. `rows`, `columns` and `seeds` select, as a list
+    or as text with commas; all are meant if not given. `set` replaces settings by dotted key. The others are the
+    command's options (`comt train-lm --help`), but that `results` go below `runs` unless they are given. Returns the
+    selected runs, a line each, with the columns of `find_runs`. Raises `UserError` where something given is wrong
+    (nothing was started), a run failed, or it was stopped.
+
+    >>> from comt_cli import train
+    >>> summary = train("mine.yaml", rows="comt", set={"train.steps": 3})
+    short
+    ...
+    >>> summary[["row", "state", "step"]]
+        row state  step
+    0  comt  done     3
+    """
+
+    def text(given: str | int | Sequence[object] | None) -> str | None:
+        given = [given] if isinstance(given, int) else given
+        return given if given is None or isinstance(given, str) else ",".join(map(str, given))
+
+    folder, changed = Path(runs), [*as_arguments(set or {})]
+    of = Selection(scale, text(rows), text(columns), text(seeds), changed, also=also)
+    where = Where(device, gpus, jobs, runs=folder, results=Path(results or folder / RESULTS), overwrite=overwrite)
+    table, selected = _planned(str(recipe), of, None)
+    with _no_main_module(), contextlib.suppress(typer.Exit):  # of a table that is kept, which has been said
+        train_tables([table], [selected], where, fresh=fresh)
+    specs = _known([selected.with_contents(folder)], folder)
+    known = {run.name: run for run in known_runs(folder)}
+    places = ((known[spec.id], Place(spec.paper, spec.table, spec.row, spec.column)) for spec in specs)
+    return frame_of_records(record_of(*each) for each in places)
+
+
+@contextlib.contextmanager
+def _no_main_module() -> Iterator[None]:
+    """Processes that are started here do not run the user's script again, which multiprocessing has them import."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def reproduce(

@@ -16,7 +16,7 @@ FLOW = (
     *("recipe", "data", "scoring", "tasks", "runs", "kernels", "layers", "methods", "models", "exchange"),
     *("generation", "training", "campaign", "analysis", "library"),
 )
-BASE = {name: {name} for name in ("errors", "installing", "sums", "commit", "streams", "words")}
+BASE = {name: {name} for name in ("errors", "installing", "sums", "commit", "streams", "words", "torchvision_hook")}
 BASE |= {"files": {"errors", "files"}}
 EVERYTHING = {*FLOW, *BASE, "report", "doctor", "verbs", "commands"}
 MAY_IMPORT = {
@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "lab": {*EVERYTHING, "lab"},  # and nothing imports it: `app` registers its verbs by name
     "app": {"commands", "tasks", *BASE},
     "__main__": {"app"},
-    "__init__": set(),
+    "__init__": {*EVERYTHING, "library"},  # whose names it hands on, each imported when it is first used
 }
 TORCH_ROOMS = {*FLOW[FLOW.index("kernels") :], "doctor", "verbs", "lab"} - {"methods"}
 TORCH_FREE = set(MAY_IMPORT) - TORCH_ROOMS

@@ -57,9 +57,11 @@ def test_the_wheel_holds_all_modules_and_recipes(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     kinds = ("*.py", "*.txt", "*.csv", "*.cpp", "*.h")  # modules, what some of them read, and kernels to be compiled
     kinds += ("*.jinja", "*.js", "*.css")  # the page of results
+    kinds += ("py.typed",)  # annotations are for type checkers elsewhere, too
     modules = {path.relative_to(ROOT).as_posix() for kind in kinds for path in (ROOT / "comt_cli").rglob(kind)}
     recipes = {f"comt_cli/_recipes/{path.relative_to(ROOT / 'recipes')}" for path in (ROOT / "recipes").rglob("*.yaml")}
     assert modules - names == set()
+    assert "comt_cli/py.typed" in names
     assert recipes
     assert recipes - names == set()
     assert any(name.endswith("licenses/LICENSE") for name in names)
@@ -96,6 +98,12 @@ def test_constraints_cover_what_the_project_asks_for():
     asked = [*project["dependencies"], *project["optional-dependencies"]["gguf"], *groups]
     names = {re.match(r"[A-Za-z0-9._-]+", entry)[0].lower().replace(".", "-").replace("_", "-") for entry in asked}
     assert names - pinned == set()
+
+
+def test_what_is_for_other_libraries_is_tested():
+    tested = {*PROJECT["dependency-groups"]["test"][:-1]}
+    for extra in ("evaluate", "huggingface"):
+        assert {*PROJECT["project"]["optional-dependencies"][extra]} <= tested
 
 
 def test_what_is_for_gpus_is_tested():

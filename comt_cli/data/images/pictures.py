@@ -1,20 +1,13 @@
-"""Files of pictures that anybody may have made; and torchvision beside any build of torch.
-
-The registry's torchvision is compiled for CUDA: beside a CPU build of torch its extension cannot be loaded, and its
-import fails at two operators that nobody declared ("operator torchvision::nms does not exist"). Data sets need neither.
-"""
+"""Files of pictures that anybody may have made; and torchvision's data sets."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import struct
 import types
 import warnings
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
@@ -62,38 +55,8 @@ def open_picture(path: Path, hint: str) -> Iterator[Image.Image]:
         raise UserError(f"cannot read the image {path}: {reason}", hint) from error
 
 
-# ---- torchvision
-
-_OPERATORS = (
-    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
-_kept: list[object] = []  # an operator is declared for as long as its library is referred to
-
-
-@cache
-def make_torchvision_importable() -> None:
-    """Declare the operators that torchvision describes, where its extension cannot be loaded; to be called before
-    anything imports it, as transformers does. A declared operator has no code: calling it is an error."""
-    import torch
-
-    spec = importlib.util.find_spec("torchvision")
-    if spec is None or not spec.submodule_search_locations:
-        return
-    for extension in Path(spec.submodule_search_locations[0]).glob("_C*.so"):
-        with contextlib.suppress(ImportError, OSError):
-            torch.ops.load_library(str(extension))  # type: ignore[no-untyped-call]
-            return
-    library: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-    for schema in _OPERATORS:
-        if not hasattr(torch.ops.torchvision, schema.partition("(")[0]):
-            library.define(schema)
-    _kept.append(library)
-
-
 def torchvision_datasets() -> types.ModuleType:
     """The module `torchvision.datasets`. Raises `UserError` where it cannot be imported."""
-    make_torchvision_importable()
     try:
         from torchvision import datasets
     except (ImportError, OSError, RuntimeError) as error:

@@ -1,0 +1,183 @@
+"""Runs as records of names, settings and numbers, and those of them that a condition holds for; trained models by the
+selectors of their runs."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from comt_cli.commands.options import OfRuns
+from comt_cli.errors import UserError
+from comt_cli.methods import method_from
+from comt_cli.recipe.problems import closest, every_key, known_as
+from comt_cli.report.frame import Record
+from comt_cli.report.run_list import in_order
+from comt_cli.runs.known import KnownRun, Place, known_runs
+from comt_cli.tasks import tasks
+from comt_cli.verbs.select import model_source, runs_of_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import nn
+
+    from comt_cli.data.tokenizer import Tokenizer
+    from comt_cli.exchange.codecs import TextCodec
+
+_NAMES = ("recipe", "row", "column", "seed", "scale", "command", "id", "name", "state", "folder")
+_COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    **{ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt},
+    **{ast.GtE: operator.ge, ast.In: lambda one, many: one in many, ast.NotIn: lambda one, many: one not in many},
+}
+_EXAMPLE = 'For instance: train.steps > 500 and row in ["pre-ln", "post-ln"]; text stands in quotes.'
+
+
+def find_runs(
+    *selectors: str, where: str | None = None, scale: str | None = None, runs: str | Path = "runs"
+) -> pd.DataFrame:
+    """The runs below the folder `runs` as a data frame, in the order of their tables, rows, columns and seeds.
+
+    A line is a run in its place in a table. Columns: `recipe`, `row`, `column`, `seed`, `scale`, `command`, `id`,
+    `name` (see `comt runs --name`), `state` and `folder`; its settings by dotted key (`train.steps`, `method.hidden`);
+    and the numbers of its result, such as `perplexity`, in the units of `result.json`. What a run lacks is missing.
+
+    Args:
+        selectors: recipes, `recipe:row:column:seed`, ids or names of runs; all runs if there is none.
+        where: an expression over the columns: comparisons, `in`, `and`, `or`, `not`, numbers and quoted text. What is
+            missing is unequal to everything, and neither smaller nor larger.
+        scale: only runs of this scale.
+        runs: the folder of the run directories.
+
+    Raises:
+        UserError: nothing is so called, or the expression is none, or names a column that no run has.
+
+    >>> from comt_cli import find_runs
+    >>> found = find_runs("mine.yaml", where="train.steps > 2 and row == 'comt'")
+    >>> found[["row", "seed", "state", "train.steps"]]
+        row  seed state  train.steps
+    0  comt     1  done            3
+    """
+    of = OfRuns(scale, runs=Path(runs))
+    return frame_of_records(having(selected_runs(selectors, of), where).values())
+
+
+def selected_runs(selectors: Sequence[str], of: OfRuns) -> list[tuple[KnownRun, Place]]:
+    """The runs that selectors mean, or all, each in its place in a table, in the order of `comt runs`. Raises as
+    `runs_of_table`."""
+    found = [each for selector in selectors for each in runs_of_table(selector, of)]
+    if not selectors:
+        found = [(run, run.home) for run in known_runs(of.runs) if of.scale in (None, run.label("scale"))]
+    return sorted(dict.fromkeys(found), key=in_order)
+
+
+def having(found: Iterable[tuple[KnownRun, Place]], where: str | None) -> dict[tuple[KnownRun, Place], Record]:
+    """The records of those runs for which an expression holds. Raises `UserError` as `find_runs` does."""
+    records = {each: record_of(*each) for each in found}
+    if where is None:
+        return records
+    known = [key for record in records.values() for key in record]
+    known += [key for task in tasks().values() for key in (*every_key(task.settings), *task.metrics)]
+    holds = _condition(where, [*dict.fromkeys([*_NAMES, *known])])
+    return {each: record for each, record in records.items() if holds(record)}
+
+
+def record_of(run: KnownRun, place: Place) -> Record:
+    """A line of `find_runs`."""
+    spec, names = run.spec, [place.recipe, place.row, place.column, run.seed, run.label("scale"), run.label("command")]
+    names += [run.id, run.given_name, run.standing.value, str(run.directory.path)]
+    record: Record = dict(zip(_NAMES, names, strict=True))
+    if spec is not None:
+        sections: dict[str, Any] = spec.settings.model_dump(mode="json") | {"method": spec.method}
+        with contextlib.suppress(KeyError, ValueError):  # else of a method that is not there any more
+            sections["method"] = {"name": spec.method["name"], **method_from(spec.method).model_dump(mode="json")}
+        record |= {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
+    return {key: value for key, value in run.result.items() if isinstance(value, int | float)} | record
+
+
+def frame_of_records(records: Iterable[Record]) -> pd.DataFrame:
+    """Records as `find_runs` returns them."""
+    import pandas as pd
+
+    every = list(records)
+    keys = dict.fromkeys([*_NAMES, *(key for record in every for key in record)])
+    return pd.DataFrame(every, columns=sorted(keys, key=lambda key: (key not in _NAMES, "." not in key)))
+
+
+def _condition(text: str, known: Sequence[str]) -> Callable[[Record], Any]:
+    """An expression over the keys of a record as a function of one. Raises `UserError`."""
+
+    def wrong(why: str) -> UserError:
+        return UserError(f"where {text!r}: {why}", _EXAMPLE)
+
+    def compiled(node: ast.expr) -> Callable[[Record], Any]:  # noqa: PLR0911 - one for each kind of node
+        match node:
+            case ast.Constant(value=str() | int() | float() | None as value):
+                return lambda _: value
+            case ast.Name() | ast.Attribute():
+                key = ast.unparse(node)
+                if key not in known:
+                    meant = known_as(key, known) or closest(key, known)
+                    raise wrong(f"no run has {key}" + (f"; did you mean {meant}?" if meant is not None else ""))
+                return lambda record: record.get(key)
+            case ast.List(elts=parts) | ast.Tuple(elts=parts):
+                each = [compiled(part) for part in parts]
+                return lambda record: [part(record) for part in each]
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+                return lambda _: -number
+            case ast.UnaryOp(op=ast.Not(), operand=part):
+                of = compiled(part)
+                return lambda record: not of(record)
+            case ast.BoolOp(op=kind, values=parts):
+                every, join = [compiled(part) for part in parts], all if isinstance(kind, ast.And) else any
+                return lambda record: join(part(record) for part in every)
+            case ast.Compare(left=left, ops=kinds, comparators=others) if {*map(type, kinds)} <= {*_COMPARED}:
+                sides = [compiled(side) for side in (left, *others)]
+                pairs = [*zip(kinds, sides, sides[1:], strict=False)]
+                return lambda record: all(compare(kind, one(record), two(record)) for kind, one, two in pairs)
+        raise wrong(f"{ast.unparse(node)} cannot stand there")
+
+    def compare(kind: ast.cmpop, one: Any, two: Any) -> bool:
+        if None in (one, two) and not isinstance(kind, ast.Eq | ast.NotEq):
+            return isinstance(kind, ast.NotIn)
+        try:
+            return bool(_COMPARED[type(kind)](one, two))
+        except TypeError as error:
+            raise wrong(str(error)) from None
+
+    try:
+        return compiled(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise wrong(f"is no expression: {getattr(error, 'msg', None) or error}") from None
+
+
+def load(source: str | Path, *, scale: str | None = None, runs: str | Path = "runs") -> tuple[nn.Module, Any]:
+    """A trained model, on the CPU, for evaluation, in the types that it was stored in; and its tokenizer.
+
+    The model takes token ids `[B, T]` to logits `[B, T, V]`, or images `[B, 3, H, W]` to `[B, C]`; those of other tasks
+    say it of themselves (`comt_cli.models`). The tokenizer has `encode(text) -> ids` and `decode(ids) -> text`
+    (`exchange.codecs.TextCodec`, of translators and captioners `data.tokenizer.Tokenizer`), and is None where there is
+    none.
+
+    Args:
+        source: a run as `recipe:row:column:seed`, by its id or its name; its folder, or a `checkpoint.pt`; a Hugging
+            Face folder or hub name, or a GGUF file, of LLaMA's architecture.
+        scale: of the run.
+        runs: the folder that runs are looked up in.
+
+    Raises:
+        UserError: there is no such model, or several runs are so called.
+
+    >>> from comt_cli import load
+    >>> model, tokenizer = load("mine.yaml:comt")
+    >>> tokenizer.decode(tokenizer.encode("a gate"))
+    'a gate'
+    """
+    from comt_cli.exchange.load import load as load_any
+    from comt_cli.exchange.loaded import Loaded
+
+    found = load_any(model_source(str(source), OfRuns(scale, runs=Path(runs))), Loaded)
+    tokenizer: TextCodec | Tokenizer | None = getattr(found, "codec", None) or getattr(found, "tokenizer", None)
+    return found.model.eval(), tokenizer
