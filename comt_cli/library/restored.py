@@ -3,7 +3,7 @@ Both are rebuilt from config.json by classes that are here: no code of a folder 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,9 +41,9 @@ class LoadedWrapped(LoadedText):
     def kind(cls) -> str:
         return "a wrapped model of transformers"
 
-    def check_ids(self, ids: Sequence[int]) -> None:
-        """As of every text model."""
-        self.refuse_ids(ids, self.model.get_input_embeddings().num_embeddings)
+    @property
+    def vocabulary(self) -> int:
+        return int(self.model.get_input_embeddings().num_embeddings)
 
 
 def read_gated(folder: Path, name: str) -> LoadedText:

@@ -104,7 +104,7 @@ def _saved_config(model: Saved) -> SavedConfig:
     found = {
         name: f"{CODE.removesuffix('.py')}.Comt{original.__name__}"
         for name in transformers.models.auto.modeling_auto.__all__
-        if hasattr(auto := getattr(transformers, name), "_model_mapping") and _makes(auto, own, original)
+        if original in _made_by(getattr(transformers, name), own)
     }
     if not found:
         raise UserError(f"none of transformers' AutoModel classes makes a {original.__name__}")
@@ -129,9 +129,9 @@ def host_of(name: str, model_type: str) -> Any:
     return found
 
 
-def _makes(auto: Any, config: type, model: type) -> bool:
-    made = auto._model_mapping.get(config, ())
-    return model in (made if isinstance(made, tuple) else (made,))
+def _made_by(auto: Any, config: type) -> tuple[type, ...]:
+    made = getattr(auto, "_model_mapping", {}).get(config, ())
+    return made if isinstance(made, tuple) else (made,)
 
 
 def _described(model: Any) -> tuple[dict[str, Any], str]:

@@ -18,7 +18,7 @@ from initialised import shaken
 from method_cases import METHODS, built, wiring_of
 from method_cases import TOKENS as METHOD_TOKENS
 from same_bits import Reason, assert_same_bits
-from test_wrapped_models import FAMILIES, HYPER, LAUREL_PA, SEVERAL, TOKENS, close, made, moved, out
+from test_wrapped_models import FAMILIES, LAUREL_PA, SEVERAL, TOKENS, close, made, moved, out
 from tiny_runs import write_language_model
 from torch import nn
 from typer.testing import CliRunner
@@ -204,6 +204,16 @@ def test_a_model_that_code_cannot_name_is_not_saved(tmp_path):
     assert not (tmp_path / "folder").exists()
 
 
+def test_a_sharded_model_is_not_saved_in_part(tmp_path):
+    model = wrap(made(), "comt")
+    whole = model.state_dict()
+    model.lm_head.weight.device_mesh = None  # as parameters have it that are DTensors
+    with pytest.raises(UserError, match=r"sharded(.|\n)*state_dict="):
+        model.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path, state_dict=whole)
+    assert_same_bits(out(load(tmp_path, Loaded).model), out(model), Reason.SAVED)
+
+
 def changed(folder: Path, **entries: Any) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | entries))
@@ -264,7 +274,7 @@ def call(*arguments: object) -> str:
     return result.output
 
 
-@pytest.mark.parametrize("family", ["LlamaForCausalLM", "GPT2LMHeadModel"])
+@pytest.mark.parametrize("family", ["LlamaForCausalLM", pytest.param("GPT2LMHeadModel", marks=pytest.mark.slow)])
 def test_gates_and_stream_of_a_folder_are_drawn(family, tmp_path):
     model = a_model(f"{family} gates")
     model.save_pretrained(tmp_path / "folder")

@@ -14,7 +14,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from worlds import run_together
 
-from comt_cli.data.images.pictures import make_torchvision_importable
 from comt_cli.errors import UserError
 from comt_cli.exchange.huggingface import load_llama
 from comt_cli.library.connect import CONNECTIONS, adds_in
@@ -330,7 +329,6 @@ def full(tensor: Tensor) -> Tensor:
 
 def steps_together(rank: int, folder: str) -> None:
     """Train wrapped models with DDP and FSDP2: every process has half of the sequences."""
-    make_torchvision_importable()
     with join_world("cpu"):
         for name, method in SEVERAL.items():
             for way in ("ddp", "fsdp"):
