@@ -89,7 +89,8 @@ def new_parts(spec: RunSpec, model: nn.Module) -> Sequence[str]:
 
 def beyond(plain: Any, model: Any) -> list[str]:
     """The names of a model's parameters that a plain one does not have, LoRA's apart."""
-    return [name for name in model.state_dict() if name not in plain.state_dict() and LORA not in name]
+    known = plain.state_dict()
+    return [name for name in model.state_dict() if name not in known and LORA not in name]
 
 
 @naming_mistakes()

@@ -134,9 +134,7 @@ def located(
     return Problem(problem.key, f"{problem.message} (needed by {column.key})", column.line)
 
 
-def _without_start(origin: Origin) -> Problem:
-    said = "is about weights that a run starts from, and this one has no start; leave it out, or name one"
-    return Problem(origin.argument or dotted(origin.path), said, origin.line, origin.source)
+NO_START = "is about weights that a run starts from, and this one has no start; leave it out, or name one"
 
 
 @dataclass(frozen=True)
@@ -166,7 +164,8 @@ class Merger:
                 settings, origins, found = merge(self.task.settings, layers)
                 train = None if settings is None or start is not None else settings.train
                 for key in () if train is None else [each for each in train.of_start if each in train.stored()]:
-                    where = _without_start(origins[f"train.{key}"])
+                    at_key = origins[f"train.{key}"]
+                    where = Problem(at_key.argument or dotted(at_key.path), NO_START, at_key.line, at_key.source)
                     if where not in seen:
                         seen.add(where)
                         problems.append(where)

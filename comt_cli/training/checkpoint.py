@@ -215,8 +215,8 @@ def check_starts(specs: Iterable[RunSpec]) -> None:
         given = [each for each in train.stored().items() if each[0] in train.of_start]
         given = [each for each in given if each[0].startswith("added") or each[1] == "frozen"]
         if given and start is not None and not new_parts(spec, model_of(spec)):
-            wrong = f"train.{given[0][0]} is {given[0][1]}, and nothing is added to its weights"
-            raise _refused(spec, wrong, "Give it gates or another connection (start.new), or leave the key out.")
+            said = f"train.{given[0][0]} is {given[0][1]}, and nothing is added to its weights"
+            raise _refused(spec, said, "Give it gates or another connection (start.new), or leave the key out.")
         if not isinstance(start, RunStart):
             continue
         if (wrong := spec.task.start_mismatch(spec.settings, start.run.settings)) is not None:

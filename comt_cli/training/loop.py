@@ -20,6 +20,8 @@ from comt_cli.data.split import Split
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.files import write_json
 from comt_cli.kernels.choice import Choice
+from comt_cli.models.build import new_parts
+from comt_cli.models.pretrained import added_parameters
 from comt_cli.runs.directory import BeingTrained, RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.base import AnyDataset
@@ -117,7 +119,8 @@ class Training:
                 if not choice.fused:
                     self._note(f"train.kernels: fused, but {op} cannot be: {choice.reason}")
         task.place()
-        self.optimizer = optimizer_of(task.model, self.settings, task.added)
+        added = added_parameters(task.model, new_parts(self.spec, task.model))
+        self.optimizer = optimizer_of(task.model, self.settings, added)
         self.counters = resume(self.directory.checkpoint_file, task, self.optimizer)
         self.saved_step = self.counters.step
         return kernels

@@ -109,6 +109,7 @@ class Plan:
             "parameters": network.parameters,
             "extra_parameters": network.extra_parameters,
             "extra_parameters_percent": round(network.extra_parameters_percent, 4),
+            "trained_parameters": network.parameters + network.adapters - network.frozen,
             "paper_increase": planned.loaded.printed_increase(planned.scale, spec.row, spec.column) if is_own else None,
             "steps": train.steps,
             spec.task.unit.name: train.steps * train.batch_size * spec.task.positions(spec.settings),
@@ -264,6 +265,8 @@ def _print_column(column: str, first: RunSpec, rows: Sequence[dict[str, Any]]) -
     for key in first.point:
         texts[key.partition(".")[2]] = [str(row["grid"][key]) for row in rows]
     texts["parameters"] = [f"{row['parameters']:,}" for row in rows]
+    if any(row["trained_parameters"] != row["parameters"] for row in rows):
+        texts["trained"] = [f"{row['trained_parameters']:,}" for row in rows]
     texts["+%"] = [f"{row['extra_parameters_percent']:z.2f}" for row in rows]
     texts["paper's"] = [row["paper_increase"] or "-" for row in rows]
     texts[counted] = [short_count(row[counted]) for row in rows]

@@ -59,7 +59,7 @@ def test_memory_and_products_of_what_is_frozen_are_not_counted(source, tiny_corp
     full, frozen, lora = (started(source, tiny_corpus, **each) for each in ({}, FROZEN, LORA))
     whole, less, adapted = map(cost_of, (full, frozen, lora))
     gates = whole.extra_parameters
-    ranks = sum(3 * sum(map(sum, zip(*[iter(sizes)] * 2))) for sizes in [(32, 32) * 4 + (32, 48) * 3] * 2)
+    ranks = 2 * 3 * (4 * (32 + 32) + 3 * (32 + 48))  # two blocks of four maps in attention and three behind it
     assert (whole.frozen, less.frozen, adapted.frozen) == (0, *[whole.parameters - gates] * 2)
     assert (whole.adapters, less.adapters, adapted.adapters) == (0, 0, ranks)
     assert less.parameters == adapted.parameters == whole.parameters
@@ -153,10 +153,14 @@ def test_a_classifier_of_texts_is_adapted(tiny_corpus, tmp_path):
 
 
 WRONG = {
-    "without": ({"pretrained": "frozen"}, "null", "settings.train.pretrained: is about weights that a run starts from"),
-    "rank": ({"lora_rank": 4}, "{recipe: first.yaml}", "settings.train.lora_rank: is of LoRA, and pretrained is full"),
-    "nothing": ({"pretrained": "frozen"}, "{recipe: first.yaml}", "train.pretrained is frozen, and nothing is added"),
-    "rate": ({"added_weight_decay": 0.1}, "{recipe: first.yaml}", "train.added_weight_decay is 0.1, and nothing is"),
+    "without": ({"pretrained": "frozen"}, None, "settings.train.pretrained: is about weights that a run starts from"),
+    "rank": (
+        {"lora_rank": 4},
+        {"recipe": "first.yaml"},
+        "settings.train.lora_rank: is of LoRA, and pretrained is full",
+    ),
+    "nothing": ({"pretrained": "frozen"}, {"recipe": "first.yaml"}, "train.pretrained is frozen, and nothing is added"),
+    "rate": ({"added_weight_decay": 0.1}, {"recipe": "first.yaml"}, "train.added_weight_decay is 0.1, and nothing is"),
 }
 
 
@@ -164,12 +168,10 @@ WRONG = {
 def test_what_would_be_ignored_is_refused_with_its_key(case, tiny_corpus, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     settings, start, expected = WRONG[case]
-    for name, train in (("first", {}), ("second", settings)):
-        text = quick_recipe(name, tiny_corpus, {"plain": "pre-ln"}, {"steps": 6} | train, columns={"whole": {}})
-        begins = f"start: {start}\n" if name == "second" else ""
-        (tmp_path / f"{name}.yaml").write_text(begins + text, encoding="utf-8")
-    status = 2 if case in ("without", "rank") else 1
-    assert expected in comt("show", "second.yaml", status=status)
+    for name, given, more in (("first", {}, {}), ("second", settings, {"start": start})):
+        text = quick_recipe(name, tiny_corpus, {"plain": "pre-ln"}, {"steps": 6} | given, columns={"whole": {}}, **more)
+        (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
+    assert expected in comt("show", "second.yaml", status=2)
     if case == "without":
         said = comt("show", "first.yaml", "--set", "train.pretrained=frozen", "--set", "train.steps=5", status=2)
         assert "--set train.pretrained=frozen: is about weights that a run starts from" in said

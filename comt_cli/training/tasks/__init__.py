@@ -22,7 +22,7 @@ from comt_cli.layers.dropout import Masks
 from comt_cli.models.base import Model, VocabularyModel
 from comt_cli.models.build import materialise, model_of, new_parts
 from comt_cli.models.kernels import use_kernels
-from comt_cli.models.pretrained import adapt, added_parameters
+from comt_cli.models.pretrained import adapt
 from comt_cli.recipe.settings import Training
 from comt_cli.runs.directory import PYTORCH
 from comt_cli.runs.plan import RunSpec
@@ -109,11 +109,6 @@ class TaskRun(ABC, Generic[B]):
             self.model.to(memory_format=self.memory_format)  # type: ignore[call-overload]
         if compiled:
             self.objective.compile_model(captured=self.captured)
-
-    @property
-    def added(self) -> set[nn.Parameter]:
-        """The parameters that did not come from the weights which the run starts from; none without a start."""
-        return added_parameters(self.model, new_parts(self.spec, self.model))
 
     @property
     def rows_at_once(self) -> int:

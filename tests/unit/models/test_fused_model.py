@@ -18,8 +18,10 @@ from torch import Tensor
 from comt_cli.kernels.choice import Choice
 from comt_cli.layers import attention, projection
 from comt_cli.models import kernels
+from comt_cli.models.build import materialise
 from comt_cli.models.kernels import use_kernels
 from comt_cli.models.llama import Llama
+from comt_cli.models.pretrained import adapt
 
 CPU = torch.device("cpu")
 
@@ -79,6 +81,20 @@ def test_filling_rows_up_changes_nothing(name, monkeypatch):
         for parameter, gradient in gradients(model).items():
             wanted = expected_gradients[parameter]
             assert (gradient - wanted).abs().max() <= 1e-6 * wanted.abs().max() + 1e-8, parameter
+
+
+def test_lora_is_added_before_fused_gates():
+    models = [built(wiring_of(METHODS["all-gate"])) for _ in range(2)]
+    for model in models:
+        adapt(model, 3, 2.0, ())
+        materialise(model, CPU, 0)
+        shaken(model).double()
+    use_kernels(models[1], "fused", CPU, torch.float64, compiled=False)
+    expected, found = map(gradients, models)
+    assert {name for name in expected if expected[name] is not None} == {name for name in expected if ".lora." in name}
+    for name in expected:
+        if expected[name] is not None:
+            assert (found[name] - expected[name]).abs().max() <= 1e-6 * expected[name].abs().max() + 1e-8, name
 
 
 def calls_of(options: dict, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:

@@ -88,6 +88,24 @@ def test_update_rules_of_connections(method):
     assert RULED[method].keys() <= found.keys()
 
 
+def test_what_was_added_has_its_own_rate_and_decay():
+    """Which a rule of its module multiplies, or takes the decay from; what is frozen is in no group."""
+    model = built(wiring_of({"name": "start-lambdas"}))
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    added = {parameter for parameter, name in names.items() if "_connection" in name}
+    next(parameter for parameter, name in names.items() if name.startswith("embedding")).requires_grad_(False)
+    of_their_own = SETTINGS.model_copy(update={"added_learning_rate": 0.25, "added_weight_decay": 0.3})
+    found = {}
+    for group in optimizer_of(model, of_their_own, added).param_groups:
+        found |= {names[parameter]: (group["rate"], group["weight_decay"]) for parameter in group["params"]}
+    assert found.keys() == {name for name in names.values() if not name.startswith("embedding")}
+    of_connections = {
+        name.removesuffix(".value").rpartition(".")[2]: found.pop(name) for name in [*found] if "_connection" in name
+    }
+    assert of_connections == {"m": (50.0, 0.0), "r": (0.5, 0.3), "weight": (0.5, 0.3)}
+    assert {*found.values()} == {(1.0, 0.1)}
+
+
 def test_states_of_groups_are_saved_by_parameter():
     def made():
         model = built(wiring_of({"name": "lime"}))
