@@ -181,6 +181,16 @@ def test_adapters_name_the_folder_of_the_wrapped_model(tmp_path):
     assert_same_bits(out(back), expected, Reason.SAVED)
 
 
+def test_a_model_wrapped_by_a_mapping_is_saved_in_parts_too(tmp_path):
+    sizes = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    model = transformers.BertModel(transformers.BertConfig(num_attention_heads=4, **sizes)).eval()
+    sites = {"up_proj": "encoder.layer.*.intermediate.dense", "down_proj": "encoder.layer.*.output.dense"}
+    moved(wrap(model, "comt", sites=sites)).save_pretrained(tmp_path, max_shard_size="10KB")
+    assert len([*tmp_path.glob("model-*.safetensors")]) > 2
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "comt_bert"
+    assert_same_bits(out(load(tmp_path, Loaded).model), out(model), Reason.SAVED)
+
+
 def test_unwrapped_models_are_saved_as_their_own(tmp_path):
     model = made("LlamaForCausalLM")
     name = model.name_or_path
