@@ -213,8 +213,9 @@ def watch(
     return kept
 
 
-def check_finite(loaded: Loaded, logits: Tensor) -> None:
-    """Raises `UserError` where a network's outputs are no numbers."""
+def check_finite(loaded: Loaded, output: Any) -> None:
+    """Raises `UserError` where a network's outputs, or the first of several, are no numbers."""
+    logits: Tensor = output if isinstance(output, Tensor) else output[0]
     if not logits.isfinite().all():
         raise UserError(f"the outputs of {loaded.name} are not finite numbers", "Did its training diverge?")
 

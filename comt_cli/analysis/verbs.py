@@ -8,7 +8,7 @@ from pathlib import Path
 from comt_cli.analysis.model_figure import Subject, model_figures
 from comt_cli.analysis.observed import no_gates
 from comt_cli.errors import UserError
-from comt_cli.exchange.load import load, who_takes
+from comt_cli.exchange.load import who_takes
 from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedImageModel, LoadedText, LoadedTranslator
 from comt_cli.files import write_text
 from comt_cli.methods import in_words
@@ -33,17 +33,16 @@ _OPTIONS: Mapping[type[Loaded], set[str]] = {
 
 
 def analyze_gates(
-    source: str, text: str | None, site: str | None, image: int | None, *, out: Path | None, results: Path
+    loaded: Loaded, text: str | None, site: str | None, image: int | None, *, out: Path | None, results: Path
 ) -> None:
-    """Draw every figure that suits the model at `source`; all numbers are there before the first file is written.
-    Raises `UserError` where it is no model, or has nothing to draw, or not what the options ask for."""
-    loaded = load(source, Loaded)
+    """Draw every figure that suits a model; all numbers are there before the first file is written. Raises `UserError`
+    where it has nothing to draw, or not what the options ask for."""
     takes = next((own for kind, own in _OPTIONS.items() if isinstance(loaded, kind)), None)
     if takes is None:
-        raise UserError(f"{source} is {loaded.kind()}, whose gates are not drawn", who_takes(loaded.run.task))
+        raise UserError(f"{loaded.name} is {loaded.kind()}, whose gates are not drawn", who_takes(loaded.run.task))
     given = {"text": text, "site": site, "image": image}
     if wrong := [option for option in given.keys() - takes if given[option] is not None]:
-        raise UserError(f"--{min(wrong)}: {source} is {loaded.kind()}, which takes no such option")
+        raise UserError(f"--{min(wrong)}: {loaded.name} is {loaded.kind()}, which takes no such option")
     of = Subject(loaded=loaded, text=text, site=site, image=image)
     figures = [figure for figure in model_figures().values() if figure.suits(of)]
     if figures and site is not None and not of.has_token_gates:
@@ -57,9 +56,9 @@ def analyze_gates(
         say_written(figure.write(part, folder, trained, said=said))
 
 
-def plot_cosine(source: str, text: str | None, *, out: Path | None, results: Path) -> None:
-    """Draw the residual stream of the model at `source`. Raises as `analyze_gates`."""
-    loaded, figure = load(source, LoadedText), model_figures()["residual-stream"]
+def plot_cosine(loaded: LoadedText, text: str | None, *, out: Path | None, results: Path) -> None:
+    """Draw the residual stream of a model. Raises as `analyze_gates`."""
+    figure = model_figures()["residual-stream"]
     frame = figure.frame(Subject(loaded=loaded, text=text))
     folder = figure_folder(loaded.name, loaded.spec, out, results)
     say_written(figure.write(frame, folder, _trained(loaded)))

@@ -134,9 +134,14 @@ def read_huggingface(folder: Path, name: str | None = None) -> LoadedModel:
     if config.get("model_type") != "llama":
         said = f"describes {config.get('architectures')} of type {config.get('model_type')!r}"
         raise UserError(f"{folder / CONFIG} {said}", READ_HERE)
+    codec = codec_in(folder, config)
+    return load_llama(config, weights_in(folder), str(folder), name or folder.resolve().name, codec)
+
+
+def codec_in(folder: Path, config: Mapping[str, Any]) -> LibraryCodec | None:
+    """The tokenizer of a folder, None where it has none. Raises `UserError`."""
     own = folder_tokenizer(folder, config)
-    codec = None if own is None else LibraryCodec(own.library, own.special.begin, own.ends)
-    return load_llama(config, _read_weights(folder), str(folder), name or folder.resolve().name, codec)
+    return None if own is None else LibraryCodec(own.library, own.special.begin, own.ends)
 
 
 def load_llama(
@@ -197,7 +202,7 @@ def llama_settings(config: Mapping[str, Any], origin: str) -> tuple[ModelSetting
     return settings, vocabulary
 
 
-def _read_weights(folder: Path) -> dict[str, Tensor]:
+def weights_in(folder: Path) -> dict[str, Tensor]:
     """All tensors of a folder, from its one file or from those that its index names."""
     tensors: dict[str, Tensor] = {}
     for path in weight_files(folder):

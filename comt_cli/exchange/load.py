@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from comt_cli import words
-from comt_cli.data.published import CONFIG, hub_folder
+from comt_cli.data.published import CONFIG, hub_folder, read_object
 from comt_cli.errors import UserError
 from comt_cli.exchange import ACCEPTED, HUB_NAME, check_source
 from comt_cli.exchange.checkpoint import misfits, read_state, spec_in
@@ -16,21 +17,24 @@ from comt_cli.models.pretrained import merged
 from comt_cli.tasks import Task
 
 L = TypeVar("L", bound=Loaded)
+Gated = Callable[[Path, str], Loaded]
+"""Reads a folder of a model type of comt's own, and gives the model a name."""
 
 
-def load(source: str | Path, kind: type[L]) -> L:
+def load(source: str | Path, kind: type[L], gated: Gated | None = None) -> L:
     """Load the model at `source` onto the CPU, in the types that it was stored in.
 
     `source` is a checkpoint file or run directory of comt; or, where `kind` takes files of other programs, a Hugging
     Face folder, a GGUF file, or, where no such path exists, the name of a hub repository. `Loaded` itself takes models
-    of any task. Raises `UserError` that says what is there, and what was expected.
+    of any task. `gated` reads folders of gated models (`library.restored`). Raises `UserError` that says what is there,
+    and what was expected.
     """
     path, loaded = Path(source), None
     accepted = ACCEPTED if kind.foreign else f"Give a checkpoint.pt or run directory of comt {kind.command}."
     check_source(str(source))
     own = path / "checkpoint.pt" if (path / "checkpoint.pt").is_file() else path
     if kind.foreign and own is path:
-        loaded = _foreign(source)
+        loaded = _foreign(source, gated)
     if loaded is None:
         if not own.is_file():
             what = "model" if kind.foreign else kind.kind().partition(" ")[2]
@@ -64,13 +68,11 @@ def who_takes(task: Task[Any]) -> str | None:
     return f"comt {words.listing(verbs)} {'take' if len(verbs) > 1 else 'takes'} it." if verbs else None
 
 
-def _foreign(source: str | Path) -> Loaded | None:
+def _foreign(source: str | Path, gated: Gated | None) -> Loaded | None:
     """A model in another program's layout; None where `source` is none. Raises `UserError`."""
-    from comt_cli.exchange.huggingface import read_huggingface
-
     path, name = Path(source), str(source)
     if path.is_dir():
-        return read_huggingface(path) if (path / CONFIG).is_file() else None
+        return _folder(path, path.resolve().name, gated) if (path / CONFIG).is_file() else None
     if path.is_file():
         with path.open("rb") as handle:
             is_gguf = handle.read(4) == b"GGUF"
@@ -83,4 +85,11 @@ def _foreign(source: str | Path) -> Loaded | None:
         return None
     if not HUB_NAME.fullmatch(name):
         return None
-    return read_huggingface(hub_folder(name), name.rpartition("/")[2])
+    return _folder(hub_folder(name), name.rpartition("/")[2], gated)
+
+
+def _folder(folder: Path, name: str, gated: Gated | None) -> Loaded:
+    from comt_cli.exchange.huggingface import read_huggingface
+
+    is_gated = str(read_object(folder / CONFIG).get("model_type")).partition("_")[0] == "comt"
+    return gated(folder, name) if gated is not None and is_gated else read_huggingface(folder, name)

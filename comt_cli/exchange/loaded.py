@@ -100,9 +100,14 @@ class LoadedText(Loaded):
             raise UserError(f"{self.name} has no tokenizer, so it cannot be fed text", "A folder needs tokenizer.json.")
         return self.codec
 
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens the model has."""
+        return int(self.model.vocabulary)
+
     def check_ids(self, ids: Sequence[int]) -> None:
         """Raises `UserError` where a token is not one of the model's: the tokenizer is another's."""
-        if max(ids) >= (size := self.model.vocabulary):
+        if max(ids) >= (size := self.vocabulary):
             raise UserError(f"{self.name}: its tokenizer makes the id {max(ids)}, but the model has {size} tokens")
 
 

@@ -54,7 +54,7 @@ class Bundle:
         self, roots: Iterable[type | Callable[..., Any]], uses: Collection[str] = (), known: Collection[str] = (),
         without: Collection[str] = (),
     ) -> None:  # fmt: skip
-        self.known, self.roots, self.without = {*known}, [*roots], {*without}
+        self.known, self.roots, self.without = {*known, "__name__"}, [*roots], {*without}
         self.own = {"comt_cli", *(root.__module__.partition(".")[0] for root in self.roots)} - ALLOWED
         self.reads = {*uses, "forward", "backward"}
         self._lines: dict[str, str] = {}  # imports and constants
@@ -109,7 +109,7 @@ class Bundle:
         package = module.partition(".")[0]
         if name in self._definitions or name in self._lines:
             return
-        if package in self.own and isinstance(value, type | FunctionType) and value.__name__ == name:
+        if package in self.own and isinstance(inspect.unwrap(value), type | FunctionType) and value.__name__ == name:
             self._define(value)
         elif package in ALLOWED and hasattr(value, "__name__"):
             line = f"import {module}" if isinstance(value, ModuleType) else f"from {module} import {value.__name__}"

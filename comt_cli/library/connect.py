@@ -176,13 +176,18 @@ def connected_class(original: type) -> type[Connected]:
     return type(original.__name__, (Connected, original), {"original": original, "__module__": __name__})
 
 
+def as_connected(block: nn.Module, host: Host, is_last: bool) -> None:
+    """Make a block of another library one whose residual connections are still to be put in."""
+    block.__class__ = connected_class(type(block))  # type: ignore[arg-type]
+    block.host, block.is_last = host, is_last  # type: ignore[assignment]
+    block.register_module("read_out", None)
+
+
 def connect(model: nn.Module, stack: Stack, adds: Adds) -> None:
     """Replace the additions of a stack."""
     for i, block in enumerate(stack.blocks):
         if not isinstance(block, TokenBlock):
-            block.__class__ = connected_class(type(block))  # type: ignore[arg-type]
-            block.host, block.is_last = stack.host, i == len(stack.blocks) - 1  # type: ignore[assignment]
-            block.register_module("read_out", None)
+            as_connected(block, stack.host, i == len(stack.blocks) - 1)
         block.attention_connection, block.mlp_connection = adds.made[2 * i : 2 * i + 2]
     owner = model if isinstance(stack.blocks[-1], TokenBlock) else stack.blocks[-1]
     owner.read_out = adds.end  # type: ignore[assignment]

@@ -52,7 +52,8 @@ def write_huggingface(
     if is_plain_llama(loaded.model):
         config = llama_config(loaded.model, loaded.context_length)
         return write_folder(loaded, folder, Files(), split(loaded.model), config, result)
-    network = Network(loaded.model)
+    origin = loaded.spec or getattr(loaded.model, "comt_wrapping", None)
+    network = Network(loaded.model, None if origin is None else origin.method)
     config = {**llama_config(loaded.model, loaded.context_length), **network.config()}
     files: Files = {CODE: (network.code(loaded.description).encode(), "the network, for transformers")}
     return write_folder(loaded, folder, files, network.tensors, config, result)
@@ -102,19 +103,24 @@ def _card(loaded: Loaded, result: Mapping[str, Any], **known: Any) -> str:
 
 
 class Parts:
-    """Parts of a network taken apart: `tensors` by their names in the folder, and all else as plain data (`modules`),
-    from which a file of code, a `template`, rebuilds them. `functions` are called by that file."""
+    """Modules as plain data (`modules`), from which a file of code, a `template`, rebuilds them; `tensors` are theirs by
+    name. `every` are all that there will be, `roots` functions and classes that the code needs besides; `named` are the
+    template's own."""
 
-    def __init__(self, template: str, every: Iterable[nn.Module], *functions: Callable[..., Any]) -> None:
-        self.template, self.tensors, self.modules = template, dict[str, Tensor](), list[dict[str, Any]]()
+    def __init__(
+        self, template: str, every: Iterable[nn.Module], *roots: type | Callable[..., Any], **named: Any
+    ) -> None:
+        self.template, self.named = template, named
+        self.tensors, self.modules = dict[str, Tensor](), list[dict[str, Any]]()
         kinds = {type(module): None for module in every if not _of_torch(type(module))}
-        around = _template(template).render(title="", version="", parts="")
+        around = _template(template).render(title="", version="", parts="", **named)
         names = {node.attr for node in ast.walk(ast.parse(around)) if isinstance(node, ast.Attribute)}
-        self.bundle = Bundle([*kinds, *functions], names, _defined(around), LEFT_OUT)
+        self.bundle = Bundle([*kinds, *roots], names | {"__reduce_ex__"}, _defined(around), LEFT_OUT)
 
     def numbered(self, parts: Mapping[str, nn.Module | None], path: str) -> dict[str, int | None]:
+        """Number of each module by its place; its tensors' names begin with `path`."""
         seen: dict[nn.Module, str] = {}
-        return {at: None if part is None else self._number(part, at, path, seen) for at, part in parts.items()}
+        return {place: self._number(module, place, path, seen) if module else None for place, module in parts.items()}
 
     def _number(self, module: nn.Module, place: str, path: str, seen: dict[nn.Module, str]) -> int:
         """Number of a module among those of the folder: alike modules of several layers are described once. One that
@@ -162,7 +168,7 @@ class Parts:
 
     def code(self, title: str) -> str:
         """The file of code. Raises `UserError` where it would be longer than anybody reads."""
-        code: str = _template(self.template).render(title=title, version=__version__, parts=self.bundle)
+        code: str = _template(self.template).render(title=title, version=__version__, parts=self.bundle, **self.named)
         if (lines := len(code.splitlines())) > MOST_LINES:
             raise UserError(f"the network's code would have {lines} lines; {MOST_LINES} are the most that is exported")
         return code + "\n"
@@ -171,7 +177,8 @@ class Parts:
 class Network(Parts):
     """A LLaMA with whatever parts, taken apart."""
 
-    def __init__(self, model: Llama) -> None:
+    def __init__(self, model: Llama, method: Mapping[str, Any] | None = None) -> None:
+        self.model, self.method = model, method
         ends = {"entry": model.entry, "read_out": model.read_out, "norm": model.final_norm}
         parts = {f"model.layers.{layer}.": self._parts(block) for layer, block in enumerate(model.blocks)}
         every = [
@@ -216,7 +223,13 @@ class Network(Parts):
             "ends": self.ends,
             "blocks": self.blocks,
             "modules": self.modules,
+            **({} if self.method is None else {"comt": self._origin()}),
         }
+
+    def _origin(self) -> dict[str, Any]:
+        """What comt makes the network of: its method, settings, and numbers that are among no tensors."""
+        numbers = {name: float(value) for name, value in self.model.named_buffers() if value.ndim == 0}
+        return {"method": self.method, "settings": self.model.settings.model_dump(mode="json"), "numbers": numbers}
 
 
 @functools.cache

@@ -134,16 +134,21 @@ def add_gate(model: nn.Module, placed: PlacedGate) -> None:
         module.gates[site.name] = gate
         module.train(module.training)  # forgets what was put together for decoding
     else:
-        gated = _as_gated(module)
-        gated.gating.sites[site.name] = site, placed.part, placed.parts
-        if placed.reads != placed.module:
-            reader = _as_gated(model.get_submodule(placed.reads))
-            reader.gating.hands_on = gated.gating.reads[site.name] = Passage()
-        if placed.parts > 1:
-            gated.gate = getattr(gated, "gate", nn.ModuleDict())
-            gated.gate[site.name] = gate
-        else:
-            gated.register_module("sdpa_gate" if site.name == "sdpa" else "gate", gate)
+        carry(model, placed)
+
+
+def carry(model: nn.Module, placed: PlacedGate) -> None:
+    """Put a gate into a module of another library."""
+    site, gate, gated = placed.site, placed.gate, _as_gated(model.get_submodule(placed.module))
+    gated.gating.sites[site.name] = site, placed.part, placed.parts
+    if placed.reads != placed.module:
+        reader = _as_gated(model.get_submodule(placed.reads))
+        reader.gating.hands_on = gated.gating.reads[site.name] = Passage()
+    if placed.parts > 1:
+        gated.gate = getattr(gated, "gate", nn.ModuleDict())
+        gated.gate[site.name] = gate
+    else:
+        gated.register_module("sdpa_gate" if site.name == "sdpa" else "gate", gate)
 
 
 def gates_in(model: nn.Module) -> Iterator[PlacedGate]:

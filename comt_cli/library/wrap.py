@@ -21,6 +21,7 @@ from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.library.connect import Adds, Connected, adds_in, connect, is_addition, made_for, refuse_method
 from comt_cli.library.gated import Gated, PlacedGate, add_gate, gates_in, is_one
 from comt_cli.library.hosts import KNOWN, Stack, Where, matches, path_of, stack_of
+from comt_cli.library.saving import as_plain, as_saved
 from comt_cli.methods import Method, catalogue, methods
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import TokenBlock
@@ -102,16 +103,20 @@ def wrap(
     plan = _planned(model, resolved, mapping)
     if start == "identity":
         plan.start_at_identity(resolved["name"])
-    plan.install(model)
-    model.comt_wrapping = Wrapping(resolved, start, plan.sites, mapping)  # type: ignore[assignment]
-    return model
+    return _installed(plan, model, Wrapping(resolved, start, plan.sites, mapping))
 
 
 def attach(model: M, wrapping: Wrapping) -> M:
     """Put into a plain model, perhaps on the meta device, the modules of a wrapping, whose values are still to be
     loaded. Raises `UserError` as `wrap`."""
-    _planned(model, wrapping.method, wrapping.mapping).install(model)
+    plan = _planned(model, wrapping.method, wrapping.mapping)
+    return _installed(plan, model, replace(wrapping, sites=plan.sites))
+
+
+def _installed(plan: Plan, model: M, wrapping: Wrapping) -> M:
+    plan.install(model)
     model.comt_wrapping = wrapping  # type: ignore[assignment]
+    as_saved(model)
     return model
 
 
@@ -147,6 +152,7 @@ def unwrap(model: M, discard: bool = False) -> M:
     if has_adds and "read_out" in owner._modules:
         owner.read_out = None  # type: ignore[assignment]
     del owner.comt_wrapping
+    as_plain(owner)
     return model
 
 

@@ -16,7 +16,6 @@ import typer
 
 from comt_cli.commands.options import Decoding
 from comt_cli.errors import UserError
-from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedCaptioner, LoadedModel, LoadedTranslator
 from comt_cli.files import canonical_json, sha256
 from comt_cli.generation import completion
@@ -24,6 +23,7 @@ from comt_cli.generation import translate as translation
 from comt_cli.generation.beam import Decoded
 from comt_cli.generation.caption import ImageCaptioner, look_at
 from comt_cli.generation.transcript import PartFile
+from comt_cli.library.restored import load
 from comt_cli.models import kernels as model_kernels
 from comt_cli.tasks.settings.translation import BeamSettings
 from comt_cli.training.devices import pick_device

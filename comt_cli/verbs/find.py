@@ -163,7 +163,8 @@ def load(source: str | Path, *, scale: str | None = None, runs: str | Path = "ru
 
     Args:
         source: a run as `recipe:row:column:seed`, by its id or its name; its folder, or a `checkpoint.pt`; a Hugging
-            Face folder or hub name, or a GGUF file, of LLaMA's architecture.
+            Face folder or hub name, or a GGUF file, of LLaMA's architecture; a folder that a wrapped model of
+            transformers was saved to, or a run was exported to. No code of a folder is run.
         scale: of the run.
         runs: the folder that runs are looked up in.
 
@@ -175,8 +176,8 @@ def load(source: str | Path, *, scale: str | None = None, runs: str | Path = "ru
     >>> tokenizer.decode(tokenizer.encode("a gate"))
     'a gate'
     """
-    from comt_cli.exchange.load import load as load_any
     from comt_cli.exchange.loaded import Loaded
+    from comt_cli.library.restored import load as load_any
 
     found = load_any(model_source(str(source), OfRuns(scale, runs=Path(runs))), Loaded)
     tokenizer: TextCodec | Tokenizer | None = getattr(found, "codec", None) or getattr(found, "tokenizer", None)

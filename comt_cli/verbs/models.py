@@ -202,9 +202,9 @@ def export(
     if folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
     source = announced_model(checkpoint, of)
-    from comt_cli.exchange.load import load
     from comt_cli.exchange.loaded import Loaded
     from comt_cli.library.export_any import write_model
+    from comt_cli.library.restored import load
 
     home = Path(source).parent if Path(source).is_file() else Path(source)
     result = RunDirectory(home).result() if (home / "checkpoint.pt").is_file() else None
@@ -245,8 +245,10 @@ def analyze_gates(
     """
     source = announced_model(checkpoint, of)
     from comt_cli.analysis import verbs
+    from comt_cli.exchange.loaded import Loaded
+    from comt_cli.library.restored import load
 
-    verbs.analyze_gates(source, text, site, image, out=files.out, results=files.results)
+    verbs.analyze_gates(load(source, Loaded), text, site, image, out=files.out, results=files.results)
 
 
 def plot_cosine(
@@ -269,8 +271,10 @@ def plot_cosine(
     """
     source = announced_model(model, of)
     from comt_cli.analysis import verbs
+    from comt_cli.exchange.loaded import LoadedText
+    from comt_cli.library.restored import load
 
-    verbs.plot_cosine(source, text, out=files.out, results=files.results)
+    verbs.plot_cosine(load(source, LoadedText), text, out=files.out, results=files.results)
 
 
 def plot_gradients(

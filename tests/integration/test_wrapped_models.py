@@ -86,7 +86,7 @@ TOKENS = torch.randint(3, VOCABULARY, (2, 7), generator=torch.Generator().manual
 def made(name: str = "LlamaForCausalLM", **options) -> nn.Module:
     torch.manual_seed(0)
     kind = getattr(transformers, name)
-    return kind(kind.config_class(**FAMILIES[name], **options)).eval()
+    return kind(kind.config_class(**{**FAMILIES[name], **options})).eval()
 
 
 def out(model: nn.Module, tokens: Tensor = TOKENS, **inputs) -> Tensor:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from comt_cli.analysis.model_figure import ModelFigure, Subject
-from comt_cli.analysis.observed import called, connections_of, recorded, watch
+from comt_cli.analysis.observed import called, connections_of, recorded, stacks_of, watch
 from comt_cli.errors import UserError
 from comt_cli.layers.learned import wide
 from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, State
@@ -59,7 +59,7 @@ class Mixed(NamedTuple):
 
 def _shared_values(model: Model) -> Iterator[tuple[str, int, SharedValues]]:
     """The modules that mix values of earlier blocks into attention, with their stack and block (from 0)."""
-    for stack, blocks in model.stacks.items():
+    for stack, blocks in stacks_of(model).items():
         for layer, block in enumerate(blocks):
             yield from ((stack, layer, module) for module in block.modules() if isinstance(module, SharedValues))
 
@@ -85,7 +85,7 @@ def mixtures(model: Model, run: Callable[[], object]) -> list[Mixed]:
             if aggregation in read:
                 at, state = aggregation.site, read[aggregation][0][0]
                 found.append(Mixed(at.stack, at.layer, READ_OUT, dict(aggregation.mixing(state))))
-    order = list(model.stacks)
+    order = list(stacks_of(model))
     return sorted(found, key=lambda place: (order.index(place.stack), place.layer))
 
 

@@ -1,0 +1,129 @@
+"""Trained models from wherever they lie, gated folders among them: wrapped models of transformers, and exported runs.
+Both are rebuilt from config.json by classes that are here: no code of a folder is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor, nn
+
+from comt_cli.data.published import CONFIG, read_object
+from comt_cli.data.storage import first_line
+from comt_cli.errors import UserError
+from comt_cli.exchange import load as anything
+from comt_cli.exchange.checkpoint import misfits, problem_of
+from comt_cli.exchange.huggingface import codec_in, weights_in
+from comt_cli.exchange.loaded import Loaded, LoadedModel, LoadedText, text_network
+from comt_cli.library.export import Network
+from comt_cli.library.saving import host_of
+from comt_cli.library.wrap import Wrapping, attach
+from comt_cli.methods import in_words
+from comt_cli.models.build import empty_network, wiring_of
+from comt_cli.models.flops import parameter_count
+from comt_cli.tasks.settings.language import ModelSettings
+
+L = TypeVar("L", bound=Loaded)
+
+
+def load(source: str | Path, kind: type[L]) -> L:
+    """As `exchange.load.load`, which takes plain folders alone; gated ones, too. Raises `UserError`."""
+    return anything.load(source, kind, read_gated)
+
+
+class LoadedWrapped(LoadedText):
+    """A wrapped language model of transformers."""
+
+    @classmethod
+    def kind(cls) -> str:
+        return "a wrapped model of transformers"
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.model.get_input_embeddings().num_embeddings)
+
+
+def read_gated(folder: Path, name: str) -> LoadedText:
+    """Read a folder whose model type is one of comt's. Raises `UserError` where its configuration is none that comt
+    writes, this transformers has no such model, or tensors do not fit."""
+    config, origin = read_object(folder / CONFIG), str(folder / CONFIG)
+    said = config.get("comt")
+    if not isinstance(said, dict):
+        hint = "comt export of a run, and save_pretrained of a wrapped model, write it."
+        raise UserError(f"{origin} does not say under comt which method the network has", hint)
+    try:
+        model, kind, words = (_exported if config["model_type"] == "comt" else _wrapped)(folder, config, said)
+    except KeyError as error:
+        raise UserError(f"{origin} does not say {error.args[0]}") from None
+    except ValidationError as error:
+        raise UserError(f"{origin}: {problem_of(error)}") from None
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # of whoever computes with wrong values
+        raise UserError(f"{origin} does not describe a network: {first_line(error)}") from None
+    length = config.get("max_position_embeddings")
+    length = length if isinstance(length, int) and length > 0 else None
+    words = f"{words}, {parameter_count(model):,} parameters"
+    return kind(model.eval(), name, words, codec_in(folder, config), length)
+
+
+def _refuse_misfits(folder: Path, given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    if wrong := misfits(given, expected):
+        raise UserError(f"{folder}: its tensors are not those of the network of its {CONFIG}: {wrong}")
+
+
+def _exported(folder: Path, config: Mapping[str, Any], said: Mapping[str, Any]) -> tuple[Any, type[LoadedText], str]:
+    settings, method = ModelSettings.model_validate(said["settings"]), said["method"]
+    model, given = empty_network(settings, wiring_of(method), vocabulary=config["vocab_size"]), weights_in(folder)
+    _set_numbers(model, said["numbers"])
+    _refuse_misfits(folder, given, Network(model).tensors)
+    kinds = {tensor.dtype for tensor in given.values()}
+    model.to(kinds.pop() if len(kinds) == 1 else torch.float32).to_empty(device="cpu")
+    with torch.no_grad():
+        for name, tensor in Network(model).tensors.items():
+            tensor.copy_(given[name])
+    _set_numbers(model, said["numbers"])
+    return model, LoadedModel, f"method {in_words(method)}, {text_network(model)}"
+
+
+def _set_numbers(model: nn.Module, numbers: Mapping[str, float]) -> None:
+    for name, number in numbers.items():
+        owner, _, own = name.rpartition(".")
+        setattr(model.get_submodule(owner), own, torch.tensor(float(number)))
+
+
+def _wrapped(folder: Path, config: Mapping[str, Any], said: Mapping[str, Any]) -> tuple[Any, type[LoadedText], str]:
+    import transformers
+
+    wrapping, given = TypeAdapter(Wrapping).validate_python(said["wrapping"]), weights_in(folder)
+    host = host_of(said["model"], config["model_type"])
+    if host.main_input_name != "input_ids":
+        raise UserError(f"{folder} holds a {host.__name__}, which reads other things than text")
+    plain = host.config_class(**_stated({key: config[key] for key in config.keys() - {"comt", "model_type"}}))
+    with torch.device("meta"):
+        model = host(plain)
+        own = model.state_dict().keys()
+        attach(model, wrapping)
+    state = model.state_dict(keep_vars=True)
+    held = {id(state[name]) for name in given.keys() & state.keys()}  # tied ones are stored once
+    expected = {name: tensor for name, tensor in state.items() if name in given or id(tensor) not in held}
+    _refuse_misfits(folder, given, expected)
+    of_host = {name: tensor for name, tensor in given.items() if name in own}
+    model = attach(host.from_pretrained(None, config=plain, state_dict=of_host), wrapping)
+    model.load_state_dict(given, strict=False)
+    model.name_or_path = str(folder)
+    if (folder / "generation_config.json").is_file():
+        model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
+    return model, LoadedWrapped, f"{host.__name__} of transformers, wrapped with {in_words(wrapping.method)}"
+
+
+def _stated(given: Any) -> Any:
+    """A configuration without what could make transformers fetch or run code, such as kernels of a hub."""
+    if isinstance(given, list):
+        return [_stated(each) for each in given]
+    if not isinstance(given, dict):
+        return given
+    refused = ("auto_map", "quantization_config", "implementation", "kernel", "trust_remote_code")
+    kept = [key for key in given if key[:1] != "_" and not any(each in key for each in refused)]
+    return {key: _stated(given[key]) for key in kept}
