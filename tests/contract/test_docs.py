@@ -142,6 +142,7 @@ def misnamed(selector: str) -> str | None:
     """Why no shipped recipe has what `recipe:row[:column[:seed]]` names. None for what is there, for the beginning of
     an id, and for files that a reader makes, which are called mine, or my something."""
     recipe, *parts = selector.split(":")
+    recipe = recipe.partition("@")[0]  # of its settings
     if recipe.startswith(("mine", "my-")) or re.fullmatch(r"[0-9a-f]{3,12}", recipe):
         return None
     try:
@@ -198,6 +199,7 @@ def test_examples_of_help_can_be_pasted(page):
         ("comt show table3.yaml table4.yaml", "table4.yaml"),
         ("COMT_CACHE=/tmp/x comt train-lm --recipe table3.yaml --row pre-ln | tee log", "--row"),
         ("comt show table33.yaml", "table33"),
+        ("comt evaluate table33@steps-9", "table33"),
         ("comt plot-cosine table3:pre-ln+coma", "has no pre-ln+coma"),
         ("make dmo", "dmo"),
         ("$ make demo SCALES=smoke  # a comment", "SCALES"),
