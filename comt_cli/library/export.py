@@ -103,9 +103,11 @@ def _card(loaded: Loaded, result: Mapping[str, Any], **known: Any) -> str:
 
 
 class Parts:
-    """Modules as plain data (`modules`), from which a file of code, a `template`, rebuilds them; `tensors` are theirs
-    by name. `every` are all that there will be, `roots` functions and classes that the code needs besides; `named` are the
-    template's own."""
+    """Modules as plain data (`modules`), from which a file of code, a `template`, rebuilds them.
+
+    `tensors` are theirs by name. `every` are all that there will be, `roots` functions and classes that the code needs
+    besides; `named` are the template's own.
+    """
 
     def __init__(
         self, template: str, every: Iterable[nn.Module], *roots: type | Callable[..., Any], **named: Any
