@@ -25,12 +25,12 @@ from urllib.request import getproxies
 from comt_cli.data.published import CONFIG, TOKENIZER, hub_folder, read_object
 from comt_cli.data.storage import ProgressCallback, file_lock, first_line, hash_file
 from comt_cli.errors import UserError
-from comt_cli.exchange import no_checkpoint
+from comt_cli.exchange import check_source
 from comt_cli.files import cache_folder, canonical_json, sha256, write_json
 from comt_cli.harness.python_docs import OWN_TASKS, write_tasks
 from comt_cli.installing import install_extra
 from comt_cli.recipe.problems import closest
-from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.evaluations import FOLDER, Result, file_name, read_result
 
 _SEED = 1234  # with 0 of `random`: the harness's own
@@ -55,11 +55,8 @@ def of_run(run: RunDirectory) -> Subject:
     if (spec := run.spec()).command != "train-lm":
         said = f"{run.shown} is {spec.task.model_kind}, not a language model that continues texts"
         raise UserError(said, "--tasks takes runs of comt train-lm; without it comt evaluate takes those of any task.")
-    if (state := run.state()) is not RunState.done:
-        said = "has diverged" if state is RunState.diverged else "has not ended"
-        raise UserError(f"{run.shown} {said}", "Tables show tasks of finished runs alone.")
-    if not run.checkpoint_file.is_file():
-        raise no_checkpoint(run.path)
+    run.result_if_done()
+    check_source(str(run.path))
     return Subject(str(run.shown), hash_file(run.checkpoint_file), run.path / FOLDER, run)
 
 
@@ -131,12 +128,10 @@ def _offline_if_cut_off() -> Iterator[None]:
 
 def _set_seeds(task: Any = None) -> None:
     """Set what `simple_evaluate` of the harness sets. Tasks may shuffle when they are loaded, and later."""
-    import numpy as np
-    import torch
+    from transformers import set_seed
 
+    set_seed(_SEED)
     random.seed(0)
-    np.random.seed(_SEED)
-    torch.manual_seed(_SEED)
     if task is not None:
         task.set_fewshot_seed(_SEED)
 

@@ -53,14 +53,8 @@ def spread(statistic: Statistic, weights_M: Any, *sides_NM: Any) -> tuple[float,
 
 
 def bootstrap_difference(statistic: Statistic, unit: DifferenceUnit, weights_M: Any, *ours_base_NM: Any) -> Paired:
-    """The mean difference of a statistic to the baseline's, paired by seed and item, and its interval (`spread`), as
-    `paired_difference` gives them. Of one seed, too, where the ends are over items alone."""
-    import numpy as np
-
-    def apart(ours: Any, base: Any) -> Any:
-        one, other = statistic(ours), statistic(base)
-        return np.log(one) - np.log(other) if unit.is_relative else one - other
-
-    mean, error, half = spread(apart, weights_M, *ours_base_NM)
+    """The mean difference of a statistic, a logarithm where the unit is relative, to the baseline's, paired by seed and
+    item, and its interval (`spread`), as `paired_difference` gives them. Of one seed the ends are over items alone."""
+    mean, error, half = spread(lambda ours, base: statistic(ours) - statistic(base), weights_M, *ours_base_NM)
     low, high = (None if error is None else told(end, unit) for end in (mean - half, mean + half))
     return Paired(told(mean, unit), low, high, len(ours_base_NM[0]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -19,12 +18,6 @@ from comt_cli.tasks.base import PERCENT, POINTS, SCORE_POINTS
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_RATIOS: Mapping[str, Statistic] = {
-    **dict.fromkeys(("perplexity", "weighted_perplexity"), lambda mean: math.e**-mean),
-    "bits_per_byte": lambda mean: -mean,
-}
-"""Of the mean log-likelihood, by the harness's name of the aggregation: what is compared as a ratio."""
 
 
 class Evaluations(Exhibit):
@@ -56,8 +49,8 @@ class Evaluations(Exhibit):
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        versions, one_seed = sorted({*frame["lm_eval"]}), bool((frame["n"] == 1).any())
-        return [prose("tasks", frame.attrs, versions=versions, one_seed=one_seed)]
+        one_seed = bool((frame[["n", "pairs"]] == 1).any(axis=None))
+        return [prose("tasks", frame.attrs, versions=sorted({*frame["lm_eval"]}), one_seed=one_seed)]
 
     def page(self, frame: pd.DataFrame) -> str:
         tables = [in_markdown(*self.sentences(frame)), *map(pipes, grids(frame))]
@@ -89,13 +82,16 @@ def _lines(name: str, rows: Mapping[str, Mapping[int, Result]], baseline: str, a
     baseline, have a seed that diverged, and those that did not are the lucky ones."""
     import numpy as np
 
+    # By the harness's name of the aggregation its logarithm, but for a constant, of the mean log-likelihood.
+    ratios: dict[str, Statistic] = dict.fromkeys(("perplexity", "weighted_perplexity"), np.negative)
+    ratios["bits_per_byte"] = lambda mean: np.log(-mean)
     of = {row: {seed: each["metrics"][name] for seed, each in seeds.items()} for row, seeds in rows.items()}
     every = [metric for seeds in of.values() for metric in seeds.values()]
     kind, has_items = every[0]["aggregation"], all(each["values"] and each["value"] is not None for each in every)
     is_share = has_items and kind == "mean" and all(0 <= value <= 1 for each in every for value in each["values"])
-    scale, unit = 100.0 if is_share else 1.0, POINTS if is_share else PERCENT if kind in _RATIOS else SCORE_POINTS
-    statistic: Statistic = _RATIOS.get(kind, lambda mean: scale * mean)
-    has_errors = has_items and (kind == "mean" or kind in _RATIOS)
+    scale, unit = 100.0 if is_share else 1.0, POINTS if is_share else PERCENT if kind in ratios else SCORE_POINTS
+    statistic: Statistic = ratios.get(kind, lambda mean: scale * mean)
+    has_errors = has_items and (kind == "mean" or kind in ratios)
     weights = np.array(every[0]["weights"] or [1.0] * len(every[0]["values"]))
     for row, seeds in of.items():
         if not (means := [metric["value"] for metric in seeds.values() if metric["value"] is not None]):
@@ -103,11 +99,12 @@ def _lines(name: str, rows: Mapping[str, Mapping[int, Result]], baseline: str, a
         common = [seed for seed in seeds if seed in of.get(baseline, {})] if row not in {baseline, *alone} else []
         own, *pair = (np.array([of[at][seed]["values"] for seed in some], dtype=float)
                       for at, some in ((row, seeds), (row, common), (baseline, common)))  # fmt: skip
+        mean, error = scale * sum(means) / len(means), spread(statistic, weights, own)[1] if has_errors else None
         apart = bootstrap_difference(statistic, unit, weights, *pair) if common and has_errors else None
         yield {
             **{"row": row, "metric": name, "better": every[0]["better"]},
-            **{"items": next(iter(rows[row].values()))["count"], "mean": scale * sum(means) / len(means)},
-            **{"n": len(means), "seeds": " ".join(map(str, seeds)), "unit": unit.name, "sign": unit.sign},
-            **{"stderr": spread(statistic, weights, own)[1] if has_errors else None, "pairs": apart and apart.n},
+            **{"items": next(iter(rows[row].values()))["count"], "mean": mean, "n": len(means)},
+            **{"stderr": mean * error if error and unit.is_relative else error, "seeds": " ".join(map(str, seeds))},
+            **{"unit": unit.name, "sign": unit.sign, "pairs": apart and apart.n},
             **{"difference": apart and apart.mean, "low": apart and apart.low, "high": apart and apart.high},
         }

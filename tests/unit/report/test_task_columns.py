@@ -64,14 +64,13 @@ def test_intervals_cover_a_difference_as_often_as_they_say(seeds, of_seeds, of_i
 def test_relative_differences_are_ratios_and_do_not_depend_on_order_or_scale():
     draw = np.random.default_rng(3)
     ours, base = -draw.exponential(size=(2, 3, 40))
-    perplexity = lambda mean: np.exp(-mean)  # noqa: E731
-    found = bootstrap_difference(perplexity, PERCENT, ONES, ours, base)
+    found = bootstrap_difference(np.negative, PERCENT, ONES, ours, base)
     assert found.mean == pytest.approx(100 * math.expm1(base.mean() - ours.mean()))
-    scaled = bootstrap_difference(lambda mean: 7 * perplexity(mean), PERCENT, ONES, ours, base)
+    scaled = bootstrap_difference(lambda mean: math.log(7) - mean, PERCENT, ONES, ours, base)
     assert (scaled.low, scaled.high) == (pytest.approx(found.low), pytest.approx(found.high))
-    back = bootstrap_difference(perplexity, PERCENT, ONES, base, ours)
+    back = bootstrap_difference(np.negative, PERCENT, ONES, base, ours)
     assert 1 + back.low / 100 == pytest.approx(1 / (1 + found.high / 100))
-    assert bootstrap_difference(perplexity, PERCENT, ONES, ours, ours).high == 0
+    assert bootstrap_difference(np.negative, PERCENT, ONES, ours, ours).high == 0
 
 
 RIGHT = (1.0, 0.0, 1.0, 1.0, 0.0, 1.0)
@@ -120,6 +119,9 @@ def test_each_task_is_a_column_of_the_table(evaluated: Bench):
     assert ours["low"] < 100 / 3 < ours["high"]
     ratio = lines["pre-ln+comt", "choice", "perplexity"]
     assert (ratio["unit"], ratio["difference"]) == ("percent", pytest.approx(100 * math.expm1(1 / 3)))
+    plain = lines["pre-ln", "choice", "perplexity"]
+    spread_of_items = np.std([*RIGHT], ddof=1) / math.sqrt(6)  # of logarithms
+    assert plain["stderr"] == pytest.approx(plain["mean"] * spread_of_items, rel=0.1)
     assert lines["pre-ln+comt", "choice", "f1"]["stderr"] is None
     assert lines["post-ln", "choice", "acc"]["difference"] is None  # a seed diverged
     assert lines["pre-ln", "choice, 2-shot, first 3", "acc"]["n"] == 1
