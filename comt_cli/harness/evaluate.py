@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import random
+import re
 import socket
 import statistics
 import tempfile
@@ -31,7 +32,7 @@ from comt_cli.harness.python_docs import OWN_TASKS, write_tasks
 from comt_cli.installing import install_extra
 from comt_cli.recipe.problems import closest
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.runs.evaluations import FOLDER, Result, file_name, read_result
+from comt_cli.runs.evaluations import FOLDER, Result, label_of, read_result
 
 _SEED = 1234  # with 0 of `random`: the harness's own
 _FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.py")  # of a folder; no pickles
@@ -85,11 +86,10 @@ def load_tasks(names: Sequence[str], num_fewshot: int | None, progress: Progress
     own = write_tasks(progress) if {*names} & {*OWN_TASKS} else None
     others = [name for name in names if name not in OWN_TASKS and not Path(name).is_file()]
     manager = TaskManager(include_path=own and str(own), include_defaults=bool(others))  # 15,000 files
-    for name in others:
-        if name not in manager.all_tasks:
-            close = closest(name, [*OWN_TASKS, *manager.all_tasks])
-            hint = f"did you mean {close}?" if close else "`lm_eval ls tasks` lists them; a path to a task file is one."
-            raise UserError(f"--tasks: there is no task {name!r}", hint)
+    if unknown := [name for name in others if name not in manager.all_tasks]:
+        close = closest(unknown[0], [*OWN_TASKS, *manager.all_tasks])
+        hint = f"did you mean {close}?" if close else "`lm_eval ls tasks` lists them; a path to a task file is one."
+        raise UserError(f"--tasks: there is no task {unknown[0]!r}", hint)
     found: dict[str, Any] = {}
     with _offline_if_cut_off():
         for name in names:
@@ -142,23 +142,20 @@ def results(
 ) -> Iterator[tuple[Result, Path, bool]]:  # fmt: skip
     """The result of every task, the file that keeps it, and whether it was there before. Raises `UserError` where
     transformers cannot load the model, or a task cannot be run on it; `StorageError`."""
-    model = None
+    model, version = None, metadata.version("lm_eval")
     with contextlib.ExitStack() as stack:
         stack.enter_context(file_lock(subject.kept / ".lock", progress, "evaluates this model"))
         for name, task in tasks.items():
-            version, items = metadata.version("lm_eval"), _items_hash(task, limit)
-            of = {"items": items, "lm_eval": version, "weights": subject.weights}
             named = {"task": name, "num_fewshot": task.get_config("num_fewshot"), "limit": limit}
-            path = subject.kept / file_name(named)
+            of = {"items": _items_hash(task, limit), "lm_eval": version, "weights": subject.weights}
+            path = subject.kept / (re.sub(r"[^\w.-]+", "-", label_of(named)) + ".json")
             if path.exists() and of.items() <= (kept := read_result(path)).items():
                 yield kept, path, True
                 continue
             model = model or _load(subject, stack, batch_size, device)
             answered = path.with_suffix(f".{sha256(canonical_json(of))[:12]}.answers")
-            values, samples = _run(model, name, task, limit, answered)
-            count = len({each["doc_id"] for each in samples})
-            more = {"version": str(task.VERSION), "count": count, "model": subject.name, "device": device}
-            result: Result = {**named, **of, **more, "metrics": _metrics(task, values, samples)}
+            of_model = {"model": subject.name, "device": device}
+            result = named | of | of_model | _run(model, name, task, limit, answered)
             write_json(path, result)
             for stopped in path.parent.glob(f"{path.stem}.*.answers*"):  # also those of other weights or data
                 stopped.unlink(missing_ok=True)
@@ -201,9 +198,9 @@ def _load(subject: Subject, stack: contextlib.ExitStack, batch_size: int, device
     return model
 
 
-def _run(model: Any, name: str, task: Any, limit: int | None, answered: Path) -> tuple[dict[str, Any], list[Any]]:
-    """Values by metric and filter, and what is known of every item: the harness's own, without the description of the
-    machine for which its `simple_evaluate` takes seconds. Requests in the file `answered` are not answered again."""
+def _run(model: Any, name: str, task: Any, limit: int | None, answered: Path) -> Result:
+    """What a model comes to: the harness's own, without the description of the machine for which its `simple_evaluate`
+    takes seconds. Requests in the file `answered` are not answered again."""
     from lm_eval.api.model import CachingLM
     from lm_eval.evaluator import evaluate
 
@@ -217,7 +214,8 @@ def _run(model: Any, name: str, task: Any, limit: int | None, answered: Path) ->
         raise UserError(f"--tasks: {name} cannot be run on this model: {cut or first_line(error)}") from error
     finally:
         cached.dbdict.close()
-    return found["results"][name], found["samples"][name]
+    samples, count = found["samples"][name], len({each["doc_id"] for each in found["samples"][name]})
+    return {"version": str(task.VERSION), "count": count, "metrics": _metrics(task, found["results"][name], samples)}
 
 
 def _metrics(task: Any, values: Mapping[str, Any], samples: Sequence[Mapping[str, Any]]) -> Result:
@@ -232,10 +230,10 @@ def _metrics(task: Any, values: Mapping[str, Any], samples: Sequence[Mapping[str
         is_weighted = kind in ("weighted_perplexity", "bits_per_byte")
         numbers, weights = zip(*own, strict=True) if is_weighted else (own, ())
         numbers = [float(each) for each in numbers] if all(map(_is_finite, numbers)) else []
-        error = statistics.stdev(numbers) / math.sqrt(len(own)) if kind == "mean" and len(numbers) > 1 else None
+        has_error = kind == "mean" and len(numbers) > 1
         found[metric if of == "none" else key] = {
             "value": float(value) if _is_finite(value) else None,
-            "stderr": error,
+            "stderr": statistics.stdev(numbers) / math.sqrt(len(own)) if has_error else None,
             "better": {True: "higher", False: "lower"}.get(task.higher_is_better().get(metric)),
             "aggregation": kind,
             "values": numbers,

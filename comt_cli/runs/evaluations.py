@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,8 +38,3 @@ def label_of(result: Mapping[str, Any]) -> str:
     """The task, with how many examples its prompts have, and how many items, where these are not all."""
     shots, limit = result["num_fewshot"], result["limit"]
     return f"{result['task']}{f', {shots}-shot' if shots else ''}{f', first {limit}' if limit else ''}"
-
-
-def file_name(result: Mapping[str, Any]) -> str:
-    """The file of a result: one for what has one label, so that a newer one takes its place."""
-    return re.sub(r"[^\w.-]+", "-", label_of(result)) + ".json"
