@@ -65,9 +65,9 @@ def of_folder(folder: Path | None, name: str, *, is_trusted: bool) -> Subject:
     """A folder with config.json and safetensors; None fetches the hub's model `name`. Raises `UserError` where it
     cannot be had, is no language model, or brings code of its own and is not trusted."""
     folder = folder or hub_folder(name, _FILES)
-    kinds = read_object(folder / CONFIG).get("architectures") or _ANSWERS
-    if not any(kind in str(each) for kind in _ANSWERS for each in kinds):
-        raise UserError(f"{name} holds {', '.join(map(str, kinds))}, not a language model that continues texts")
+    kinds = ", ".join(re.findall(r"\w+", str(read_object(folder / CONFIG).get("architectures") or _ANSWERS)))
+    if not any(kind in kinds for kind in _ANSWERS):
+        raise UserError(f"{name} holds {kinds}, not a language model that continues texts")
     if not is_trusted and any("auto_map" in read_object(path) for path in folder.glob("*config.json")):
         raise UserError(f"{name} brings Python code of its own", "If you trust it: --trust-remote-code")
     files = sorted({path for pattern in _FILES for path in folder.glob(pattern)})

@@ -110,7 +110,8 @@ def _subjects(text: str, of: OfRuns, is_trusted: bool) -> Iterator[Subject]:
         yield of_folder(path, text, is_trusted=is_trusted)
     elif HUB_NAME.fullmatch(text) and not path.exists() and not is_selector(text, of.runs):
         yield of_folder(None, text, is_trusted=is_trusted)
-    elif path.suffix in (".pt", ".gguf") and path.name != "checkpoint.pt":
-        raise UserError(f"{text} is a file, not a run or a folder", f"comt export {text} DIR makes a folder of it.")
+    elif path.is_file() and path.name != "checkpoint.pt":
+        hint = f"comt export {text} DIR makes a folder of a .pt or .gguf file."
+        raise UserError(f"{text} is a file, not a run or a folder", hint)
     else:
         yield from map(of_run, run_directories([text], of))
