@@ -4,7 +4,7 @@ Their place on this machine, the hash of their content, and their tokenizer. Imp
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +44,12 @@ def located(asked: str, *, fetch: bool = True) -> Path:
     return folder / file
 
 
-def hub_folder(name: str, *, fetch: bool = True) -> Path:
-    """The local copy of a hub repository's files. Raises `UserError`."""
+def hub_folder(name: str, files: Sequence[str] = HUB_FILES, *, fetch: bool = True) -> Path:
+    """The local copy of a hub repository's `files`. Raises `UserError`."""
     from huggingface_hub import snapshot_download
 
     try:  # without network, the cached copy
-        return Path(snapshot_download(name, allow_patterns=HUB_FILES, local_files_only=not fetch))
+        return Path(snapshot_download(name, allow_patterns=[*files], local_files_only=not fetch))
     except Exception as error:  # the hub's client raises its own, the HTTP library's and the system's errors
         raise UserError(
             f"there is no file or folder {name}, and it cannot be had from the Hugging Face hub: {first_line(error)}",

@@ -39,9 +39,11 @@ def first_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def file_lock(path: Path, progress: ProgressCallback = no_progress) -> Iterator[None]:
-    """Hold an exclusive lock on `path` (created, never deleted), waiting for whoever holds it. Raises
-    `StorageError`."""
+def file_lock(
+    path: Path, progress: ProgressCallback = no_progress, doing: str = "prepares the same data"
+) -> Iterator[None]:
+    """Hold an exclusive lock on `path` (created, never deleted), waiting for whoever holds it and is `doing` the same.
+    Raises `StorageError`."""
     make_folder(path.parent)
     try:
         descriptor = open_own(path, os.O_RDWR)
@@ -51,7 +53,7 @@ def file_lock(path: Path, progress: ProgressCallback = no_progress) -> Iterator[
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress("waiting for another process that prepares the same data", 0, None)
+            progress(f"waiting for another process that {doing}", 0, None)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:

@@ -22,9 +22,4 @@ def check_source(source: str) -> None:
     if path.is_dir() and not any(path.iterdir()):
         raise UserError(f"{path} holds no model: it has nothing", ACCEPTED)
     if (path / "spec.json").is_file() and not (path / "checkpoint.pt").is_file():
-        raise no_checkpoint(path)
-
-
-def no_checkpoint(run: Path) -> UserError:
-    """Error of a run directory without a checkpoint."""
-    return UserError(f"{run} is a run that has saved no checkpoint yet", "Wait until it has, or train it.")
+        raise UserError(f"{path} is a run that has saved no checkpoint yet", "Wait until it has, or train it.")

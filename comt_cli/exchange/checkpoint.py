@@ -27,7 +27,7 @@ from torch import Tensor
 
 from comt_cli.data.storage import first_line
 from comt_cli.errors import UserError
-from comt_cli.exchange import ACCEPTED, no_checkpoint
+from comt_cli.exchange import ACCEPTED, check_source
 from comt_cli.files import atomic_file
 from comt_cli.methods import method_from
 from comt_cli.models.pretrained import merged
@@ -200,8 +200,7 @@ def mean_weights(paths: Sequence[Path], run_id: object, hint: str | None = None)
 def average(run: Path, last: int, out: Path | None) -> tuple[Path, list[int]]:
     """Write the mean of the `last` weights that a run keeps, by step, as a checkpoint that every verb reads. Returns
     the file and the steps. Raises `UserError`, `StorageError`."""
-    if not (run / "checkpoint.pt").is_file():
-        raise no_checkpoint(run)
+    check_source(str(run))
     kept = kept_weights(run)
     if len(kept) < last:
         listed = f" ({', '.join(map(str, kept))})" if kept else ""

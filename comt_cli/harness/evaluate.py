@@ -10,38 +10,45 @@ import contextlib
 import json
 import logging
 import math
-import os
 import random
+import re
 import socket
 import statistics
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
+from comt_cli.data.published import CONFIG, TOKENIZER, hub_folder, read_object
 from comt_cli.data.storage import ProgressCallback, file_lock, first_line, hash_file
 from comt_cli.errors import UserError
-from comt_cli.exchange import no_checkpoint
-from comt_cli.files import cache_folder, canonical_json, read_text, sha256, write_json
+from comt_cli.exchange import check_source
+from comt_cli.files import cache_folder, canonical_json, sha256, write_json
 from comt_cli.harness.python_docs import OWN_TASKS, write_tasks
 from comt_cli.installing import install_extra
 from comt_cli.recipe.problems import closest
-from comt_cli.runs.directory import RunDirectory, RunState
-from comt_cli.runs.evaluations import FOLDER, Result, read_result
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.evaluations import FOLDER, Result, label_of, read_result
 
-SEED = 1234  # of the examples in prompts, as `lm_eval` has it
+_SEED = 1234  # with 0 of `random`: the harness's own
 _FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.py")  # of a folder; no pickles
 _ANSWERS = ("CausalLM", "LMHeadModel", "ForConditionalGeneration")  # in names of architectures
+_SCORED_BY = ("doc_to_target", "metric_list", "filter_list", "num_fewshot")
 
 
 class Subject(NamedTuple):
-    """A model to evaluate: its name for people, the hash of its files, the folder of its results, where it is."""
+    """A model to evaluate: its name for people, the hash of its files, the folder of its results, where it is, and
+    whether Python code there may be run."""
 
     name: str
     weights: str
     kept: Path
     source: RunDirectory | Path
+    is_trusted: bool = True
 
 
 def of_run(run: RunDirectory) -> Subject:
@@ -49,48 +56,28 @@ def of_run(run: RunDirectory) -> Subject:
     if (spec := run.spec()).command != "train-lm":
         said = f"{run.shown} is {spec.task.model_kind}, not a language model that continues texts"
         raise UserError(said, "--tasks takes runs of comt train-lm; without it comt evaluate takes those of any task.")
-    if (state := run.state()) is not RunState.done:
-        said = "has diverged" if state is RunState.diverged else "has not ended"
-        raise UserError(f"{run.shown} {said}", "Tables show tasks of finished runs alone.")
-    if not run.checkpoint_file.is_file():
-        raise no_checkpoint(run.path)
+    run.result_if_done()
+    check_source(str(run.path))
     return Subject(str(run.shown), hash_file(run.checkpoint_file), run.path / FOLDER, run)
 
 
-def of_folder(folder: Path | None, name: str, *, trusts: bool) -> Subject:
-    """A folder with config.json and safetensors; None fetches the hub's model `name`, of which without network the
-    cached copy is taken. Raises `UserError` where it cannot be had, is no language model, or brings code of its own,
-    which only who `trusts` it runs."""
-    if folder is None:
-        from huggingface_hub import snapshot_download
-
-        try:
-            folder = Path(snapshot_download(name, allow_patterns=list(_FILES)))
-        except Exception as error:  # the hub's client raises its own, the HTTP library's and the system's errors
-            said = f"there is no run or folder {name}, and it cannot be had from the Hugging Face hub"
-            raise UserError(f"{said}: {first_line(error)}", "Without network, give a downloaded folder.") from None
-    files = sorted({path for pattern in _FILES for path in folder.glob(pattern)})
-    try:
-        kinds = json.loads(read_text(folder / "config.json")).get("architectures") or ["CausalLM"]
-        brings_code = any('"auto_map"' in read_text(path) for path in files if path.name.endswith("config.json"))
-    except (OSError, ValueError, AttributeError) as error:
-        raise UserError(f"{name} has no configuration that can be read: {first_line(error)}") from None
-    if not any(kind in each for kind in _ANSWERS for each in kinds):
-        raise UserError(f"{name} holds {', '.join(kinds)}, not a language model that continues texts")
-    if brings_code and not trusts:
+def of_folder(folder: Path | None, name: str, *, is_trusted: bool) -> Subject:
+    """A folder with config.json and safetensors; None fetches the hub's model `name`. Raises `UserError` where it
+    cannot be had, is no language model, or brings code of its own and is not trusted."""
+    folder = folder or hub_folder(name, _FILES)
+    kinds = ", ".join(re.findall(r"\w+", str(read_object(folder / CONFIG).get("architectures") or _ANSWERS)))
+    if not any(kind in kinds for kind in _ANSWERS):
+        raise UserError(f"{name} holds {kinds}, not a language model that continues texts")
+    if not is_trusted and any("auto_map" in read_object(path) for path in folder.glob("*config.json")):
         raise UserError(f"{name} brings Python code of its own", "If you trust it: --trust-remote-code")
+    files = sorted({path for pattern in _FILES for path in folder.glob(pattern)})
     weights = sha256(canonical_json([(path.name, hash_file(path)) for path in files]))
-    return Subject(name, weights, cache_folder() / FOLDER / weights[:16], folder)
+    return Subject(name, weights, cache_folder() / FOLDER / weights[:16], folder, is_trusted)
 
 
 def load_tasks(names: Sequence[str], num_fewshot: int | None, progress: ProgressCallback) -> dict[str, Any]:
     """The tasks by name, with their data: comt's own, the harness's, and task files by path; of a group every task.
     Raises `UserError` where one is not known, or its data is not here and cannot be fetched."""
-    if not any(os.environ.get(key) for key in ("HF_HUB_OFFLINE", "HF_ENDPOINT", "HTTPS_PROXY", "https_proxy")):
-        try:
-            socket.getaddrinfo("huggingface.co", 443)
-        except OSError:  # then `datasets` would ask for every file again and again, half a minute long
-            os.environ["HF_HUB_OFFLINE"] = "1"
     try:
         from lm_eval.tasks import TaskManager
     except ImportError:
@@ -99,18 +86,20 @@ def load_tasks(names: Sequence[str], num_fewshot: int | None, progress: Progress
     own = write_tasks(progress) if {*names} & {*OWN_TASKS} else None
     others = [name for name in names if name not in OWN_TASKS and not Path(name).is_file()]
     manager = TaskManager(include_path=own and str(own), include_defaults=bool(others))  # 15,000 files
+    if unknown := [name for name in others if name not in manager.all_tasks]:
+        close = closest(unknown[0], [*OWN_TASKS, *manager.all_tasks])
+        hint = f"did you mean {close}?" if close else "`lm_eval ls tasks` lists them; a path to a task file is one."
+        raise UserError(f"--tasks: there is no task {unknown[0]!r}", hint)
     found: dict[str, Any] = {}
-    for name in names:
-        if name in others and name not in manager.all_tasks:
-            close = closest(name, [*OWN_TASKS, *manager.all_tasks])
-            hint = f"did you mean {close}?" if close else "`lm_eval ls tasks` lists them; a path to a task file is one."
-            raise UserError(f"--tasks: there is no task {name!r}", hint)
-        try:
-            found |= manager.load([name])["tasks"]
-        except Exception as error:  # of `datasets`, the hub's client, HTTP libraries, YAML and the task's own code
-            far = "Its data is fetched once: run this where there is a network, or copy the cache of `datasets` here."
-            hint = far if isinstance(error, OSError) or "ffline" in str(error) else "See its file."
-            raise UserError(f"--tasks: {name} cannot be loaded: {first_line(error)}", hint) from error
+    with _offline_if_cut_off():
+        for name in names:
+            _set_seeds()
+            try:
+                found |= manager.load([name])["tasks"]
+            except Exception as error:  # of `datasets`, the hub's client, HTTP libraries, YAML and the task's own code
+                far = "Its data is fetched once: run this where there is a network, or copy the cache of `datasets`."
+                hint = far if isinstance(error, OSError) or "ffline" in str(error) else "See its file."
+                raise UserError(f"--tasks: {name} cannot be loaded: {first_line(error)}", hint) from error
     if own is not None:
         progress(f"{' and '.join(OWN_TASKS)} are in {own}, for lm_eval --include_path", 0, None)
     for task in found.values():
@@ -119,45 +108,72 @@ def load_tasks(names: Sequence[str], num_fewshot: int | None, progress: Progress
     return found
 
 
+@contextlib.contextmanager
+def _offline_if_cut_off() -> Iterator[None]:
+    """Let `datasets` take cached data alone where the hub's name means nothing: it would ask for every file again and
+    again, half a minute long."""
+    import datasets
+    from huggingface_hub import constants
+
+    with contextlib.ExitStack() as stack:
+        try:
+            _ = getproxies() or socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, None)
+        except OSError:
+            modules: tuple[Any, ...] = constants, datasets.config
+            for module in modules:
+                stack.callback(setattr, module, "HF_HUB_OFFLINE", module.HF_HUB_OFFLINE)
+                module.HF_HUB_OFFLINE = True
+        yield
+
+
+def _set_seeds(task: Any = None) -> None:
+    """Set what `simple_evaluate` of the harness sets. Tasks may shuffle when they are loaded, and later."""
+    from transformers import set_seed
+
+    set_seed(_SEED)
+    random.seed(0)
+    if task is not None:
+        task.set_fewshot_seed(_SEED)
+
+
 def results(
-    subject: Subject, tasks: Mapping[str, Any], limit: int | None, batch_size: int, device: str
-) -> Iterator[tuple[Result, Path, bool]]:
+    subject: Subject, tasks: Mapping[str, Any], limit: int | None, batch_size: int, device: str,
+    progress: ProgressCallback,
+) -> Iterator[tuple[Result, Path, bool]]:  # fmt: skip
     """The result of every task, the file that keeps it, and whether it was there before. Raises `UserError` where
     transformers cannot load the model, or a task cannot be run on it; `StorageError`."""
-    version, model = metadata.version("lm_eval"), None
+    model, version = None, metadata.version("lm_eval")
     with contextlib.ExitStack() as stack:
-        stack.enter_context(file_lock(subject.kept / ".lock"))
+        stack.enter_context(file_lock(subject.kept / ".lock", progress, "evaluates this model"))
         for name, task in tasks.items():
-            items = _items_hash(task, limit)
-            key = sha256(f"{items} {version} {subject.weights}")[:12]
-            path = subject.kept / f"{name.replace('/', '-')}-{key}.json"
-            if is_there := path.exists():
-                yield read_result(path), path, is_there
+            named = {"task": name, "num_fewshot": task.get_config("num_fewshot"), "limit": limit}
+            of = {"items": _items_hash(task, limit), "lm_eval": version, "weights": subject.weights}
+            path = subject.kept / (re.sub(r"[^\w.-]+", "-", label_of(named)) + ".json")
+            if path.exists() and of.items() <= (kept := read_result(path)).items():
+                yield kept, path, True
                 continue
             model = model or _load(subject, stack, batch_size, device)
-            answered = path.with_suffix(".answers")
-            values, samples = _run(model, name, task, limit, answered)
-            of_task = {"task": name, "version": str(task.VERSION), "num_fewshot": task.get_config("num_fewshot")}
-            of_items = {"items": items, "count": len({each["doc_id"] for each in samples}), "limit": limit}
-            of_model = {"model": subject.name, "weights": subject.weights, "device": device, "lm_eval": version}
-            result: Result = {**of_task, **of_items, **of_model, "metrics": _metrics(task, values, samples)}
+            answered = path.with_suffix(f".{sha256(canonical_json(of))[:12]}.answers")
+            of_model = {"model": subject.name, "device": device}
+            result = named | of | of_model | _run(model, name, task, limit, answered)
             write_json(path, result)
-            answered.unlink(missing_ok=True)
-            yield result, path, is_there
+            for stopped in path.parent.glob(f"{path.stem}.*.answers*"):  # also those of other weights or data
+                stopped.unlink(missing_ok=True)
+            yield result, path, False
 
 
 def _items_hash(task: Any, limit: int | None) -> str:
     """The hash of what a model is asked, with the examples before it, what is right, and how that is scored."""
-    task.set_fewshot_seed(SEED)
+    _set_seeds(task)
     task.build_all_requests(limit=limit, rank=0, world_size=1)
     asked = [(each.request_type, each.arguments, each.doc) for each in task.instances]
-    scored = (task.VERSION, task.get_config("metric_list"), task.get_config("filter_list"))
+    scored = (task.VERSION, *map(task.get_config, _SCORED_BY))
     # A function of the task's own is its name: the address in its text is another one in every process.
     return sha256(json.dumps([asked, scored], sort_keys=True, default=lambda it: getattr(it, "__qualname__", str(it))))
 
 
 def _load(subject: Subject, stack: contextlib.ExitStack, batch_size: int, device: str) -> Any:
-    """The harness's model, of a run from a folder that goes with the stack. Its code was made here, or is trusted."""
+    """The harness's model, of a run from a folder that goes with the stack."""
     from lm_eval.models.huggingface import HFLM
 
     folder = subject.source
@@ -168,11 +184,12 @@ def _load(subject: Subject, stack: contextlib.ExitStack, batch_size: int, device
 
         run, folder = folder, Path(stack.enter_context(tempfile.TemporaryDirectory())) / subject.weights[:12]
         write_huggingface(load(run.checkpoint_file, LoadedModel), folder, run.result())
-        if not (folder / "tokenizer.json").is_file():
+        if not (folder / TOKENIZER).is_file():
             said = f"{subject.name}: its tokenizer cannot be written for transformers"
             raise UserError(said, "Those of data.tokenizer sentencepiece and bytes can; t5's normalises its text.")
+    trusts = subject.is_trusted
     try:
-        model = HFLM(pretrained=str(folder), device=device, batch_size=batch_size, trust_remote_code=True)
+        model = HFLM(pretrained=str(folder), device=device, batch_size=batch_size, trust_remote_code=trusts)
     except Exception as error:  # whatever transformers, or the code that the folder brings, raises
         raise UserError(f"{subject.name} cannot be loaded by transformers: {first_line(error)}") from error
     if model.prefix_token_id is None:
@@ -181,18 +198,13 @@ def _load(subject: Subject, stack: contextlib.ExitStack, batch_size: int, device
     return model
 
 
-def _run(model: Any, name: str, task: Any, limit: int | None, answered: Path) -> tuple[dict[str, Any], list[Any]]:
-    """Values by metric and filter, and what is known of every item: the harness's own, set up as its `simple_evaluate`
-    does, which also describes the machine, for seconds. Requests in the file `answered` are not answered again."""
-    import numpy as np
-    import torch
+def _run(model: Any, name: str, task: Any, limit: int | None, answered: Path) -> Result:
+    """What a model comes to: the harness's own, without the description of the machine for which its `simple_evaluate`
+    takes seconds. Requests in the file `answered` are not answered again."""
     from lm_eval.api.model import CachingLM
     from lm_eval.evaluator import evaluate
 
-    random.seed(0)
-    np.random.seed(SEED)
-    torch.manual_seed(SEED)
-    task.set_fewshot_seed(SEED)
+    _set_seeds(task)
     logging.getLogger("lm_eval").setLevel(logging.ERROR)  # else it tells of every text that is cut
     cached = CachingLM(model, str(answered))
     try:  # bootstraps of errors take minutes; tables have their own
@@ -202,7 +214,8 @@ def _run(model: Any, name: str, task: Any, limit: int | None, answered: Path) ->
         raise UserError(f"--tasks: {name} cannot be run on this model: {cut or first_line(error)}") from error
     finally:
         cached.dbdict.close()
-    return found["results"][name], found["samples"][name]
+    samples, count = found["samples"][name], len({each["doc_id"] for each in found["samples"][name]})
+    return {"version": str(task.VERSION), "count": count, "metrics": _metrics(task, found["results"][name], samples)}
 
 
 def _metrics(task: Any, values: Mapping[str, Any], samples: Sequence[Mapping[str, Any]]) -> Result:
@@ -212,18 +225,22 @@ def _metrics(task: Any, values: Mapping[str, Any], samples: Sequence[Mapping[str
         metric, _, of = key.partition(",")
         if not of or metric.endswith("_stderr"):
             continue
-        aggregation = getattr(task.aggregation().get(metric), "__name__", "mean")
+        kind = getattr(task.aggregation().get(metric), "__name__", "mean")
         own: list[Any] = [each.get(metric) for each in samples if each["filter"] == of]
-        is_weighted = aggregation in ("weighted_perplexity", "bits_per_byte")
-        pairs = own if is_weighted else [(each, 1) for each in own]
-        is_plain = all(isinstance(each, int | float) and math.isfinite(each) for each, _ in pairs)
+        is_weighted = kind in ("weighted_perplexity", "bits_per_byte")
+        numbers, weights = zip(*own, strict=True) if is_weighted else (own, ())
+        numbers = [float(each) for each in numbers] if all(map(_is_finite, numbers)) else []
+        has_error = kind == "mean" and len(numbers) > 1
         found[metric if of == "none" else key] = {
-            "value": value if isinstance(value, int | float) and math.isfinite(value) else None,
-            "stderr": statistics.stdev(own) / math.sqrt(len(own))
-            if is_plain and aggregation == "mean" and len(own) > 1 else None,
+            "value": float(value) if _is_finite(value) else None,
+            "stderr": statistics.stdev(numbers) / math.sqrt(len(own)) if has_error else None,
             "better": {True: "higher", False: "lower"}.get(task.higher_is_better().get(metric)),
-            "aggregation": aggregation,
-            "values": [float(each) for each, _ in pairs] if is_plain else [],
-            "weights": [each for _, each in pairs] if is_weighted else [],
-        }  # fmt: skip
+            "aggregation": kind,
+            "values": numbers,
+            "weights": [*weights],
+        }
     return found
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)

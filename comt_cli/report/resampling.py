@@ -29,12 +29,15 @@ def _shares(count: int, resamples: int, stream: int) -> Any:
 
 def spread(statistic: Statistic, weights_M: Any, *sides_NM: Any) -> tuple[float, float | None, float]:
     """The mean over seeds of the statistic of sum(values) / sum(weights); its standard error by a bootstrap that draws
-    seeds, and items for all of them at once (Owen 2007, Ann. Appl. Stat. 1, 386-411), None of a single item; and the
-    degrees of freedom for Student's t, by Satterthwaite.
+    seeds, and items for all of them at once (Owen 2007, Ann. Appl. Stat. 1, 386-411), None of a single item; and half
+    the width of its 95 % interval.
 
-    V is the variance of the resamples, V_s = s^2 / n that part of it that is between seeds: V^2 / (V_s^2 / (n - 1) +
-    (V - V_s)^2 / (m - 1)) is n - 1 where seeds decide, and m - 1 where items do. Of one seed only items are drawn.
+    V is the variance of the resamples, and V_s = s^2 / n that part of it that is between seeds. Student's t is the mean
+    of those with n - 1 and m - 1 degrees of freedom, weighted by V_s and V - V_s (Cochran 1964, Biometrics 20,
+    191-195). Of one seed only items are drawn.
     """
+    from scipy.special import stdtrit
+
     (n, m), whole_N = sides_NM[0].shape, statistic(*(side.sum(1) / weights_M.sum() for side in sides_NM))
     if m < 2:
         return float(whole_N.mean()), None, 0.0
@@ -42,23 +45,16 @@ def spread(statistic: Statistic, weights_M: Any, *sides_NM: Any) -> tuple[float,
     items_BM = _shares(m, resamples, 1)
     drawn_BN = statistic(*((items_BM @ side.T) / (items_BM @ weights_M)[:, None] for side in sides_NM))
     variance = float((_shares(n, resamples, 2) * drawn_BN).sum(1).var(ddof=1))
-    of_seeds = float(whole_N.var(ddof=1)) / n if n > 1 else 0.0
-    parts = of_seeds**2 / max(n - 1, 1) + max(variance - of_seeds, 0.0) ** 2 / (m - 1)
-    return float(whole_N.mean()), math.sqrt(variance), variance**2 / parts if parts else math.inf
+    of_seeds = min(float(whole_N.var(ddof=1)) / n, variance) if n > 1 else 0.0
+    by_seeds, by_items = (float(stdtrit(max(count - 1, 1), 1 - ALPHA / 2)) for count in (n, m))
+    error = math.sqrt(variance)
+    half = (by_seeds * of_seeds + by_items * (variance - of_seeds)) / error if error else 0.0
+    return float(whole_N.mean()), error, half
 
 
 def bootstrap_difference(statistic: Statistic, unit: DifferenceUnit, weights_M: Any, *ours_base_NM: Any) -> Paired:
-    """The mean difference of a statistic to the baseline's, paired by seed and item, and mean +- t(0.975, df) standard
-    errors (`spread`), as `paired_difference` gives them. Of one seed, too, where the ends are over items alone."""
-    import numpy as np
-    from scipy.special import stdtrit
-
-    def apart(ours: Any, base: Any) -> Any:
-        one, other = statistic(ours), statistic(base)
-        return np.log(one) - np.log(other) if unit.is_relative else one - other
-
-    mean, error, freedom = spread(apart, weights_M, *ours_base_NM)
-    if error is None:
-        return Paired(told(mean, unit), None, None, len(ours_base_NM[0]))
-    margin = float(stdtrit(freedom, 1 - ALPHA / 2)) * error if error else 0.0
-    return Paired(told(mean, unit), told(mean - margin, unit), told(mean + margin, unit), len(ours_base_NM[0]))
+    """The mean difference of a statistic, a logarithm where the unit is relative, to the baseline's, paired by seed and
+    item, and its interval (`spread`), as `paired_difference` gives them. Of one seed the ends are over items alone."""
+    mean, error, half = spread(lambda ours, base: statistic(ours) - statistic(base), weights_M, *ours_base_NM)
+    low, high = (None if error is None else told(end, unit) for end in (mean - half, mean + half))
+    return Paired(told(mean, unit), low, high, len(ours_base_NM[0]))

@@ -188,6 +188,13 @@ class RunDirectory:
             raise UserError(f"{self.result_file} does not say that the run is {' or '.join(ENDED)}", ANEW)
         return result
 
+    def result_if_done(self) -> dict[str, Any]:
+        """`result.json` of a run that is done. Raises `UserError` of any other, which has no weights to evaluate."""
+        if (result := self.result()) is None or result["state"] != RunState.done:
+            said = "has not ended" if result is None else f"has {result['state']}"
+            raise UserError(f"{self.shown} {said}", "Only what is done has weights to evaluate.")
+        return result
+
     def spec(self) -> RunSpec:
         """`spec.json`. Raises `UserError` if there is none, or it is from another version: one in which the same
         settings had another id, and may have meant something else, too."""

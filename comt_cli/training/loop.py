@@ -322,9 +322,7 @@ def evaluate_again(directory: RunDirectory, world: World) -> tuple[list[str], fl
     nothing is added), `UserError`, `BeingTrained`, `StorageError`."""
     spec = directory.spec()
     with directory.lock(), tempfile.TemporaryDirectory() as outputs:
-        if (result := directory.result()) is None or result["state"] != "done":
-            said = "has not ended" if result is None else f"has {result['state']}"
-            raise UserError(f"{directory.shown} {said}", "Only what is done has weights to evaluate again.")
+        result = directory.result_if_done()
         dataset = spec.task.prepare(spec.settings)
         training = Training(spec, directory, dataset, world, ignore, StopSignal())
         training.outputs = Path(outputs)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +17,9 @@ from comt_cli.runs.evaluations import label_of
 from comt_cli.verbs.models import loading
 from comt_cli.verbs.select import is_selector, run_directories
 
+if TYPE_CHECKING:
+    from comt_cli.harness.evaluate import Subject
+
 _MODELS = f"{options.SELECTORS} Or directories; with --tasks also exported folders and hub names."
 _TASKS = "Tasks of lm-evaluation-harness, python-docs-cloze, python-docs-choice, or paths of task files."
 
@@ -25,7 +29,7 @@ def evaluate(
     tasks: Annotated[str | None, typer.Option(metavar="A,B", help=_TASKS)] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first items of each task, for a try.")] = None,
     num_fewshot: Annotated[int | None, typer.Option(min=0, help="Examples in each prompt; else the task's.")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Requests that are answered at once.")] = 16,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Requests that are answered at once; else 16.")] = None,
     *,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run the Python code that a folder or hub name brings.")
@@ -51,11 +55,38 @@ def evaluate(
 
       comt evaluate my-exported-folder HuggingFaceTB/SmolLM2-135M --tasks lambada_openai,piqa --limit 200
     """
-    if tasks is not None:
-        _on_tasks(chosen, tasks, limit, num_fewshot, batch_size, device, of, trusts=trust_remote_code)
+    if tasks is None:
+        if (limit, num_fewshot, batch_size) != (None, None, None) or trust_remote_code:
+            said = "--limit, --num-fewshot, --batch-size and --trust-remote-code are of --tasks"
+            raise UserError(said, "Name tasks: --tasks A,B.")
+        _again(chosen, device, of)
         return
-    if limit is not None or num_fewshot is not None or trust_remote_code:
-        raise UserError("--limit, --num-fewshot and --trust-remote-code are of --tasks", "Name tasks: --tasks A,B.")
+    names = list(dict.fromkeys(name.strip() for name in tasks.split(",") if name.strip()))
+    if not names:
+        raise UserError("--tasks names no task", "For instance: --tasks python-docs-cloze,python-docs-choice")
+    loading("lm-evaluation-harness", device)
+    from comt_cli.harness.evaluate import load_tasks, results
+    from comt_cli.training.devices import pick_device
+
+    def progress(stage: str, done: int, total: int | None) -> None:  # noqa: ARG001 - how far it is
+        if not done:
+            typer.echo(stage, err=True)
+
+    # All models are looked at, and the tasks loaded with their data, before the first is run.
+    subjects = {each.kept.resolve(): each for text in chosen for each in _subjects(text, of, trust_remote_code)}
+    loaded, lines, picked = load_tasks(names, num_fewshot, progress), [], str(pick_device(device))
+    for number, subject in enumerate(subjects.values(), 1):
+        typer.echo(f"evaluating {subject.name} ({number} of {len(subjects)}) ...", err=True)
+        for result, path, was_there in results(subject, loaded, limit, batch_size or 16, picked, progress):
+            typer.echo(f"{label_of(result)}: {'was' if was_there else 'is'} in {path}", err=True)
+            for name, metric in result["metrics"].items():
+                value, error = ("-" if metric[key] is None else f"{metric[key]:.4f}" for key in ("value", "stderr"))
+                lines.append([subject.name, label_of(result), name, value, error, f"{result['count']:,}"])
+    print_texts(["model", "task", "metric", "value", "s.e. over items", "items"], lines)
+
+
+def _again(chosen: list[str], device: str | None, of: OfRuns) -> None:
+    """Evaluate runs on their own data."""
     # A run that was moved aside has the id of the one in its place.
     every = {(directory.spec().id, directory.path.resolve()): directory for directory in run_directories(chosen, of)}
     loading("PyTorch", device)
@@ -70,44 +101,17 @@ def evaluate(
         typer.echo(f"{directory.shown}: all as before (largest difference {off:.1e} of a value); added: {said}")
 
 
-def _on_tasks(
-    chosen: list[str], tasks: str, limit: int | None, num_fewshot: int | None, batch_size: int, device: str | None,
-    of: OfRuns, *, trusts: bool,
-) -> None:  # fmt: skip
-    """Evaluate models on tasks: all are looked at, and the tasks loaded with their data, before the first is run."""
-    from comt_cli.harness import evaluate as harness
+def _subjects(text: str, of: OfRuns, is_trusted: bool) -> Iterator[Subject]:
+    """The models that an argument names."""
+    from comt_cli.harness.evaluate import of_folder, of_run
 
-    names = list(dict.fromkeys(name.strip() for name in tasks.split(",") if name.strip()))
-    if not names:
-        raise UserError("--tasks names no task", "For instance: --tasks python-docs-cloze,python-docs-choice")
-    subjects: dict[Path, harness.Subject] = {}
-    for text in chosen:
-        path = Path(text)
-        if (path / "config.json").is_file() and not (path / "spec.json").is_file():
-            found = [harness.of_folder(path, text, trusts=trusts)]
-        elif HUB_NAME.fullmatch(text) and not path.exists() and not is_selector(text, of.runs):
-            found = [harness.of_folder(None, text, trusts=trusts)]
-        elif path.suffix in (".pt", ".gguf") and path.name != "checkpoint.pt":
-            raise UserError(f"{text} is a file, not a run or a folder", f"comt export {text} DIR makes a folder of it.")
-        else:
-            found = [harness.of_run(directory) for directory in run_directories([text], of)]
-        subjects |= {subject.kept.resolve(): subject for subject in found}
-    typer.echo("loading lm-evaluation-harness and the tasks ...", err=True)
-    from comt_cli.training.devices import pick_device
-
-    told: set[str] = set()
-
-    def progress(stage: str, done: int, total: int | None) -> None:  # noqa: ARG001 - a stage is told once
-        if stage not in told:
-            typer.echo(stage, err=True)
-        told.add(stage)
-
-    loaded, lines = harness.load_tasks(names, num_fewshot, progress), []
-    for number, subject in enumerate(subjects.values(), 1):
-        typer.echo(f"evaluating {subject.name} ({number} of {len(subjects)}) ...", err=True)
-        for result, path, was_there in harness.results(subject, loaded, limit, batch_size, str(pick_device(device))):
-            typer.echo(f"{label_of(result)}: {'was' if was_there else 'is'} in {path}", err=True)
-            for name, metric in result["metrics"].items():
-                value, error = ("-" if metric[key] is None else f"{metric[key]:.4f}" for key in ("value", "stderr"))
-                lines.append([subject.name, label_of(result), name, value, error, f"{result['count']:,}"])
-    print_texts(["model", "task", "metric", "value", "s.e. over items", "items"], lines)
+    path = Path(text)
+    if (path / "config.json").is_file() and not (path / "spec.json").is_file():
+        yield of_folder(path, text, is_trusted=is_trusted)
+    elif HUB_NAME.fullmatch(text) and not path.exists() and not is_selector(text, of.runs):
+        yield of_folder(None, text, is_trusted=is_trusted)
+    elif path.is_file() and path.name != "checkpoint.pt":
+        hint = f"comt export {text} DIR makes a folder of a .pt or .gguf file."
+        raise UserError(f"{text} is a file, not a run or a folder", hint)
+    else:
+        yield from map(of_run, run_directories([text], of))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from tiny_runs import masked_spec, tiny_spec, train
 from typer.testing import CliRunner
 
 from comt_cli.app import app
+from comt_cli.data.glue.sources.text_tasks import told_in
 from comt_cli.errors import UserError
 from comt_cli.harness.python_docs import CHOICE, CLOZE, items_of, second_half, write_tasks
 from comt_cli.runs.evaluations import read_result, results_of
@@ -116,12 +116,35 @@ def test_nothing_is_computed_twice_also_after_a_stop(runs, monkeypatch):
     assert not [*runs["pre-ln"].path.rglob("*.answers*")]
 
 
+def test_a_result_is_taken_for_the_same_weights_and_task_alone(runs, tmp_path):
+    data, task = tmp_path / "data.jsonl", tmp_path / "own.yaml"
+    data.write_text("".join(json.dumps({"q": "a", "is": each, "other": 1 - each}) + "\n" for each in (0, 1, 0)))
+    kept = {"task": "own", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(data)}}}
+    kept |= {"test_split": "test", "output_type": "multiple_choice", "doc_to_text": "q", "doc_to_choice": ["b", "c"]}
+    run = runs["comt"]
+
+    def found(target: str) -> tuple[bool, float]:
+        task.write_text(json.dumps({**kept, "doc_to_target": target}))
+        done = evaluate(run.path, "--tasks", task)
+        assert done.exit_code == 0, done.output
+        return "own: was in " in done.stderr, stored(run)["own"]["metrics"]["acc"]["value"]
+
+    first = found("is")
+    assert first[0] is False
+    assert found("is") == (True, first[1])
+    assert found("other") == (False, pytest.approx(1 - first[1]))  # the same requests, with other right answers
+    file = run.path / "evaluations" / "own.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"weights": "others"}))
+    assert found("other")[0] is False
+    assert [path.name for path in file.parent.glob("own*")] == ["own.json"]
+
+
 def test_what_cannot_be_evaluated_is_refused_before_anything_is_computed(runs, tiny_corpus, tmp_path, monkeypatch):
     own = runs["pre-ln"].path
     assert "nothing-here is not a run directory" in refusal("nothing-here", "--tasks", CLOZE)
     masked = train(masked_spec(tiny_corpus, steps=2, warmup_steps=1, evaluate_every=2), tmp_path / "runs")
     assert "not a language model that continues texts" in refusal(own, masked.path, "--tasks", CLOZE)
-    assert "are of --tasks" in refusal(own, "--limit", 3)
+    assert "are of --tasks" in refusal(own, "--batch-size", 3)
     assert "names no task" in refusal(own, "--tasks", ",")
     usage = evaluate(own, "--tasks", CLOZE, "--limit", 0)
     assert (usage.exit_code, "greater than or equal to 1" in usage.output) == (2, True)
@@ -150,19 +173,24 @@ def test_what_cannot_be_evaluated_is_refused_before_anything_is_computed(runs, t
     assert "lm-evaluation-harness, which is not installed" in refusal(own, "--tasks", CLOZE)
 
 
+NOUNS = ("handle", "stream", "socket", "window", "folder", "header")
 DOCUMENTS = [
-    f"Return the {noun} of a thing.  It is called when the {noun} was closed by the user.  The {noun} stays open."
-    for noun in ("handle", "stream", "socket", "window", "folder", "header")
+    f"Return the {noun} of a thing.  It is called when the\n{noun} was closed by the user.  The {noun} stays open."
+    for noun in NOUNS
 ]
 
 
-def test_items_are_of_the_test_split_and_do_not_depend_on_other_documents():
+def test_items_are_of_the_test_split_and_of_no_sentence_that_was_trained_on():
     assert second_half(["ab", "cd", "efgh"]) == ["efgh"]
     cloze, choice = items_of(DOCUMENTS)
     assert {"context": "Return the handle of a", "word": "thing"} in cloze
-    assert all(item["choices"][item["answer"]].split()[0] in ("It", "The") for item in choice)
-    assert all(len({*item["choices"]}) == 4 for item in choice)
-    assert (cloze, choice) == items_of(DOCUMENTS)
-    seen, _ = items_of(DOCUMENTS, ["Before. Return the handle\nof a thing. After."])
-    assert len(seen) == len(cloze) - 1
-    assert functools.reduce(lambda count, item: count + (item["word"] == "thing"), seen, 0) == 5
+    assert len(cloze) == 2 * len(choice) == 2 * len(DOCUMENTS)  # a document's first sentence has nothing before it
+    right = [item["choices"][item["answer"]] for item in choice]
+    assert right == [f"It is called when the {noun} was closed by the user." for noun in NOUNS]
+    for item, noun in zip(choice, NOUNS, strict=True):
+        assert len({*item["choices"]}) == 4
+        assert [noun in each for each in item["choices"]].count(True) == 1  # the others are of other documents
+    sentences = [*right, "Return the handle of a thing."]
+    told = told_in(["Before: return `the handle` of\na thing, or not."], sentences, lambda *_: None)
+    assert told == {sentences[-1]}
+    assert items_of(DOCUMENTS, told)[0] == cloze[1:]

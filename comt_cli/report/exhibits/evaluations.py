@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -19,12 +19,6 @@ from comt_cli.tasks.base import PERCENT, POINTS, SCORE_POINTS
 if TYPE_CHECKING:
     import pandas as pd
 
-_RATIOS: Mapping[str, Statistic] = {
-    **dict.fromkeys(("perplexity", "weighted_perplexity"), lambda mean: math.e**-mean),
-    "bits_per_byte": lambda mean: -mean,
-}
-"""Of the mean log-likelihood, by the harness's name of the aggregation: what is compared as a ratio."""
-
 
 class Evaluations(Exhibit):
     """Rows by tasks: mean over seeds, standard error over seeds and items, and the difference to the baseline."""
@@ -35,28 +29,28 @@ class Evaluations(Exhibit):
         """One line for each task, metric and cell; shares (accuracies) are in per cent. Empty without evaluations.
         Results of other items, or of another version of the harness, are another task."""
         info: TableInfo = runs.attrs["table"]
-        lines, lost = list[Record](), {of for of, cell in cells_of(runs).items() if cell.having(RunState.diverged)}
-        for column in info.keys:
-            same: dict[tuple[str, str, str], dict[str, dict[int, Result]]] = {}
-            for (row, at), cell in cells_of(runs).items():
-                for run in cell.having(RunState.done) if at == column else ():
-                    for result in results_of(run.directory.path):
-                        of = label_of(result), result["items"], result["lm_eval"]
-                        same.setdefault(of, {}).setdefault(row, {})[run.spec.seed] = result
-            labels = [label for label, *_ in same]
-            for (label, items, version), rows in same.items():
-                task = label if labels.count(label) == 1 else f"{label} ({version}, {items[:6]})"
-                alone = {row for row in rows if {(row, column), (info.baseline, column)} & lost}
-                for name in next(iter(next(iter(rows.values())).values()))["metrics"]:
-                    where = {"column": column, "task": task, "lm_eval": version}
-                    lines += [where | line for line in _lines(name, rows, info.baseline, alone)]
+        cells, lines = cells_of(runs), list[Record]()
+        lost = {of for of, cell in cells.items() if cell.having(RunState.diverged)}
+        same: dict[tuple[str, str, str, str], dict[str, dict[int, Result]]] = {}
+        for (row, column), cell in cells.items():
+            for run in cell.having(RunState.done):
+                for result in results_of(run.directory.path):
+                    of = column, label_of(result), result["items"], result["lm_eval"]
+                    same.setdefault(of, {}).setdefault(row, {})[run.spec.seed] = result
+        alike = Counter(of[:2] for of in same)
+        for (column, label, items, version), rows in same.items():
+            task = label if alike[column, label] == 1 else f"{label} ({version}, {items[:6]})"
+            alone = {row for row in rows if {(row, column), (info.baseline, column)} & lost}
+            for name in next(each for seeds in rows.values() for each in seeds.values())["metrics"]:
+                where = {"column": column, "task": task, "lm_eval": version}
+                lines += [where | line for line in _lines(name, rows, info.baseline, alone)]
         frame = frame_of(lines)
         frame.attrs = {"title": info.recipe.title, "baseline": info.baseline}
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        versions, one_seed = sorted({*frame["lm_eval"]}), bool((frame["n"] == 1).any())
-        return [prose("tasks", frame.attrs, versions=versions, one_seed=one_seed)]
+        one_seed = bool((frame[["n", "pairs"]] == 1).any(axis=None))
+        return [prose("tasks", frame.attrs, versions=sorted({*frame["lm_eval"]}), one_seed=one_seed)]
 
     def page(self, frame: pd.DataFrame) -> str:
         tables = [in_markdown(*self.sentences(frame)), *map(pipes, grids(frame))]
@@ -88,26 +82,29 @@ def _lines(name: str, rows: Mapping[str, Mapping[int, Result]], baseline: str, a
     baseline, have a seed that diverged, and those that did not are the lucky ones."""
     import numpy as np
 
+    # By the harness's name of the aggregation its logarithm, but for a constant, of the mean log-likelihood.
+    ratios: dict[str, Statistic] = dict.fromkeys(("perplexity", "weighted_perplexity"), np.negative)
+    ratios["bits_per_byte"] = lambda mean: np.log(-mean)
     of = {row: {seed: each["metrics"][name] for seed, each in seeds.items()} for row, seeds in rows.items()}
     every = [metric for seeds in of.values() for metric in seeds.values()]
-    kind, first = every[0]["aggregation"], next(iter(rows[next(iter(rows))].values()))
-    is_share = kind == "mean" and all(0 <= value <= 1 for metric in every for value in metric["values"])
-    scale, unit = 100.0 if is_share else 1.0, POINTS if is_share else PERCENT if kind in _RATIOS else SCORE_POINTS
-    statistic: Statistic = _RATIOS.get(kind, lambda mean: scale * mean)
-    has_errors = (kind == "mean" or kind in _RATIOS) and all(metric["values"] for metric in every)
+    kind, has_items = every[0]["aggregation"], all(each["values"] and each["value"] is not None for each in every)
+    is_share = has_items and kind == "mean" and all(0 <= value <= 1 for each in every for value in each["values"])
+    scale, unit = 100.0 if is_share else 1.0, POINTS if is_share else PERCENT if kind in ratios else SCORE_POINTS
+    statistic: Statistic = ratios.get(kind, lambda mean: scale * mean)
+    has_errors = has_items and (kind == "mean" or kind in ratios)
     weights = np.array(every[0]["weights"] or [1.0] * len(every[0]["values"]))
     for row, seeds in of.items():
-        means = [metric["value"] for metric in seeds.values() if metric["value"] is not None]
-        if not means:
+        if not (means := [metric["value"] for metric in seeds.values() if metric["value"] is not None]):
             continue
         common = [seed for seed in seeds if seed in of.get(baseline, {})] if row not in {baseline, *alone} else []
         own, *pair = (np.array([of[at][seed]["values"] for seed in some], dtype=float)
                       for at, some in ((row, seeds), (row, common), (baseline, common)))  # fmt: skip
+        mean, error = scale * sum(means) / len(means), spread(statistic, weights, own)[1] if has_errors else None
         apart = bootstrap_difference(statistic, unit, weights, *pair) if common and has_errors else None
         yield {
-            **{"row": row, "metric": name, "better": every[0]["better"], "items": first["count"]},
-            **{"mean": scale * sum(means) / len(means), "n": len(means), "seeds": " ".join(map(str, seeds))},
-            **{"stderr": spread(statistic, weights, own)[1] if has_errors else None, "unit": unit.name},
-            **{"sign": unit.sign, "pairs": apart and apart.n, "difference": apart and apart.mean},
-            **{"low": apart and apart.low, "high": apart and apart.high},
+            **{"row": row, "metric": name, "better": every[0]["better"]},
+            **{"items": next(iter(rows[row].values()))["count"], "mean": mean, "n": len(means)},
+            **{"stderr": mean * error if error and unit.is_relative else error, "seeds": " ".join(map(str, seeds))},
+            **{"unit": unit.name, "sign": unit.sign, "pairs": apart and apart.n},
+            **{"difference": apart and apart.mean, "low": apart and apart.low, "high": apart and apart.high},
         }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from scipy.special import stdtrit
 from typer.testing import CliRunner
 
 from comt_cli.app import app
@@ -32,43 +33,44 @@ def same(mean):
 def test_errors_of_known_samples_are_exact_or_nearly():
     values = np.random.default_rng(1).normal(size=(1, 40))
     exact = values.std(ddof=1) / math.sqrt(40)
-    assert spread(same, ONES, values)[1:] == (pytest.approx(exact, rel=0.08), pytest.approx(39))
+    assert spread(same, ONES, values)[1:] == pytest.approx((exact, stdtrit(39, 0.975) * exact), rel=0.08)
     weights = np.arange(1.0, 41)  # of a constant per weight there is no error, whatever the weights
     assert spread(same, weights, 0.5 * weights[None])[:2] == (0.5, pytest.approx(0, abs=1e-12))
     # Three seeds that differ by a constant for every item: s / sqrt(n) and n - 1, as in the tables.
     seeds = np.array([[1.0], [2.0], [6.0]]) + np.zeros((3, 40))
-    assert spread(same, ONES, seeds) == (3.0, pytest.approx(math.sqrt(7 / 3), rel=0.08), pytest.approx(2, rel=0.3))
+    exact = math.sqrt(7 / 3)
+    assert spread(same, ONES, seeds) == pytest.approx((3.0, exact, stdtrit(2, 0.975) * exact), rel=0.08)
     assert spread(same, np.ones(1), np.ones((3, 1))) == (1.0, None, 0.0)
     apart = bootstrap_difference(same, POINTS, np.ones(1), np.ones((1, 1)), np.zeros((1, 1)))
     assert (apart.mean, apart.low, apart.n) == (1, None, 1)
 
 
 @pytest.mark.parametrize(
-    ("seeds", "of_seeds", "of_items"), [(1, 0.0, 1.0), (3, 1.0, 0.0), (3, 0.0, 1.0), (4, 0.3, 1.0)]
+    ("seeds", "of_seeds", "of_items"),
+    [(1, 0.0, 1.0), (2, 0.5, 1.0), (2, 1.0, 1.0), (3, 1.0, 0.0), (3, 0.0, 1.0), (3, 0.5, 1.0), (5, 0.3, 1.0)],
 )
 def test_intervals_cover_a_difference_as_often_as_they_say(seeds, of_seeds, of_items):
-    draw, hits = np.random.default_rng(7), 0
-    for _ in range(200):
-        common = draw.normal(size=(seeds, 40))  # what both models share is not in the difference
-        apart = (
-            of_seeds * draw.normal(size=(seeds, 1)) + of_items * draw.normal(size=40) + draw.normal(size=(seeds, 40))
-        )
-        found = bootstrap_difference(same, POINTS, ONES, common + apart, common)
+    """With degrees of freedom by Satterthwaite those of two seeds would hold it in 88 % of cases."""
+    draw, hits, items = np.random.default_rng(7), 0, 150
+    for _ in range(400):
+        common = draw.normal(size=(seeds, items))  # what both models share is not in the difference
+        apart = of_seeds * draw.normal(size=(seeds, 1)) + of_items * draw.normal(size=items)
+        ours = common + apart + draw.normal(size=(seeds, items))
+        found = bootstrap_difference(same, POINTS, np.ones(items), ours, common)
         hits += found.low <= 0 <= found.high
-    assert 0.89 <= hits / 200 <= 1
+    assert 0.925 <= hits / 400 <= 1
 
 
 def test_relative_differences_are_ratios_and_do_not_depend_on_order_or_scale():
     draw = np.random.default_rng(3)
     ours, base = -draw.exponential(size=(2, 3, 40))
-    perplexity = lambda mean: np.exp(-mean)  # noqa: E731
-    found = bootstrap_difference(perplexity, PERCENT, ONES, ours, base)
+    found = bootstrap_difference(np.negative, PERCENT, ONES, ours, base)
     assert found.mean == pytest.approx(100 * math.expm1(base.mean() - ours.mean()))
-    scaled = bootstrap_difference(lambda mean: 7 * perplexity(mean), PERCENT, ONES, ours, base)
+    scaled = bootstrap_difference(lambda mean: math.log(7) - mean, PERCENT, ONES, ours, base)
     assert (scaled.low, scaled.high) == (pytest.approx(found.low), pytest.approx(found.high))
-    back = bootstrap_difference(perplexity, PERCENT, ONES, base, ours)
+    back = bootstrap_difference(np.negative, PERCENT, ONES, base, ours)
     assert 1 + back.low / 100 == pytest.approx(1 / (1 + found.high / 100))
-    assert bootstrap_difference(perplexity, PERCENT, ONES, ours, ours).high == 0
+    assert bootstrap_difference(np.negative, PERCENT, ONES, ours, ours).high == 0
 
 
 RIGHT = (1.0, 0.0, 1.0, 1.0, 0.0, 1.0)
@@ -117,6 +119,9 @@ def test_each_task_is_a_column_of_the_table(evaluated: Bench):
     assert ours["low"] < 100 / 3 < ours["high"]
     ratio = lines["pre-ln+comt", "choice", "perplexity"]
     assert (ratio["unit"], ratio["difference"]) == ("percent", pytest.approx(100 * math.expm1(1 / 3)))
+    plain = lines["pre-ln", "choice", "perplexity"]
+    spread_of_items = np.std([*RIGHT], ddof=1) / math.sqrt(6)  # of logarithms
+    assert plain["stderr"] == pytest.approx(plain["mean"] * spread_of_items, rel=0.1)
     assert lines["pre-ln+comt", "choice", "f1"]["stderr"] is None
     assert lines["post-ln", "choice", "acc"]["difference"] is None  # a seed diverged
     assert lines["pre-ln", "choice, 2-shot, first 3", "acc"]["n"] == 1

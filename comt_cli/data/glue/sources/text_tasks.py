@@ -179,7 +179,7 @@ def passages(
             new = tuple(sentence for sentence in dict.fromkeys(sentences_of(each.text)) if sentence not in seen[split])
             seen[split].update(new)
             found[split].append(Passage(document, new))
-    told = _told(seen["validation"], train_texts(corpus, validation_fraction), progress)
+    told = told_in(train_texts(corpus, validation_fraction), seen["validation"], progress)
     held = [
         passage._replace(sentences=tuple(each for each in passage.sentences if each not in told))
         for passage in found["validation"]
@@ -187,8 +187,8 @@ def passages(
     return {**found, "validation": held}
 
 
-def _told(sentences: Iterable[str], texts: Iterable[str], progress: ProgressCallback) -> set[str]:
-    """Sentences whose words are in a row in one of the texts, whatever is between and around them."""
+def told_in(texts: Iterable[str], sentences: Iterable[str], progress: ProgressCallback) -> set[str]:
+    """The sentences whose words are in a row in one of the texts, whatever is between and around them."""
     by_start: dict[tuple[str, ...], list[tuple[list[str], str]]] = defaultdict(list)
     for sentence in sentences:
         words = _BARE.findall(sentence.lower())
