@@ -14,7 +14,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import torch
 import torch.nn.functional as F
@@ -141,6 +141,8 @@ def draw_gate_weight(draw: Draw, tensor: Tensor, name: str, init: GateInit) -> N
             draw.uniform_(tensor, name, 1 / math.sqrt(fan_in))
         case "normal":
             draw.normal_(tensor, name, 0.02)
+        case _:
+            raise ValueError(f"init is {init!r}, which is none of {', '.join(get_args(GateInit))}")
 
 
 class ComtGate(Gate):
@@ -162,7 +164,7 @@ class ComtGate(Gate):
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
         assert u_Tr is not None
         gamma_T1 = comt_gate(u_Tr, self.B)
-        return {"scalar": gamma_T1 if self.scale == 1 else 2 * gamma_T1}
+        return {"scalar": gamma_T1 if self.scale == 1 else self.scale * gamma_T1}
 
     def bottleneck(self) -> Bottleneck:
         return Bottleneck(None, self.B, float(self.scale))
@@ -193,6 +195,8 @@ class TransponderGate(Gate):
         super().__init__()
         self.init, self.rank = init, rank
         self.learnable, self.separate = learnable_sigmoid, separate_summaries
+        if granularity not in get_args(Granularity):
+            raise ValueError(f"granularity is {granularity!r}, which is none of {', '.join(get_args(Granularity))}")
         self.kinds = granularity.split("-")
         self.zero_at_one = [f"B_{kind}" for kind in self.kinds]
         self.A = nn.Parameter(torch.empty(rank * (len(self.kinds) if self.separate else 1), d_in))
@@ -295,7 +299,7 @@ class FullRankGate(Gate):
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
         assert u_Tr is not None
         gamma_TN = torch.sigmoid(u_Tr)
-        return {self.kind: gamma_TN if self.scale == 1 else 2 * gamma_TN}
+        return {self.kind: gamma_TN if self.scale == 1 else self.scale * gamma_TN}
 
     def initialise(self, draw: Draw) -> None:
         draw.normal_(self.W, "W", 0.02)

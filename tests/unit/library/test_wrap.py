@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import doctest
+import functools
 
 import pytest
 import torch
@@ -219,6 +220,20 @@ def quantised() -> nn.Linear:
     return linear
 
 
+def patched() -> Network:
+    model = network()
+    query = model.layers[1].attn.query
+    query.forward = functools.partial(nn.Linear.forward, query)  # as a hook of accelerate's, which would pass gates by
+    return model
+
+
+def parallel() -> nn.Module:
+    model = llama()
+    for block in model.blocks:
+        block.__class__ = type("Parallel", (type(block),), {"forward": lambda _, state: state})
+    return model
+
+
 def gated_llama() -> nn.Module:
     model = wrap(llama(), "comt")
     del model.comt_wrapping  # as a run that was trained with gates
@@ -243,7 +258,16 @@ WRONG = {
     "quantised": (lambda: replaced(quantised()), "comt", {"sites": QUERY}, r"layers\.1\.attn\.query .*quantised"),
     "subclass": (lambda: replaced(Mine(8, 8)), "comt", {"sites": QUERY}, r"query \(Mine\).*a subclass of nn\.Linear"),
     "no linear": (lambda: replaced(nn.Identity()), "comt", {"sites": QUERY}, r"query \(Identity\).*no nn\.Linear"),
-    "tied": (tied, "comt", {"sites": QUERY}, r"layers\.1\.attn\.query and layers\.0\.attn\.query have one weight"),
+    "tied": (tied, "comt", {"sites": QUERY}, r"layers\.1\.attn\.query would .* two gates: it is layers\.0\.attn\.query"),
+    "one for two": (network, "comt", {"sites": {**QUERY, "k_proj": QUERY["q_proj"]}}, r"query would have two gates"),
+    "patched": (patched, "comt", {"sites": QUERY}, r"layers\.1\.attn\.query .* replaced its forward pass"),
+    "empty mapping": (network, "comt", {"sites": {}}, "the mapping has no q_proj"),
+    "pattern's type": (network, "comt", {"sites": {"q_proj": ["a"]}}, r"q_proj: \['a'\] is no module's name"),
+    "site's type": (network, "comt", {"sites": {3: "a"}}, "no site 3"),
+    "no data": (network, "comt", {"sites": QUERY, "hidden": object()}, "comt: Object of type object(.|\n)*numbers"),
+    "no name": (network, None, {}, "say which method"),
+    "own site": (llama, "comt", {"sites": {"q_proj": "blocks.*.mlp.down"}}, "blocks.0.mlp.down .* has no q_proj"),
+    "other block": (parallel, "laurel-lr", {}, "blocks of Llama are not known, or patched"),
     "twice": (lambda: wrap(network(), "comt", sites=QUERY), "comt", {"sites": OUT}, "wrapped already(.|\n)*residual="),
     "meta": (lambda: network().to("meta"), "comt", {"sites": QUERY}, "on the meta device"),
     "scale": (network, "comt", {"sites": QUERY, "scale": 1}, "gate at q_proj cannot leave(.|\n)*scale 2"),
@@ -278,6 +302,9 @@ def test_every_connection_is_decided_about():
     assert {*CONNECTIONS} | {*REASONS} == {*residual_connections()}
 
 
-def test_a_model_that_is_not_wrapped_cannot_be_unwrapped():
+def test_what_is_no_model_or_not_wrapped_is_refused():
+    for function in (unwrap, lambda model: wrap(model, "comt")):
+        with pytest.raises(UserError, match="'gpt2' is no model"):
+            function("gpt2")
     with pytest.raises(UserError, match="Network is not wrapped"):
         unwrap(network())
