@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from comt_cli.errors import UserError
 from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, ResidualSite, State
 from comt_cli.layers.residual.norm_placement import PreNorm
-from comt_cli.library.gated import Changed, changed
+from comt_cli.library.gated import remade
 from comt_cli.library.hosts import HOSTS, KNOWN, Host, Stack, path_of
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import TokenBlock
@@ -78,11 +78,8 @@ class Adds:
         with torch.no_grad():
             for i, connection in enumerate(self.made):
                 norm = getattr(connection, "norm", nn.Identity())
-
-                def branch(h_BTD: Tensor, shift: int = i + 1) -> Tensor:
-                    return torch.tanh(h_BTD.roll(shift, -1))
-
-                state, stream = connection.step(state, branch), stream + branch(norm(stream))  # type: ignore[arg-type]
+                branch: Any = lambda h_BTD, shift=i + 1: torch.tanh(h_BTD.roll(shift, -1))  # noqa: E731
+                state, stream = connection.step(state, branch), stream + branch(norm(stream))
             return torch.equal(state.stream if self.end is None else self.end(state), stream)
 
 
@@ -91,9 +88,7 @@ def made_for(model: nn.Module, stack: Stack | None, wiring: Wiring, method: str)
     in another way, or nobody knows how."""
     blocks = () if stack is None else stack.blocks
     if stack is None or any(hasattr(block, "crossattention") or _adds_its_own_way(block) for block in blocks):
-        said = (
-            f"the blocks of {type(model).__name__} are not known, or patched, and so not where their two additions are"
-        )
+        said = f"the blocks of {type(model).__name__} are not known, or patched, and so not where their additions are"
         raise UserError(said, f"Residual connections can be put into {KNOWN}.")
     made: list[ResidualConnection] = []
     likes = [block.get_submodule(stack.host.norms[0]).get_parameter("weight") for block in blocks]
@@ -123,13 +118,12 @@ def _adds_its_own_way(block: nn.Module) -> bool:
     return getattr(block.forward, "__func__", None) is not known.forward
 
 
-class Connected(Changed):
+class Connected(nn.Module):
     """Block whose additions are residual connections. The last has what makes one stream of the state, `read_out`.
     Where a connection passes more than a stream, [B, T, D], the next block gets a pair of it and the state: it comes
-    first because transformers' `output_hidden_states` collects what does. The class keeps its name, by which libraries
-    know what must not be split."""
+    first because transformers' `output_hidden_states` collects what does."""
 
-    added = ("host", "is_last", "attention_connection", "mlp_connection", "read_out")
+    original: ClassVar[type[nn.Module]]
     host: Host
     is_last: bool
     attention_connection: ResidualConnection
@@ -164,18 +158,25 @@ class Connected(Changed):
     def _refuse_reentrant(self) -> None:
         function = getattr(self, "_gradient_checkpointing_func", None) if self.training else None
         if getattr(self, "gradient_checkpointing", False) and getattr(function, "keywords", {}).get("use_reentrant"):
-            said = (
-                "re-entrant gradient checkpointing loses gradients of a residual connection that passes several tensors"
-            )
+            said = "re-entrant gradient checkpointing loses gradients of a connection that passes several tensors"
             hint = 'Use gradient_checkpointing_kwargs={"use_reentrant": False}, the default of transformers 5.'
             raise UserError(said, hint)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return remade, (connected_class, self.original), self.__dict__
+
+
+@functools.cache
+def connected_class(original: type) -> type[Connected]:
+    """Subclass of a class of blocks, of the same name: by it libraries know what must not be split."""
+    return type(original.__name__, (Connected, original), {"original": original, "__module__": __name__})
 
 
 def connect(model: nn.Module, stack: Stack, adds: Adds) -> None:
     """Replace the additions of a stack."""
     for i, block in enumerate(stack.blocks):
         if not isinstance(block, TokenBlock):
-            block.__class__ = changed(Connected, type(block))  # type: ignore[arg-type]
+            block.__class__ = connected_class(type(block))  # type: ignore[arg-type]
             block.host, block.is_last = stack.host, i == len(stack.blocks) - 1  # type: ignore[assignment]
             block.register_module("read_out", None)
         block.attention_connection, block.mlp_connection = adds.made[2 * i : 2 * i + 2]

@@ -46,7 +46,7 @@ class Passage(threading.local):
     def taken(self) -> Tensor:
         """The tensor, which is kept no longer."""
         read, self.read = self.read, None
-        assert read is not None
+        assert read is not None, "a gate reads what another module gets, which has not been called since"
         return read
 
 
@@ -61,44 +61,11 @@ class Gating:
     hands_on: Passage | None = None
 
 
-class Changed(nn.Module):
-    """Module whose class was replaced by a subclass of it and of this one. `added` is what it has beside its own,
-    `prefix` what stands before its class's name."""
-
-    base: ClassVar[type[Changed]]
-    original: ClassVar[type[nn.Module]]
-    added: ClassVar[tuple[str, ...]]
-    prefix: ClassVar[str] = ""
-
-    def restore(self) -> None:
-        """Make it what it was."""
-        for name in self.added:
-            self.__dict__.pop(name, None)
-            self._modules.pop(name, None)
-        self.__class__ = self.original  # type: ignore[assignment]
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return _remade, (self.base, self.original), self.__dict__  # pickle would not find the class by its name
-
-
-def _remade(base: type, original: type) -> Changed:
-    kind = changed(base, original)
-    return kind.__new__(kind)
-
-
-@functools.cache
-def changed(base: Any, original: type) -> type[Changed]:
-    """`GatedLinear` of `Gated` and `nn.Linear`: a subclass of both."""
-    namespace = {"base": base, "original": original, "__module__": __name__}
-    return type(base.prefix + original.__name__, (base, original), namespace)
-
-
-class Gated(Changed):
+class Gated(nn.Module):
     """Module with gates: z = gamma(x) * f(x), f the module that it was. `gate` is the gate of its output, or of the
     parts of it those by site; `sdpa_gate` is that of its input."""
 
-    added = ("gate", "sdpa_gate", "gating")
-    prefix = "Gated"
+    original: ClassVar[type[nn.Module]]
     gating: Gating
     gate: Any
     sdpa_gate: Any
@@ -133,11 +100,26 @@ class Gated(Changed):
         scaled: Tensor = gate.scaled(z_TN, read_by(gate, x_TD if passage is None else passage.taken()))
         return scaled
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return remade, (gated_class, self.original), self.__dict__  # pickle would not find the class by its name
+
+
+def remade(class_of: Any, original: type[nn.Module]) -> nn.Module:
+    """An empty module of the class that is made of another, for a copy or a pickle to fill."""
+    kind = class_of(original)
+    return kind.__new__(kind)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def gated_class(original: type) -> type[Gated]:
+    """`GatedLinear` of `nn.Linear`: a subclass of both it and `Gated`."""
+    return type(f"Gated{original.__name__}", (Gated, original), {"original": original, "__module__": __name__})
+
 
 def _as_gated(module: nn.Module) -> Gated:
     if not isinstance(module, Gated):
         first = next(iter(inspect.signature(module.forward).parameters))
-        module.__class__ = changed(Gated, type(module))  # type: ignore[arg-type]
+        module.__class__ = gated_class(type(module))  # type: ignore[arg-type]
         assert isinstance(module, Gated)
         module.gating = Gating(first)
     return module

@@ -17,21 +17,22 @@ from comt_cli.layers.gates import HeadGate, Site
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.norm_placement import PreNorm
-from comt_cli.library.connect import adds_in, connect, is_addition, made_for, refuse_method
-from comt_cli.library.gated import Changed, Gated, PlacedGate, add_gate, gates_in, is_one
+from comt_cli.library.connect import Connected, adds_in, connect, is_addition, made_for, refuse_method
+from comt_cli.library.gated import Gated, PlacedGate, add_gate, gates_in, is_one
 from comt_cli.library.hosts import KNOWN, Where, matches, path_of, stack_of
-from comt_cli.methods import Method, catalogue, methods
+from comt_cli.methods import Method, methods
+from comt_cli.methods import method as method_with
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import TokenBlock
 from comt_cli.models.build import wiring_of
-from comt_cli.recipe.load import resolve_method
-from comt_cli.recipe.problems import Document, nearest
-from comt_cli.tasks import task_of
+from comt_cli.recipe.problems import nearest
 from comt_cli.tasks.base import ATTENTION, DECODER_SITES, PROJECTIONS
 
 M = TypeVar("M", bound=nn.Module)
 Start = Literal["identity", "paper"]
 BRANCHES = ("attention", "mlp")
+ADDED = ("gate", "sdpa_gate", "gating", "host", "is_last", "attention_connection", "mlp_connection", "read_out")
+"""What modules have beside their own: the first three where there are gates, the others where there are connections."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,11 @@ def wrap(
         raise UserError(f"start: there is no {start!r}", "It is identity or paper.")
     _refuse_model(model)
     mapping = dict(sites) if isinstance(sites, Mapping) else None
-    given = {"name": method.name, **method.stored()} if isinstance(method, Method) else method
-    stated = {**given, **options} if isinstance(given, Mapping) else {"name": given, **options}
-    resolved = _resolved(model, stated, sites, start)
+    given: Any = {"name": method.name, **method.stored()} if isinstance(method, Method) else method
+    given = {**(given if isinstance(given, Mapping) else {"name": given}), **options}
+    if not isinstance(given.get("name"), str):
+        raise UserError("name: is missing: say which method", 'It is a name, or a mapping: {"name": "comt", ...}.')
+    resolved = _resolved(model, given.pop("name"), given, sites, start)
     return _with_added(model, resolved, start, mapping, at_identity=start == "identity")
 
 
@@ -135,8 +138,11 @@ def unwrap(model: M, discard: bool = False) -> M:
             for name, old in [*part.named_children()] if has_adds else ():
                 if isinstance(old, ResidualConnection):
                     setattr(part, name, PreNorm(replace(old.site, norm=partial(getattr, old, "norm"))))
-        elif isinstance(part, Changed):
-            part.restore()
+        elif isinstance(part, Gated | Connected):
+            for name in ADDED[:3] if isinstance(part, Gated) else ADDED[3:]:
+                part.__dict__.pop(name, None)
+                part._modules.pop(name, None)
+            part.__class__ = part.original  # type: ignore[assignment]
     if has_adds and "read_out" in owner._modules:
         owner.read_out = None  # type: ignore[assignment]
     del owner.comt_wrapping
@@ -146,11 +152,10 @@ def unwrap(model: M, discard: bool = False) -> M:
 # ---- what is asked for
 
 
-def _resolved(model: nn.Module, given: dict[str, Any], sites: Any, start: Start) -> dict[str, Any]:
+def _resolved(model: nn.Module, name: str, given: dict[str, Any], sites: Any, start: Start) -> dict[str, Any]:
     """The method with all its options. Sites are those that the model has, and a scale is one that can be 1, where
     nothing is said. Raises `UserError` with everything that is wrong."""
-    kind = methods().get(str(given["name"])) if "name" in given else None
-    fields = {} if kind is None else kind.model_fields
+    fields = methods()[name].model_fields if name in methods() else {}
     if sites is not None and not isinstance(sites, Mapping):
         given["sites"] = sites
     elif "sites" in fields and "sites" not in given:
@@ -158,14 +163,7 @@ def _resolved(model: nn.Module, given: dict[str, Any], sites: Any, start: Start)
         given["sites"] = [site for site in usual if site in _where(model, sites)] or [*usual]
     if start == "identity" and "scale" in fields and get_args(fields["scale"].annotation) == (1, 2):
         given.setdefault("scale", 2)
-    document = Document()
-    try:
-        resolved = resolve_method(given, (), document, catalogue(), task_of("train-lm"))
-    except TypeError as error:
-        raise UserError(f"{given['name']}: {error}", "Options are numbers, text, or lists of these.") from None
-    if resolved is None:
-        raise UserError("; ".join(str(problem) for problem in document.problems))
-    return resolved
+    return {"name": name, **method_with(name, **given).stored()}
 
 
 def _where(model: nn.Module, mapping: Mapping[str, str] | None) -> Mapping[str, Where]:
@@ -300,7 +298,7 @@ def _refuse_module(module: nn.Module, name: str, site: str) -> None:
             reason = f"it has no {site}"
         elif any(each is not None for each in held):
             reason = "it has gates already"
-    elif taken := next((each for each in Gated.added if hasattr(module, each)), None):
+    elif taken := next((each for each in ADDED[:3] if hasattr(module, each)), None):
         reason = f"it has a {taken} of its own, a name that is needed"
     elif "forward" in vars(module):
         reason = "something has replaced its forward pass, as accelerate's hooks do"
@@ -318,7 +316,7 @@ def _refuse_module(module: nn.Module, name: str, site: str) -> None:
 
 def _refuse_model(model: nn.Module) -> None:
     """Raise `UserError` for a model that cannot be wrapped, whatever with."""
-    if any(isinstance(part, Changed) or hasattr(part, "comt_wrapping") for part in _parts(model)):
+    if any(isinstance(part, Gated | Connected) or hasattr(part, "comt_wrapping") for part in _parts(model)):
         hint = "unwrap() it first. Gates and a residual connection are one method: residual=..."
         raise UserError(f"{type(model).__name__} is wrapped already", hint)
     _refuse_distributed(model)

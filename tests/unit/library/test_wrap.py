@@ -241,9 +241,9 @@ def gated_llama() -> nn.Module:
 
 
 WRONG = {
-    "method": (network, "transpnder", {}, r"'transpnder'; did you mean transponder\?"),
+    "method": (network, "transpnder", {}, r"'transpnder'(.|\n)*did you mean transponder\?"),
     "no method": (network, {"hidden": 3}, {}, "name: is missing: say which method"),
-    "of maps": (network, "comt-pixel", {}, "no method for train-lm called 'comt-pixel'"),
+    "of maps": (network, "comt-pixel", {}, "comt-pixel: it replaces norms"),
     "option": (network, "comt", {"sites": ALL, "hiden": 3}, r"hiden: unknown key; did you mean hidden\?"),
     "value": (network, "comt", {"sites": ALL, "hidden": 0}, "hidden: .*greater than"),
     "start": (network, "comt", {"sites": ALL, "start": "zero"}, "'zero'(.|\n)*identity or paper"),
@@ -254,11 +254,11 @@ WRONG = {
     "stars": (network, "comt", {"sites": {"q_proj": "*.*.attn.query"}}, r"more than one \*"),
     "named site": (llama, "comt", {"sites": ["q_prj"]}, "sites.*q_proj"),
     "no blocks": (network, "comt", {}, "blocks of Network are not known; known are (.|\n)*sites="),
-    "connection there": (network, "laurel-lr", {}, "not where their two additions are(.|\n)*LLaMA"),
+    "connection there": (network, "laurel-lr", {}, "not where their additions are(.|\n)*LLaMA"),
     "quantised": (lambda: replaced(quantised()), "comt", {"sites": QUERY}, r"layers\.1\.attn\.query .*quantised"),
     "subclass": (lambda: replaced(Mine(8, 8)), "comt", {"sites": QUERY}, r"query \(Mine\).*a subclass of nn\.Linear"),
     "no linear": (lambda: replaced(nn.Identity()), "comt", {"sites": QUERY}, r"query \(Identity\).*no nn\.Linear"),
-    "tied": (tied, "comt", {"sites": QUERY}, r"layers\.1\.attn\.query would .* two gates: it is layers\.0\.attn\.query"),
+    "tied": (tied, "comt", {"sites": QUERY}, r"attn\.query would have two gates: it is layers\.0\.attn\.query"),
     "one for two": (network, "comt", {"sites": {**QUERY, "k_proj": QUERY["q_proj"]}}, r"query would have two gates"),
     "patched": (patched, "comt", {"sites": QUERY}, r"layers\.1\.attn\.query .* replaced its forward pass"),
     "empty mapping": (network, "comt", {"sites": {}}, "the mapping has no q_proj"),
