@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import doctest
 import functools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -132,6 +134,23 @@ def test_gates_multiply_what_they_should():
     model(X)
     ((h, z),) = read
     torch.testing.assert_close(z, up.gate(h) * nn.functional.linear(h, up.weight, up.bias))
+
+
+def test_threads_that_share_a_model_read_their_own_inputs():
+    """As `DataParallel` and servers do: both have read before either goes on."""
+    model = wrap(network(), {"name": "sdpa-gate", "scale": 1}, sites=SDPA, start="paper").eval()
+    inputs = [X, 2 * X]
+    expected = [model(x).detach() for x in inputs]
+    both = threading.Barrier(2, timeout=30)
+
+    def meet(*_: object) -> None:
+        both.wait()
+
+    for layer in model.layers:
+        layer.attn.key.register_forward_pre_hook(meet)
+    with ThreadPoolExecutor(2) as threads:
+        found = [*threads.map(lambda x: model(x).detach(), inputs)]
+    torch.testing.assert_close(found, expected)
 
 
 def test_hooks_ties_names_and_copies_stay():
