@@ -71,8 +71,8 @@ def wrap(
         **options: of the method.
 
     Raises:
-        UserError: no such method, option, site or module; a projection that is quantised, adapted, shared, or gated
-            already; a connection that does more than replace an addition; a method that has no identity to start at.
+        UserError: no such method, option, site or module; a projection that is quantised, adapted, patched, shared or
+            gated already; a connection that does more than replace an addition; a method with no identity to start at.
 
     PEFT takes a gated projection for the linear one that it is and adds its delta behind the gate, gamma(x) * (x W^T) +
     B A x, so wrap first, then PEFT; `merge_and_unload` would put the delta before the gate. PEFT freezes gates, and
