@@ -14,7 +14,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import torch
 import torch.nn.functional as F
@@ -115,10 +115,6 @@ class CarriesGates(nn.Module):
         """z times the gate at a site, [T, N], which reads u; z where the site has none."""
         return self.gate(name).scaled(z_TN, u_Tr) if name in self.gates else z_TN
 
-    def gate_values(self, x_TD: Tensor) -> dict[str, dict[str, Tensor]]:
-        """For each gated site its factors by kind (`Gate.values`) on the input `x`."""
-        return {name: self.gate(name).values(read_by(self.gate(name), x_TD)) for name in self.gates}
-
 
 def read_by(gate: Gate, x_TD: Tensor) -> Tensor | None:
     """u = x A^T, [T, r]; None for a gate that does not look at its input."""
@@ -141,6 +137,8 @@ def draw_gate_weight(draw: Draw, tensor: Tensor, name: str, init: GateInit) -> N
             draw.uniform_(tensor, name, 1 / math.sqrt(fan_in))
         case "normal":
             draw.normal_(tensor, name, 0.02)
+        case _:
+            raise ValueError(f"init is {init!r}, which is none of {', '.join(get_args(GateInit))}")
 
 
 class ComtGate(Gate):
@@ -162,7 +160,7 @@ class ComtGate(Gate):
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
         assert u_Tr is not None
         gamma_T1 = comt_gate(u_Tr, self.B)
-        return {"scalar": gamma_T1 if self.scale == 1 else 2 * gamma_T1}
+        return {"scalar": gamma_T1 if self.scale == 1 else self.scale * gamma_T1}
 
     def bottleneck(self) -> Bottleneck:
         return Bottleneck(None, self.B, float(self.scale))
@@ -193,6 +191,8 @@ class TransponderGate(Gate):
         super().__init__()
         self.init, self.rank = init, rank
         self.learnable, self.separate = learnable_sigmoid, separate_summaries
+        if granularity not in get_args(Granularity):
+            raise ValueError(f"granularity is {granularity!r}, which is none of {', '.join(get_args(Granularity))}")
         self.kinds = granularity.split("-")
         self.zero_at_one = [f"B_{kind}" for kind in self.kinds]
         self.A = nn.Parameter(torch.empty(rank * (len(self.kinds) if self.separate else 1), d_in))
@@ -295,7 +295,7 @@ class FullRankGate(Gate):
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
         assert u_Tr is not None
         gamma_TN = torch.sigmoid(u_Tr)
-        return {self.kind: gamma_TN if self.scale == 1 else 2 * gamma_TN}
+        return {self.kind: gamma_TN if self.scale == 1 else self.scale * gamma_TN}
 
     def initialise(self, draw: Draw) -> None:
         draw.normal_(self.W, "W", 0.02)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from comt_cli.errors import UserError
 from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, ResidualSite, State
 from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.library.gated import remade
-from comt_cli.library.hosts import Host, Stack
+from comt_cli.library.hosts import HOSTS, KNOWN, Host, Stack, path_of
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import TokenBlock
 
@@ -78,28 +78,28 @@ class Adds:
         with torch.no_grad():
             for i, connection in enumerate(self.made):
                 norm = getattr(connection, "norm", nn.Identity())
-                branch: Any = functools.partial(_rolled, i + 1)
+                branch: Any = lambda h_BTD, shift=i + 1: torch.tanh(h_BTD.roll(shift, -1))  # noqa: E731
                 state, stream = connection.step(state, branch), stream + branch(norm(stream))
             return torch.equal(state.stream if self.end is None else self.end(state), stream)
 
 
-def _rolled(shift: int, h_BTD: Tensor) -> Tensor:
-    return torch.tanh(h_BTD.roll(shift, -1))
-
-
-def made_for(stack: Stack, wiring: Wiring, method: str) -> Adds:
-    """Connections for the blocks of a stack. Raises `UserError` for those not in `CONNECTIONS`."""
+def made_for(model: nn.Module, stack: Stack | None, wiring: Wiring, method: str) -> Adds:
+    """Connections for the blocks of a model. Raises `UserError` for those not in `CONNECTIONS`, and for blocks that add
+    in another way, or nobody knows how."""
+    blocks = () if stack is None else stack.blocks
+    if stack is None or any(hasattr(block, "crossattention") or _adds_its_own_way(block) for block in blocks):
+        said = f"the blocks of {type(model).__name__} are not known, or patched, and so not where their additions are"
+        raise UserError(said, f"Residual connections can be put into {KNOWN}.")
     made: list[ResidualConnection] = []
-    likes = [block.get_submodule(stack.host.norms[0]).get_parameter("weight") for block in stack.blocks]
-    for layer, (block, like) in enumerate(zip(stack.blocks, likes, strict=True)):
+    likes = [block.get_submodule(stack.host.norms[0]).get_parameter("weight") for block in blocks]
+    for layer, (block, like) in enumerate(zip(blocks, likes, strict=True)):
         for i, part in enumerate(("attention", "mlp")):
             old = getattr(block, f"{part}_connection", None)  # of comt's own blocks, whose norms it has
             if not isinstance(old, PreNorm | None):
                 raise UserError(f"the network has another residual connection already: {type(old).__name__}")
-            site = ResidualSite(
-                len(like), "decoder", 2 * layer + i, 2 * len(likes), layer, len(likes), part,
-                nn.Identity if old is None else functools.partial(getattr, old, "norm"), tuple(made[-i:] if i else ()),
-            )  # fmt: skip
+            norm = nn.Identity if old is None else functools.partial(getattr, old, "norm")
+            index, before = 2 * layer + i, tuple(made[-i:] if i else ())
+            site = ResidualSite(len(like), "decoder", index, 2 * len(likes), layer, len(likes), part, norm, before)
             connection = wiring.residual(site).to(like.device, like.dtype)
             connection.site = replace(site, norm=nn.Identity)
             name = getattr(connection, "name", type(connection).__name__)
@@ -112,16 +112,16 @@ def made_for(stack: Stack, wiring: Wiring, method: str) -> Adds:
     return Adds(tuple(made), None if end is None else end.to(likes[-1].device, likes[-1].dtype), likes[-1])
 
 
-class Passed(NamedTuple):
-    """What a block gives to the next in place of a stream, [B, T, D], where its connection passes more than that. The
-    stream comes first: transformers' `output_hidden_states` collects it."""
-
-    stream: Tensor
-    state: State
+def _adds_its_own_way(block: nn.Module) -> bool:
+    """Whether a block has another forward pass than that of the class by which it is known."""
+    known: Any = next(kind for kind in type(block).__mro__ if path_of(kind) in HOSTS)
+    return getattr(block.forward, "__func__", None) is not known.forward
 
 
 class Connected(nn.Module):
-    """Block whose additions are residual connections. The last has what makes one stream of the state, `read_out`."""
+    """Block whose additions are residual connections. The last has what makes one stream of the state, `read_out`.
+    Where a connection passes more than a stream, [B, T, D], the next block gets a pair of it and the state: it comes
+    first because transformers' `output_hidden_states` collects what does."""
 
     original: ClassVar[type[nn.Module]]
     host: Host
@@ -130,7 +130,7 @@ class Connected(nn.Module):
     mlp_connection: ResidualConnection
     read_out: Any
 
-    def forward(self, hidden_states: Tensor | Passed, *more: Any, **inputs: Any) -> Tensor | Passed:
+    def forward(self, hidden_states: Any, *more: Any, **inputs: Any) -> Any:
         """Stream, [B, T, D], or what the block before passed -> the same behind this block. With pre-norm connections:
         h = x + attention(norm(x)), y = h + mlp(norm(h))."""
         if isinstance(hidden_states, tuple):  # libraries that handle what is passed may leave no more than that of it
@@ -142,9 +142,8 @@ class Connected(nn.Module):
         state = self.attention_connection.step(state, self._branch(0, inputs))
         state = self.mlp_connection.step(state, self._branch(1, {}))
         if self.is_last:
-            stream: Tensor = state.stream if self.read_out is None else self.read_out(state)
-            return stream
-        return Passed(state.stream, state) if state.has_streams or state.sources else state.x
+            return state.stream if self.read_out is None else self.read_out(state)
+        return (state.stream, state) if state.has_streams or state.sources else state.x
 
     def _branch(self, i: int, inputs: dict[str, Any]) -> Any:
         norm, module = getattr(self, self.host.norms[i]), getattr(self, self.host.sublayers[i])
@@ -157,14 +156,11 @@ class Connected(nn.Module):
         return branch
 
     def _refuse_reentrant(self) -> None:
-        if not (self.training and getattr(self, "gradient_checkpointing", False)):
-            return
-        if getattr(self._gradient_checkpointing_func, "keywords", {}).get("use_reentrant"):
-            raise UserError(
-                "re-entrant gradient checkpointing loses gradients of this residual connection, whose blocks pass more "
-                "than one tensor",
-                'Use gradient_checkpointing_kwargs={"use_reentrant": False}, the default of transformers 5.',
-            )
+        function = getattr(self, "_gradient_checkpointing_func", None) if self.training else None
+        if getattr(self, "gradient_checkpointing", False) and getattr(function, "keywords", {}).get("use_reentrant"):
+            said = "re-entrant gradient checkpointing loses gradients of a connection that passes several tensors"
+            hint = 'Use gradient_checkpointing_kwargs={"use_reentrant": False}, the default of transformers 5.'
+            raise UserError(said, hint)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return remade, (connected_class, self.original), self.__dict__

@@ -5,7 +5,6 @@ Shapes: B batch, T tokens, D input width, N output width.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,21 +17,23 @@ from comt_cli.layers.gates import HeadGate, Site
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.norm_placement import PreNorm
-from comt_cli.library.connect import Adds, Connected, adds_in, connect, is_addition, made_for, refuse_method
+from comt_cli.library.connect import Connected, adds_in, connect, is_addition, made_for, refuse_method
 from comt_cli.library.gated import Gated, PlacedGate, add_gate, gates_in, is_one
-from comt_cli.library.hosts import KNOWN, Stack, Where, matches, path_of, stack_of
+from comt_cli.library.hosts import KNOWN, Where, matches, path_of, stack_of
 from comt_cli.library.saving import as_plain, as_saved
-from comt_cli.methods import Method, catalogue, methods
+from comt_cli.methods import Method, methods
+from comt_cli.methods import method as method_with
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import TokenBlock
 from comt_cli.models.build import wiring_of
-from comt_cli.recipe.load import resolve_method
-from comt_cli.recipe.problems import Document, nearest
-from comt_cli.tasks import task_of
+from comt_cli.recipe.problems import nearest
 from comt_cli.tasks.base import ATTENTION, DECODER_SITES, PROJECTIONS
 
 M = TypeVar("M", bound=nn.Module)
 Start = Literal["identity", "paper"]
+BRANCHES = ("attention", "mlp")
+ADDED = ("gate", "sdpa_gate", "gating", "host", "is_last", "attention_connection", "mlp_connection", "read_out")
+"""What modules have beside their own: the first three where there are gates, the others where there are connections."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ def wrap(
         **options: of the method.
 
     Raises:
-        UserError: no such method, option, site or module; a projection that is quantised, adapted, shared, or gated
-            already; a connection that does more than replace an addition; a method that has no identity to start at.
+        UserError: no such method, option, site or module; a projection that is quantised, adapted, patched, shared or
+            gated already; a connection that does more than replace an addition; a method with no identity to start at.
 
     PEFT takes a gated projection for the linear one that it is and adds its delta behind the gate, gamma(x) * (x W^T) +
     B A x, so wrap first, then PEFT; `merge_and_unload` would put the delta before the gate. PEFT freezes gates, and
@@ -99,31 +100,25 @@ def wrap(
         raise UserError(f"start: there is no {start!r}", "It is identity or paper.")
     _refuse_model(model)
     mapping = dict(sites) if isinstance(sites, Mapping) else None
-    resolved = _resolved(model, _stated(method, options), sites, start)
-    plan = _planned(model, resolved, mapping)
-    if start == "identity":
-        plan.start_at_identity(resolved["name"])
-    return _installed(plan, model, Wrapping(resolved, start, plan.sites, mapping))
+    given: Any = {"name": method.name, **method.stored()} if isinstance(method, Method) else method
+    given = {**(given if isinstance(given, Mapping) else {"name": given}), **options}
+    if not isinstance(given.get("name"), str):
+        raise UserError("name: is missing: say which method", 'It is a name, or a mapping: {"name": "comt", ...}.')
+    resolved = _resolved(model, given.pop("name"), given, sites, start)
+    return _with_added(model, resolved, start, mapping, at_identity=start == "identity")
 
 
 def attach(model: M, wrapping: Wrapping) -> M:
     """Put into a plain model, perhaps on the meta device, the modules of a wrapping, whose values are still to be
     loaded. Raises `UserError` as `wrap`."""
-    plan = _planned(model, wrapping.method, wrapping.mapping)
-    return _installed(plan, model, replace(wrapping, sites=plan.sites))
-
-
-def _installed(plan: Plan, model: M, wrapping: Wrapping) -> M:
-    plan.install(model)
-    model.comt_wrapping = wrapping  # type: ignore[assignment]
-    as_saved(model)
-    return model
+    return _with_added(model, wrapping.method, wrapping.start, wrapping.mapping, at_identity=False)
 
 
 def unwrap(model: M, discard: bool = False) -> M:
     """Take gates and residual connections out of a wrapped model, in place; returns the model, with its own weights as
     they are. Raises `UserError` where it is not wrapped, or computes something else without them, unless `discard`."""
-    owner = next((part for part in model.modules() if isinstance(getattr(part, "comt_wrapping", None), Wrapping)), None)
+    parts = _parts(model)
+    owner = next((part for part in parts if isinstance(getattr(part, "comt_wrapping", None), Wrapping)), None)
     if owner is None:
         raise UserError(f"{type(model).__name__} is not wrapped")
     _refuse_distributed(model)
@@ -145,9 +140,9 @@ def unwrap(model: M, discard: bool = False) -> M:
                 if isinstance(old, ResidualConnection):
                     setattr(part, name, PreNorm(replace(old.site, norm=partial(getattr, old, "norm"))))
         elif isinstance(part, Gated | Connected):
-            for name in _OF_GATES if isinstance(part, Gated) else _OF_BLOCKS:
-                if name in part.__dict__ or name in part._modules:
-                    delattr(part, name)
+            for name in ADDED[:3] if isinstance(part, Gated) else ADDED[3:]:
+                part.__dict__.pop(name, None)
+                part._modules.pop(name, None)
             part.__class__ = part.original  # type: ignore[assignment]
     if has_adds and "read_out" in owner._modules:
         owner.read_out = None  # type: ignore[assignment]
@@ -156,25 +151,13 @@ def unwrap(model: M, discard: bool = False) -> M:
     return model
 
 
-_OF_GATES = ("gate", "sdpa_gate", "gating")
-_OF_BLOCKS = ("host", "is_last", "attention_connection", "mlp_connection", "read_out")
-
-
 # ---- what is asked for
 
 
-def _stated(method: str | Mapping[str, Any] | Method, options: Mapping[str, Any]) -> dict[str, Any]:
-    """A method as a row of a recipe says it."""
-    if isinstance(method, Method):
-        return {"name": method.name, **method.stored(), **options}
-    return {"name": method, **options} if isinstance(method, str) else {**method, **options}
-
-
-def _resolved(model: nn.Module, given: dict[str, Any], sites: Any, start: Start) -> dict[str, Any]:
+def _resolved(model: nn.Module, name: str, given: dict[str, Any], sites: Any, start: Start) -> dict[str, Any]:
     """The method with all its options. Sites are those that the model has, and a scale is one that can be 1, where
     nothing is said. Raises `UserError` with everything that is wrong."""
-    kind = methods().get(str(given.get("name")))
-    fields = {} if kind is None else kind.model_fields
+    fields = methods()[name].model_fields if name in methods() else {}
     if sites is not None and not isinstance(sites, Mapping):
         given["sites"] = sites
     elif "sites" in fields and "sites" not in given:
@@ -182,11 +165,7 @@ def _resolved(model: nn.Module, given: dict[str, Any], sites: Any, start: Start)
         given["sites"] = [site for site in usual if site in _where(model, sites)] or [*usual]
     if start == "identity" and "scale" in fields and get_args(fields["scale"].annotation) == (1, 2):
         given.setdefault("scale", 2)
-    document = Document()
-    resolved = resolve_method(json.loads(json.dumps(given)), (), document, catalogue(), task_of("train-lm"))
-    if resolved is None:
-        raise UserError("; ".join(str(problem) for problem in document.problems))
-    return resolved
+    return {"name": name, **method_with(name, **given).stored()}
 
 
 def _where(model: nn.Module, mapping: Mapping[str, str] | None) -> Mapping[str, Where]:
@@ -194,9 +173,11 @@ def _where(model: nn.Module, mapping: Mapping[str, str] | None) -> Mapping[str, 
     if mapping is None:
         stack = stack_of(model)
         return {} if stack is None else stack.sites
-    wrong = next((site for site in mapping if site not in DECODER_SITES.names), None)
-    if wrong is not None:
-        raise UserError(f"sites: there is no site {wrong}", nearest(wrong, DECODER_SITES.names))
+    for site, name in mapping.items():
+        if site not in DECODER_SITES.names:
+            raise UserError(f"sites: there is no site {site}", nearest(str(site), DECODER_SITES.names))
+        if not isinstance(name, str):
+            raise UserError(f"sites: {site}: {name!r} is no module's name", 'It is text: "layers.*.attn.query".')
     if "sdpa" in mapping and "q_proj" not in mapping:
         raise UserError("sites: sdpa needs q_proj beside it: its gate reads what the query projection reads")
     return {site: Where(name, mapping["q_proj"] if site == "sdpa" else None) for site, name in mapping.items()}
@@ -205,85 +186,77 @@ def _where(model: nn.Module, mapping: Mapping[str, str] | None) -> Mapping[str, 
 # ---- what is made, before anything is changed
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Gates and residual connections made for a model that has neither yet."""
-
-    gates: list[PlacedGate]
-    stack: Stack | None
-    adds: Adds | None
-
-    @property
-    def sites(self) -> dict[str, tuple[str, ...]]:
-        """Modules with the gates of every site, by name."""
-        names = dict.fromkeys(placed.site.name for placed in self.gates)
-        return {name: tuple(each.module for each in self.gates if each.site.name == name) for name in names}
-
-    def start_at_identity(self, method: str) -> None:
-        """Set gates to 1. Raises `UserError` where they cannot be, or additions are not plain."""
-        wrong = next((f"its gate at {each.site.name}" for each in self.gates if not each.gate.start_at_one()), None)
-        if wrong is None and self.adds is not None and not self.adds.is_plain():
-            wrong = f"its connection, {type(self.adds.made[0]).__name__},"
-        if wrong is not None:
-            said = f"{method}: {wrong} cannot leave what the model computes as it is, to the last bit"
-            raise UserError(said, 'start="paper" starts as its networks do. Gates of a sigmoid can be 1 with scale 2.')
-
-    def install(self, model: nn.Module) -> None:
-        """Put them in."""
-        for placed in self.gates:
-            add_gate(model, placed)
-        if self.adds is not None and self.stack is not None:
-            connect(model, self.stack, self.adds)
-
-
-def _planned(model: nn.Module, method: Mapping[str, Any], mapping: Mapping[str, str] | None) -> Plan:
+def _with_added(
+    model: M, method: dict[str, Any], start: Start, mapping: dict[str, str] | None, *, at_identity: bool
+) -> M:
+    """The model with a method's gates and residual connections, where all of it can be done. Raises `UserError`."""
     wiring, name, stack = wiring_of(method), method["name"], stack_of(model)
     refuse_method(wiring, name)
     gates = _gates(model, wiring, mapping)
-    if is_addition(wiring):
-        return Plan(gates, stack, None)
-    if stack is None or any(hasattr(block, "crossattention") for block in stack.blocks):
-        said = f"the blocks of {type(model).__name__} are not known, and so not where their two additions are"
-        raise UserError(said, f"Residual connections can be put into {KNOWN}.")
-    return Plan(gates, stack, made_for(stack, wiring, name))
+    adds = None if is_addition(wiring) else made_for(model, stack, wiring, name)
+    if at_identity:
+        wrong = next((f"its gate at {each.site.name}" for each in gates if not each.gate.start_at_one()), None)
+        if wrong is None and adds is not None and not adds.is_plain():
+            wrong = f"its connection, {type(adds.made[0]).__name__},"
+        if wrong is not None:
+            said = f"{name}: {wrong} cannot leave what the model computes as it is, to the last bit"
+            hint = " With scale 2 its gates can be 1." if "scale" in methods()[name].model_fields else ""
+            raise UserError(said, f'start="paper" starts as its networks do.{hint}')
+    for placed in gates:
+        add_gate(model, placed)
+    if adds is not None and stack is not None:
+        connect(model, stack, adds)
+    names: dict[str, tuple[str, ...]] = {}
+    for placed in gates:
+        names[placed.site.name] = (*names.get(placed.site.name, ()), placed.module)
+    model.comt_wrapping = Wrapping(method, start, names, mapping)  # type: ignore[assignment]
+    as_saved(model)
+    return model
 
 
 def _gates(model: nn.Module, wiring: Wiring, mapping: Mapping[str, str] | None) -> list[PlacedGate]:
     """Gates for a model. Raises `UserError`."""
     where = _where(model, mapping)
     missing = next((site for site in wiring.gates if site not in where), None)
-    if missing is not None and not where:
+    if missing is not None and mapping is None and not where:
         said = f"the blocks of {type(model).__name__} are not known; known are {KNOWN}"
         raise UserError(said, f'Say where the sites are, * for the layer: sites={{"{missing}": "layers.*.{missing}"}}.')
     if missing is not None:
-        raise UserError(f"sites: {type(model).__name__} has no {missing}", f"It has {', '.join(where)}.")
+        who = type(model).__name__ if mapping is None else "the mapping"
+        raise UserError(f"sites: {who} has no {missing}", f"It has {', '.join(where) or 'none'}.")
     read = {"q_proj"} if "sdpa" in wiring.gates else set()
     if unused := {*(mapping or ())} - {*wiring.gates} - read:
         raise UserError(f"sites: the method has no gate at {sorted(unused)[0]}", f"It has {', '.join(wiring.gates)}.")
     names = {site: matches(model, where[site].module) for site in sorted(wiring.gates, key=DECODER_SITES.names.index)}
     layers = [*dict.fromkeys(layer for found in names.values() for layer in found)]
-    placed, seen = [], dict[int, str]()
+    placed, seen = list[PlacedGate](), dict[Any, str]()
     for site, found in names.items():
-        readers = found if where[site].reads is None else matches(model, str(where[site].reads))
+        reads, parts = where[site].reads, where[site].parts
+        readers = found if reads is None else matches(model, reads)
         for layer, name in found.items():
             if layer not in readers:
-                raise UserError(f"sites: {name} has no counterpart in {where[site].reads}, which its gate reads")
+                raise UserError(f"sites: {name} has no counterpart in {reads}, which its gate reads")
             module, reader = model.get_submodule(name), model.get_submodule(readers[layer])
             for called, each in {name: module, readers[layer]: reader}.items():
-                _refuse_module(each, called, seen, is_branch=site in ("attention", "mlp"))
+                _refuse_module(each, called, site)
+            if not isinstance(module, Projections | TokenBlock):
+                carries = id(getattr(module, "weight", module)), site if parts > 1 or site == "sdpa" else ""
+                if carries in seen:
+                    said = f"sites: {name} would have two gates: it is {seen[carries]} too, or has one weight with it"
+                    raise UserError(said, "Untie them, or leave one of the sites out.")
+                seen[carries] = name
             holder = model.get_submodule(readers[layer].rpartition(".")[0])
             d_in, d_out, heads = _sizes(site, module, reader, holder)
             part = "attention" if site in (*ATTENTION, "sdpa", "attention") else "mlp"
-            width = d_out // where[site].parts
-            at = Site(site, "decoder", layers.index(layer), len(layers), d_in, width, heads, part=part)
+            at = Site(site, "decoder", layers.index(layer), len(layers), d_in, d_out // parts, heads, part=part)
             gate = wiring.gates[site](at)
             if isinstance(gate, HeadGate) and not heads:
                 raise UserError(
-                    f"sites: {name}: how many heads there are is not known", "It needs a head_dim beside it."
+                    f"sites: {name}: how many heads there are is not known", "A head_dim beside it says it."
                 )
             like = next(reader.parameters())
             gate.to(like.device, like.dtype).train(module.training)
-            placed.append(PlacedGate(at, gate, name, readers[layer], where[site].part, where[site].parts))
+            placed.append(PlacedGate(at, gate, name, readers[layer], where[site].part, parts))
     return placed
 
 
@@ -293,10 +266,9 @@ def _sizes(site: str, module: nn.Module, reader: nn.Module, holder: nn.Module) -
         width = module.branches[0].connection.site.width
         return width, width, 1
     if isinstance(module, Projections):
-        named = {each.name: each for each in module.sites}
-        width = module.sites[0].d_in
+        named, width = {each.name: each for each in module.sites}, module.sites[0].d_in
         return (width, named[site].d_out, 1) if site in named else (width, width, holder.heads)  # type: ignore[return-value]
-    if site in ("attention", "mlp"):
+    if site in BRANCHES:
         like = next((part for part in reader.modules() if _is_projection(part)), None)
         if like is None:
             raise UserError(f"sites: {type(reader).__name__} has no projection by which its width would be known")
@@ -304,9 +276,6 @@ def _sizes(site: str, module: nn.Module, reader: nn.Module, holder: nn.Module) -
     (d_in, _), (inner, d_out) = _widths(reader), _widths(module)
     head_width = getattr(holder, "head_dim", inner + 1)
     return (d_in, inner, inner // head_width) if site == "sdpa" else (d_in, d_out, 1)
-
-
-# ---- what is refused
 
 
 def _is_projection(module: nn.Module) -> bool:
@@ -319,46 +288,49 @@ def _widths(projection: nn.Module) -> tuple[int, int]:
     return (columns, rows) if isinstance(projection, nn.Linear) else (rows, columns)
 
 
-def _refuse_module(module: nn.Module, name: str, seen: dict[int, str], *, is_branch: bool) -> None:
-    """Raise `UserError` for a module that cannot carry a gate. `seen` are the weights of projections before."""
+# ---- what is refused
+
+
+def _refuse_module(module: nn.Module, name: str, site: str) -> None:
+    """Raise `UserError` for a module that cannot carry a gate, or be read by one."""
+    kind, weight, reason = type(module), getattr(module, "weight", None), None
     if isinstance(module, Projections | TokenBlock):
+        own = [*BRANCHES] if isinstance(module, TokenBlock) else ["sdpa", *(each.name for each in module.sites)]
         held = [*module.gates] if isinstance(module, Projections) else [module.attention_path, module.mlp_path]
-        reason = "it has gates already" if any(each is not None for each in held) else None
-    elif taken := next((each for each in ("gate", "sdpa_gate", "gating") if hasattr(module, each)), None):
+        if site not in own:
+            reason = f"it has no {site}"
+        elif any(each is not None for each in held):
+            reason = "it has gates already"
+    elif taken := next((each for each in ADDED[:3] if hasattr(module, each)), None):
         reason = f"it has a {taken} of its own, a name that is needed"
-    else:
-        reason = None if is_branch else _against(module)
+    elif "forward" in vars(module):
+        reason = "something has replaced its forward pass, as accelerate's hooks do"
+    elif site not in BRANCHES:  # only what is nothing else than a projection computes what is expected
+        is_whole = type(weight) is nn.Parameter and weight.is_floating_point()
+        if kind.__module__.startswith("peft."):
+            reason = "it is an adapter of PEFT"
+        elif "quant" in kind.__module__ or (isinstance(weight, Tensor) and not is_whole):
+            reason = "its weight is quantised"
+        elif not _is_projection(module):
+            reason = f"it is {'a subclass of' if isinstance(module, nn.Linear) else 'no'} nn.Linear"
     if reason is not None:
-        raise UserError(f"{name} ({type(module).__name__}) cannot be gated: {reason}", "Wrap a model first of all.")
-    if not is_branch and not isinstance(module, Projections | TokenBlock):
-        other = seen.setdefault(id(module.weight), name)
-        if other != name:
-            said = f"sites: {name} and {other} have one weight in common, which would have two gates"
-            raise UserError(said, "Untie them, or leave one of the sites out.")
-
-
-def _against(module: nn.Module) -> str | None:
-    """Why a module is not taken for a linear projection: only what is nothing else computes what is expected."""
-    kind, weight = type(module), getattr(module, "weight", None)
-    if kind.__module__.startswith("peft."):
-        return "it is an adapter of PEFT"
-    is_whole = type(weight) is nn.Parameter and weight.is_floating_point()
-    if "quant" in kind.__module__ or (isinstance(weight, Tensor) and not is_whole):
-        return "its weight is quantised"
-    if not _is_projection(module):
-        return f"it is {'a subclass of' if isinstance(module, nn.Linear) else 'no'} nn.Linear"
-    return None
+        raise UserError(f"{name} ({kind.__name__}) cannot be gated: {reason}", "Wrap a model first of all.")
 
 
 def _refuse_model(model: nn.Module) -> None:
     """Raise `UserError` for a model that cannot be wrapped, whatever with."""
-    parts = [*model.modules()]
-    if any(isinstance(part, Gated | Connected) or hasattr(part, "comt_wrapping") for part in parts):
+    if any(isinstance(part, Gated | Connected) or hasattr(part, "comt_wrapping") for part in _parts(model)):
         hint = "unwrap() it first. Gates and a residual connection are one method: residual=..."
         raise UserError(f"{type(model).__name__} is wrapped already", hint)
     _refuse_distributed(model)
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UserError(f"{type(model).__name__} has no weights yet: they are on the meta device", "Load them first.")
+
+
+def _parts(model: Any) -> list[nn.Module]:
+    if not isinstance(model, nn.Module):
+        raise UserError(f"{model!r} is no model", "It is a torch.nn.Module; load() makes one of a run or a folder.")
+    return [*model.modules()]
 
 
 def _refuse_distributed(model: nn.Module) -> None:

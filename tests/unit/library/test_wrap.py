@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import doctest
+import functools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -133,6 +136,23 @@ def test_gates_multiply_what_they_should():
     torch.testing.assert_close(z, up.gate(h) * nn.functional.linear(h, up.weight, up.bias))
 
 
+def test_threads_that_share_a_model_read_their_own_inputs():
+    """As `DataParallel` and servers do: both have read before either goes on."""
+    model = wrap(network(), {"name": "sdpa-gate", "scale": 1}, sites=SDPA, start="paper").eval()
+    inputs = [X, 2 * X]
+    expected = [model(x).detach() for x in inputs]
+    both = threading.Barrier(2, timeout=30)
+
+    def meet(*_: object) -> None:
+        both.wait()
+
+    for layer in model.layers:
+        layer.attn.key.register_forward_pre_hook(meet)
+    with ThreadPoolExecutor(2) as threads:
+        found = [*threads.map(lambda x: model(x).detach(), inputs)]
+    torch.testing.assert_close(found, expected)
+
+
 def test_hooks_ties_names_and_copies_stay():
     model = network()
     model.layers[0].attn.key.weight = model.layers[2].attn.value.weight
@@ -219,6 +239,20 @@ def quantised() -> nn.Linear:
     return linear
 
 
+def patched() -> Network:
+    model = network()
+    query = model.layers[1].attn.query
+    query.forward = functools.partial(nn.Linear.forward, query)  # as a hook of accelerate's, which would pass gates by
+    return model
+
+
+def parallel() -> nn.Module:
+    model = llama()
+    for block in model.blocks:
+        block.__class__ = type("Parallel", (type(block),), {"forward": lambda _, state: state})
+    return model
+
+
 def gated_llama() -> nn.Module:
     model = wrap(llama(), "comt")
     del model.comt_wrapping  # as a run that was trained with gates
@@ -226,9 +260,9 @@ def gated_llama() -> nn.Module:
 
 
 WRONG = {
-    "method": (network, "transpnder", {}, r"'transpnder'; did you mean transponder\?"),
+    "method": (network, "transpnder", {}, r"'transpnder'(.|\n)*did you mean transponder\?"),
     "no method": (network, {"hidden": 3}, {}, "name: is missing: say which method"),
-    "of maps": (network, "comt-pixel", {}, "no method for train-lm called 'comt-pixel'"),
+    "of maps": (network, "comt-pixel", {}, "comt-pixel: it replaces norms"),
     "option": (network, "comt", {"sites": ALL, "hiden": 3}, r"hiden: unknown key; did you mean hidden\?"),
     "value": (network, "comt", {"sites": ALL, "hidden": 0}, "hidden: .*greater than"),
     "start": (network, "comt", {"sites": ALL, "start": "zero"}, "'zero'(.|\n)*identity or paper"),
@@ -239,11 +273,20 @@ WRONG = {
     "stars": (network, "comt", {"sites": {"q_proj": "*.*.attn.query"}}, r"more than one \*"),
     "named site": (llama, "comt", {"sites": ["q_prj"]}, "sites.*q_proj"),
     "no blocks": (network, "comt", {}, "blocks of Network are not known; known are (.|\n)*sites="),
-    "connection there": (network, "laurel-lr", {}, "not where their two additions are(.|\n)*LLaMA"),
+    "connection there": (network, "laurel-lr", {}, "not where their additions are(.|\n)*LLaMA"),
     "quantised": (lambda: replaced(quantised()), "comt", {"sites": QUERY}, r"layers\.1\.attn\.query .*quantised"),
     "subclass": (lambda: replaced(Mine(8, 8)), "comt", {"sites": QUERY}, r"query \(Mine\).*a subclass of nn\.Linear"),
     "no linear": (lambda: replaced(nn.Identity()), "comt", {"sites": QUERY}, r"query \(Identity\).*no nn\.Linear"),
-    "tied": (tied, "comt", {"sites": QUERY}, r"layers\.1\.attn\.query and layers\.0\.attn\.query have one weight"),
+    "tied": (tied, "comt", {"sites": QUERY}, r"attn\.query would have two gates: it is layers\.0\.attn\.query"),
+    "one for two": (network, "comt", {"sites": {**QUERY, "k_proj": QUERY["q_proj"]}}, r"query would have two gates"),
+    "patched": (patched, "comt", {"sites": QUERY}, r"layers\.1\.attn\.query .* replaced its forward pass"),
+    "empty mapping": (network, "comt", {"sites": {}}, "the mapping has no q_proj"),
+    "pattern's type": (network, "comt", {"sites": {"q_proj": ["a"]}}, r"q_proj: \['a'\] is no module's name"),
+    "site's type": (network, "comt", {"sites": {3: "a"}}, "no site 3"),
+    "no data": (network, "comt", {"sites": QUERY, "hidden": object()}, "comt: Object of type object(.|\n)*numbers"),
+    "no name": (network, None, {}, "say which method"),
+    "own site": (llama, "comt", {"sites": {"q_proj": "blocks.*.mlp.down"}}, "blocks.0.mlp.down .* has no q_proj"),
+    "other block": (parallel, "laurel-lr", {}, "blocks of Llama are not known, or patched"),
     "twice": (lambda: wrap(network(), "comt", sites=QUERY), "comt", {"sites": OUT}, "wrapped already(.|\n)*residual="),
     "meta": (lambda: network().to("meta"), "comt", {"sites": QUERY}, "on the meta device"),
     "scale": (network, "comt", {"sites": QUERY, "scale": 1}, "gate at q_proj cannot leave(.|\n)*scale 2"),
@@ -278,6 +321,9 @@ def test_every_connection_is_decided_about():
     assert {*CONNECTIONS} | {*REASONS} == {*residual_connections()}
 
 
-def test_a_model_that_is_not_wrapped_cannot_be_unwrapped():
+def test_what_is_no_model_or_not_wrapped_is_refused():
+    for function in (unwrap, lambda model: wrap(model, "comt")):
+        with pytest.raises(UserError, match="'gpt2' is no model"):
+            function("gpt2")
     with pytest.raises(UserError, match="Network is not wrapped"):
         unwrap(network())
