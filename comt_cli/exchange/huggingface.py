@@ -14,9 +14,10 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from comt_cli.data.published import CONFIG, folder_tokenizer, read_object, weight_files
+from comt_cli.data.tokenizer import LibraryTokenizer
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import misfits, problem_of
-from comt_cli.exchange.codecs import LibraryCodec, TextCodec
+from comt_cli.exchange.codecs import LibraryCodec
 from comt_cli.exchange.loaded import LoadedModel, text_network
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.norm_placement import ScaledInit
@@ -134,13 +135,19 @@ def read_huggingface(folder: Path, name: str | None = None) -> LoadedModel:
     if config.get("model_type") != "llama":
         said = f"describes {config.get('architectures')} of type {config.get('model_type')!r}"
         raise UserError(f"{folder / CONFIG} {said}", READ_HERE)
-    own = folder_tokenizer(folder, config)
-    codec = None if own is None else LibraryCodec(own.library, own.special.begin, own.ends)
-    return load_llama(config, _read_weights(folder), str(folder), name or folder.resolve().name, codec)
+    tensors: dict[str, Tensor] = {}
+    for path in weight_files(folder):
+        try:
+            tensors.update(safetensors.torch.load_file(path))
+        except FileNotFoundError:
+            raise UserError(f"{folder} lacks {path.name}, which its index names") from None
+        except (safetensors.SafetensorError, OSError, ValueError) as error:
+            raise UserError(f"{path} is not a whole safetensors file: {error}", "Copy it again.") from None
+    return load_llama(config, tensors, str(folder), name or folder.resolve().name, folder_tokenizer(folder, config))
 
 
 def load_llama(
-    config: Mapping[str, Any], given: Mapping[str, Tensor], origin: str, name: str, codec: TextCodec | None
+    config: Mapping[str, Any], given: Mapping[str, Tensor], origin: str, name: str, tokenizer: LibraryTokenizer | None
 ) -> LoadedModel:
     """The plain LLaMA of a `config.json` that holds the tensors `given` under their public names; their types are kept.
     Raises `UserError` where a tensor does not fit the configuration, or as `llama_settings`."""
@@ -160,6 +167,7 @@ def load_llama(
     model.load_state_dict(state, assign=True)
     said = f"a plain LLaMA, {text_network(model)}, {parameter_count(model):,} parameters"
     length = config.get("max_position_embeddings")
+    codec = None if tokenizer is None else LibraryCodec(tokenizer)
     return LoadedModel(model, name, said, codec, length if isinstance(length, int) and length > 0 else None)
 
 
@@ -195,16 +203,3 @@ def llama_settings(config: Mapping[str, Any], origin: str) -> tuple[ModelSetting
     if type(vocabulary) is not int or not 1 <= vocabulary <= MAX_VOCABULARY:  # a bool is an int, and no number
         raise UserError(f"{origin}: vocab_size = {json.dumps(vocabulary)} is not a number of tokens")
     return settings, vocabulary
-
-
-def _read_weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder, from its one file or from those that its index names."""
-    tensors: dict[str, Tensor] = {}
-    for path in weight_files(folder):
-        try:
-            tensors.update(safetensors.torch.load_file(path))
-        except FileNotFoundError:
-            raise UserError(f"{folder} lacks {path.name}, which its index names") from None
-        except (safetensors.SafetensorError, OSError, ValueError) as error:
-            raise UserError(f"{path} is not a whole safetensors file: {error}", "Copy it again.") from None
-    return tensors

@@ -87,7 +87,8 @@ def _differing(found: Llama, own: Settings) -> dict[str, tuple[str, str]]:
 
 def _changed(spec: RunSpec) -> str | None:
     """Why a network of the run's method, started at the identity, computes something else than the plain network; None
-    where it does not. Seen on random networks of the same depth with few channels."""
+    where it does not. Seen on random networks of the same depth with few channels; numbers in their streams are small,
+    so that what is the same but for a norm's epsilon is not taken for the identity."""
     settings = spec.settings_as(Settings).model
     small = settings.model_copy(update={"width": HEAD_CHANNELS * settings.shape().heads, "ffn_width": 24})
     plain, gated = (
@@ -98,10 +99,9 @@ def _changed(spec: RunSpec) -> str | None:
         materialise(model, torch.device("cpu"), seed=0)
     draw = Draw(0)
     for name, parameter in plain.state_dict().items():
-        draw.normal_(parameter, name, 0.5)  # norms too: as after training, nothing is near zero or one
+        draw.normal_(parameter, name, 0.02 if parameter.ndim > 1 else 0.5)  # norms are not near one, as after training
     if (stuck := _started(gated, plain.state_dict())) is not None:
-        hint = "; scale: 2 in the method makes one that can" if getattr(stuck, "scale", None) == 1 else ""
-        return f"its {type(stuck).__name__} cannot be one{hint}"
+        return f"its {type(stuck).__name__} cannot be one"
     with torch.no_grad():
         expected, found = (model(torch.arange(16).view(2, 8)) for model in (plain, gated))
     off = float((found - expected).abs().max() / expected.abs().max())
