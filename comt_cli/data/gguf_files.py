@@ -34,7 +34,7 @@ def read_gguf_file(path: Path, *, tensors: bool) -> tuple[dict[str, Any], dict[s
     except ImportError:
         raise UserError(f"{path}: reading GGUF files needs the package gguf", install_extra("gguf")) from None
 
-    class Reader(gguf.GGUFReader):
+    class Reader(gguf.GGUFReader):  # type: ignore[misc]
         def _get(self, offset: int, dtype: Any, count: int = 1, *order: Any, **orders: Any) -> NDArray[Any]:
             """As the package's, which reads nothing behind the end: of an array of 2^60 bytes for ever."""
             if int(offset) + np.dtype(dtype).itemsize * int(count) > len(self.data):

@@ -101,7 +101,7 @@ def tokenizer_of(asked: str) -> LibraryTokenizer:
         tokenizer = folder_tokenizer(path, read_object(path / CONFIG))
     if tokenizer is None:
         raise UserError(f"data.tokenizer: {path} has no {TOKENIZER}", "Put it there, or train another tokenizer.")
-    if not tokenizer.ends:
+    if not 0 <= tokenizer.eos_id < tokenizer.vocabulary_size:
         raise UserError(f"data.tokenizer: {path} does not say which token ends a text", f"{CONFIG} has eos_token_id.")
     return LibraryTokenizer.from_json(tokenizer.to_json())  # as data and checkpoints have it
 
@@ -117,7 +117,10 @@ def folder_tokenizer(folder: Path, config: Mapping[str, Any]) -> LibraryTokenize
         for value in (config.get("bos_token_id"), config.get("eos_token_id"))
     )
     try:
-        return LibraryTokenizer(Tokenizer.from_file(str(path)), begins[0] if begins else None, ends)
+        library = Tokenizer.from_file(str(path))
+        library.no_truncation()  # which a file may ask for
+        library.no_padding()
+        return LibraryTokenizer(library, begins[0] if begins else None, ends)
     except Exception as error:  # the library raises bare `Exception` for whatever is wrong with the file
         raise UserError(f"{path} is not a tokenizer: {error}", "Copy it again.") from None
 
@@ -126,7 +129,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises `UserError`."""
     try:
         value = read_json(path)
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     if not isinstance(value, dict):
         raise UserError(f"{path} does not hold a JSON object")

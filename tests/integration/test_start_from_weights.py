@@ -138,6 +138,9 @@ def test_a_run_is_that_of_the_weights_content_whatever_they_are_called(here, tin
     other = prepared(planned(tiny_corpus, ROWS, "./copy")[0])
     assert (other.data_content, other.id == first.id) == (first.data_content, False)
     text = Path("copy/tokenizer.json").read_text(encoding="utf-8")
+    cut = '"truncation":{"direction":"Right","max_length":2,"strategy":"LongestFirst","stride":0}'
+    Path("copy/tokenizer.json").write_text(text.replace('"truncation":null', cut), encoding="utf-8")
+    assert prepared(planned(tiny_corpus, ROWS, "./copy")[0]).data_content == first.data_content
     changed = text.replace('"a":', '"?":').replace('"b":', '"a":').replace('"?":', '"b":')
     Path("copy/tokenizer.json").write_text(changed, encoding="utf-8")
     assert prepared(planned(tiny_corpus, ROWS, "./copy")[0]).data_content != first.data_content
@@ -222,6 +225,7 @@ DAMAGES = {
     "a tensor is missing": (lambda: without(NAMED), f"{NAMED} is missing"),
     "a tensor has another shape": (lambda: narrower(NAMED), f"{NAMED} is [47, 32], not [48, 32]"),
     "no tokenizer": (lambda: Path("llama/tokenizer.json").unlink(), "data.tokenizer: llama has no tokenizer.json"),
+    "an end of no token": (lambda: edited("config.json", eos_token_id=257), "does not say which token ends a text"),
     "no end": (lambda: edited("config.json", eos_token_id=None), "does not say which token ends a text"),
     "cut short": (lambda: Path("llama/model.safetensors").write_bytes(b"\0" * 9), "is not a whole safetensors file"),
 }
