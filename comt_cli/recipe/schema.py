@@ -303,10 +303,8 @@ def _unfit(at: KeyPath, start: Start | None, row: str, method: Any, catalogue: C
         yield (*at, "start"), f"published weights are those of language models, and {task.command} trains others"
     elif start.added != "paper" and "scale" in catalogue.methods[method["name"]].later and "scale" not in method:
         at_one = f"{{name: {method['name']}, scale: 2}}, or start: {{weights: ..., added: paper}}"
-        yield (
-            ("rows", row, "method"),
-            f"its gates are below one, so that the weights would not compute what they did: {at_one}",
-        )
+        said = "its gates are below one, and the weights are to compute what they did"
+        yield ("rows", row, "method"), f"{said}: {at_one}"
 
 
 def _none(what: str, name: str, names: Iterable[str]) -> str:
