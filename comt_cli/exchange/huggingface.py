@@ -7,16 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from comt_cli.data.published import CONFIG, folder_tokenizer, read_object, weight_files
+from comt_cli.data.published import CONFIG, folder_tokenizer, read_object
+from comt_cli.data.tokenizer import LibraryTokenizer
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import misfits, problem_of
-from comt_cli.exchange.codecs import LibraryCodec, TextCodec
+from comt_cli.exchange.codecs import LibraryCodec
 from comt_cli.exchange.loaded import LoadedModel, text_network
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.norm_placement import ScaledInit
@@ -134,18 +133,13 @@ def read_huggingface(folder: Path, name: str | None = None) -> LoadedModel:
     if config.get("model_type") != "llama":
         said = f"describes {config.get('architectures')} of type {config.get('model_type')!r}"
         raise UserError(f"{folder / CONFIG} {said}", READ_HERE)
-    codec = codec_in(folder, config)
-    return load_llama(config, weights_in(folder), str(folder), name or folder.resolve().name, codec)
-
-
-def codec_in(folder: Path, config: Mapping[str, Any]) -> LibraryCodec | None:
-    """The tokenizer of a folder, None where it has none. Raises `UserError`."""
-    own = folder_tokenizer(folder, config)
-    return None if own is None else LibraryCodec(own.library, own.special.begin, own.ends)
+    return load_llama(
+        config, weights_in(folder), str(folder), name or folder.resolve().name, folder_tokenizer(folder, config)
+    )
 
 
 def load_llama(
-    config: Mapping[str, Any], given: Mapping[str, Tensor], origin: str, name: str, codec: TextCodec | None
+    config: Mapping[str, Any], given: Mapping[str, Tensor], origin: str, name: str, tokenizer: LibraryTokenizer | None
 ) -> LoadedModel:
     """The plain LLaMA of a `config.json` that holds the tensors `given` under their public names; their types are kept.
     Raises `UserError` where a tensor does not fit the configuration, or as `llama_settings`."""
@@ -165,6 +159,7 @@ def load_llama(
     model.load_state_dict(state, assign=True)
     said = f"a plain LLaMA, {text_network(model)}, {parameter_count(model):,} parameters"
     length = config.get("max_position_embeddings")
+    codec = None if tokenizer is None else LibraryCodec(tokenizer)
     return LoadedModel(model, name, said, codec, length if isinstance(length, int) and length > 0 else None)
 
 

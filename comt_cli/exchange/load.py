@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 from comt_cli import words
 from comt_cli.data.published import CONFIG, hub_folder, read_object
+from comt_cli.data.storage import first_line
 from comt_cli.errors import UserError
-from comt_cli.exchange import ACCEPTED, HUB_NAME, check_source
+from comt_cli.exchange import ACCEPTED, check_source
 from comt_cli.exchange.checkpoint import misfits, read_state, spec_in
 from comt_cli.exchange.loaded import KINDS, Loaded
 from comt_cli.models.build import model_of
@@ -54,7 +55,11 @@ def _read_own(path: Path, wanted: type[Loaded]) -> Loaded:
     if wanted.command not in (None, spec.command):
         said = f"a checkpoint of comt {spec.command}, not of {wanted.kind()} (comt {wanted.command})"
         raise UserError(f"{path} is {said}", who_takes(spec.task))
-    model, weights = model_of(spec), merged(state["model"], spec.settings.train)
+    model = model_of(spec)
+    try:
+        weights = merged(state["model"], spec.settings.train)
+    except (KeyError, RuntimeError) as error:
+        raise UserError(f"{path}: its matrices of LoRA do not fit its weights: {first_line(error)}") from None
     if wrong := misfits(weights, model.state_dict()):
         raise UserError(f"{path}: its weights do not fit its spec: {wrong}")
     model.load_state_dict(weights, assign=True)
@@ -70,7 +75,7 @@ def who_takes(task: Task[Any]) -> str | None:
 
 def _foreign(source: str | Path, gated: Gated | None) -> Loaded | None:
     """A model in another program's layout; None where `source` is none. Raises `UserError`."""
-    path, name = Path(source), str(source)
+    path = Path(source)
     if path.is_dir():
         return _folder(path, path.resolve().name, gated) if (path / CONFIG).is_file() else None
     if path.is_file():
@@ -83,9 +88,7 @@ def _foreign(source: str | Path, gated: Gated | None) -> Loaded | None:
         if path.suffix == ".safetensors":
             raise UserError(f"{path} holds weights alone", "Give the folder, which has config.json too.")
         return None
-    if not HUB_NAME.fullmatch(name):
-        return None
-    return _folder(hub_folder(name), name.rpartition("/")[2], gated)
+    return _folder(hub_folder(str(source)), path.name, gated)
 
 
 def _folder(folder: Path, name: str, gated: Gated | None) -> Loaded:

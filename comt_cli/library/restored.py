@@ -11,12 +11,13 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
-from comt_cli.data.published import CONFIG, read_object
+from comt_cli.data.published import CONFIG, folder_tokenizer, read_object
 from comt_cli.data.storage import first_line
 from comt_cli.errors import UserError
 from comt_cli.exchange import load as anything
 from comt_cli.exchange.checkpoint import misfits, problem_of
-from comt_cli.exchange.huggingface import codec_in, weights_in
+from comt_cli.exchange.codecs import LibraryCodec
+from comt_cli.exchange.huggingface import weights_in
 from comt_cli.exchange.loaded import Loaded, LoadedModel, LoadedText, text_network
 from comt_cli.library.export import Network
 from comt_cli.library.saving import host_of
@@ -65,7 +66,9 @@ def read_gated(folder: Path, name: str) -> LoadedText:
     length = config.get("max_position_embeddings")
     length = length if isinstance(length, int) and length > 0 else None
     words = f"{words}, {parameter_count(model):,} parameters"
-    return kind(model.eval(), name, words, codec_in(folder, config), length)
+    tokenizer = folder_tokenizer(folder, config)
+    codec = None if tokenizer is None else LibraryCodec(tokenizer)
+    return kind(model.eval(), name, words, codec, length)
 
 
 def _refuse_misfits(folder: Path, given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:

@@ -197,10 +197,8 @@ def _count(network: Network) -> tuple[Cost, bool]:
     parameters = parameter_count(model)
     if network.adaptation:
         rank, scale, new = json.loads(network.adaptation)
-        plain = {"name": network.plain}
-        adapt(
-            model, rank, scale, beyond(_built(network.model, network.dimensions, plain), model) if new is None else new
-        )
+        plain = _built(network.model, network.dimensions, {"name": network.plain})
+        adapt(model, rank, scale, beyond(plain, model) if new is None else new)
     held, frozen = parameter_count(model), sum(each.numel() for each in model.parameters() if not each.requires_grad)
     with trace_of(model) as trace:
         body, kept = _kept(trace, model)

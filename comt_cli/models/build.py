@@ -83,8 +83,7 @@ def new_parts(spec: RunSpec, model: nn.Module) -> Sequence[str]:
     beside published weights every parameter that a plain network lacks."""
     if not isinstance(spec.start, WeightsStart):
         return () if spec.start is None else spec.start.new
-    dimensions = spec.task.dimensions(spec.settings)
-    return beyond(empty_network(spec.settings.model, wiring_of({"name": spec.task.plain_method}), **dimensions), model)
+    return beyond(model_of(spec.model_copy(update={"method": {"name": spec.task.plain_method}})), model)
 
 
 def beyond(plain: Any, model: Any) -> list[str]:

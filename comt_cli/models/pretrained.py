@@ -32,18 +32,12 @@ def is_pretrained(name: str, new: Iterable[str]) -> bool:
 def adapt(model: nn.Module, rank: int, scale: float, new: Sequence[str]) -> None:
     """Freeze what comes from the start in a model on the meta device; with a rank put LoRA's matrices beside those of
     its projections."""
-    projections = {path: module for path, module in model.named_modules() if isinstance(module, Projections)}
     for name, parameter in model.named_parameters():
         if is_pretrained(name, new):
             parameter.requires_grad_(False)
-    for path, module in projections.items() if rank else ():
-        if is_pretrained(f"{path}.weight", new):
+    for path, module in [*model.named_modules()] if rank else ():
+        if isinstance(module, Projections) and is_pretrained(f"{path}.weight", new):
             module.adapt(rank, scale)
-
-
-def added_parameters(model: nn.Module, new: Sequence[str]) -> set[nn.Parameter]:
-    """The parameters of a started model that did not come from the start, without LoRA's."""
-    return {parameter for name, parameter in model.named_parameters() if is_part(name, new)}
 
 
 def merged(weights: Mapping[str, Tensor], train: Training) -> dict[str, Tensor]:

@@ -40,7 +40,6 @@ from comt_cli.recipe.schema import (
     unmeasured,
 )
 from comt_cli.recipe.settings import RunSettings, overrides_of
-from comt_cli.recipe.weights import unfit, with_tokenizers
 
 Also = Mapping[str, Any]
 """Name of the row -> its method, as a recipe's row would say it: a name, or a group with `name` and options."""
@@ -217,8 +216,6 @@ def load_recipe(
         return load_recipe(theirs, catalogue, also=also, also_fits_all=False, started=(*started, path.resolve()))
 
     starts = _starts(recipe, path, whole, (*started, path.resolve()), load, problems)
-    for wrong in dict.fromkeys((*unfit(starts, methods, catalogue, task), *with_tokenizers(points, starts, recipe))):
-        whole.note(*wrong)
     problems += [problem for problem in whole.problems if not _follows(problem, problems)]
     if valid is None or problems:
         raise _error(path, document)

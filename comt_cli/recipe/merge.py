@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from comt_cli.recipe.problems import (
     valid_keys,
     validate,
 )
-from comt_cli.recipe.schema import Recipe, Sweep, Wrong
+from comt_cli.recipe.schema import Recipe, Start, Sweep, Wrong
 from comt_cli.recipe.settings import Overrides, RunSettings, overrides_of
 
 Cell = tuple[str, str]  # a row and a column
@@ -134,7 +134,22 @@ def located(
     return Problem(problem.key, f"{problem.message} (needed by {column.key})", column.line)
 
 
-NO_START = "is about weights that a run starts from, and this one has no start; leave it out, or name one"
+def _of_start(settings: RunSettings, start: Start | None) -> Iterator[Problem]:
+    """What is wrong with keys about the weights that a run starts from."""
+    if start is None:
+        for key in (each for each in settings.train.of_start if each in settings.train.stored()):
+            said = "is about weights that a run starts from, and this one has no start; leave it out, or name one"
+            yield Problem(f"train.{key}", said)
+    if getattr(settings.data, "tokenizer", None) == "start" and (start is None or start.weights is None):
+        yield Problem("data.tokenizer", "is `start`, and a run starts from no published weights; name some")
+
+
+def _with_tokenizer(settings: RunSettings, start: Start | None) -> RunSettings:
+    """The settings, in which the tokenizer `start` goes by the name of the published weights."""
+    if start is None or getattr(settings.data, "tokenizer", None) != "start":
+        return settings
+    data = settings.data.model_copy(update={"tokenizer": f"weights:{start.weights}"})
+    return settings.model_copy(update={"data": data})
 
 
 @dataclass(frozen=True)
@@ -154,7 +169,6 @@ class Merger:
         reported once."""
         grid = self.grids[scale].without(arguments) if scale in self.grids else None
         merged: dict[Cell, list[RunSettings]] = {}
-        seen = {*problems}
         for column, row in itertools.product(self.recipe.columns_at(scale), self.recipe.rows):
             at = self.recipe.column_path(scale, column)
             own = [each for path in ((), ("scales", scale), at, ("rows", row)) for each in self.layers[path]]
@@ -162,22 +176,14 @@ class Merger:
             for point in [{}] if grid is None else grid.planned:
                 layers = [*own, point, arguments]
                 settings, origins, found = merge(self.task.settings, layers)
-                train = None if settings is None or start is not None else settings.train
-                for key in () if train is None else [each for each in train.of_start if each in train.stored()]:
-                    at_key = origins[f"train.{key}"]
-                    where = Problem(at_key.argument or dotted(at_key.path), NO_START, at_key.line, at_key.source)
-                    if where not in seen:
-                        seen.add(where)
-                        problems.append(where)
-                for problem in found:
-                    if self.complete or problem.key in origins:
-                        needing = self.document.problem(at, "")
-                        where = located(problem, self.task.settings, layers, origins, needing)
-                        if where not in seen:
-                            seen.add(where)
-                            problems.append(where)
+                needing = self.document.problem(at, "")
+                blamed = [(each, origins) for each in found if self.complete or each.key in origins]
+                for each in _of_start(settings, start) if settings is not None and self.complete else ():
+                    blamed.append((each, {each.key: origins[each.key]}))
+                wrong = (located(each, self.task.settings, layers, by, needing) for each, by in blamed)
+                problems += dict.fromkeys(problem for problem in wrong if problem not in problems)
                 if settings is not None:
-                    merged.setdefault((row, column), []).append(settings)
+                    merged.setdefault((row, column), []).append(_with_tokenizer(settings, start))
         return merged
 
     def changes(self, scale: str, arguments: Layer) -> dict[str, Any]:

@@ -3,6 +3,7 @@ have is their task's matter."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ _NO_WEIGHTS = "names no weights: hub:OWNER/MODEL, package:NAME/FILE, a folder or
 Weights = Annotated[
     str,
     Field(max_length=1000),
-    matching(r"hub:[\w.-]+/[\w.-]+|package:[A-Za-z_]\w*/(?!.*\.\.).+|(?!hub:|package:)(?!.*\.ya?ml$).+", _NO_WEIGHTS),
+    matching(r"hub:[\w.-]+/[\w.-]+|package:[A-Za-z_]\w*/(?!/|.*\.\.).+|(?!hub:|package:)(?!.*\.ya?ml$).+", _NO_WEIGHTS),
 ]
 
 
@@ -289,6 +290,21 @@ def disagreements(recipe: Recipe, methods: Methods, catalogue: Catalogue, task: 
         yield from _shown(path, place, recipe, metrics, has_paper=has_paper)
     if recipe.ladder:
         yield from _ladder(recipe)
+    for scale in recipe.scales:
+        for column, name in itertools.product(recipe.columns_at(scale), recipe.rows):
+            yield from _unfit(*recipe.start_of(scale, column, name), name, methods.get(name), catalogue, task)
+
+
+def _unfit(at: KeyPath, start: Start | None, row: str, method: Any, catalogue: Catalogue, task: Any) -> Wrong:
+    """Reasons why a row cannot start from published weights, as far as its names tell."""
+    if start is None or start.weights is None or method is None:
+        return
+    if not task.takes_weights:
+        yield (*at, "start"), f"published weights are those of language models, and {task.command} trains others"
+    elif start.added != "paper" and "scale" in catalogue.methods[method["name"]].later and "scale" not in method:
+        at_one = f"{{name: {method['name']}, scale: 2}}, or start: {{weights: ..., added: paper}}"
+        said = "its gates are below one, and the weights are to compute what they did"
+        yield ("rows", row, "method"), f"{said}: {at_one}"
 
 
 def _none(what: str, name: str, names: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import mean_weights, problem_of, read_state
 from comt_cli.models.accounting import network_of
 from comt_cli.models.build import model_of, new_parts
-from comt_cli.models.pretrained import LORA, is_part, is_pretrained, merged, unmerged
+from comt_cli.models.pretrained import is_part, is_pretrained, merged, unmerged
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import NO_WEIGHTS, RunSpec, RunStart, WeightsStart
 from comt_cli.training.parallel import full_tensors, shard_of
@@ -28,7 +28,7 @@ from comt_cli.training.tasks import TaskRun
 
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _Seconds = Annotated[float, Field(ge=0, lt=2**63)]
-Shapes = Mapping[str, Sequence[int]]  # of tensors, by their names
+Tensors = Mapping[str, torch.Tensor]  # by name
 
 
 @dataclass(config=ConfigDict(strict=True, extra="forbid"))
@@ -211,11 +211,10 @@ def check_starts(specs: Iterable[RunSpec]) -> None:
     every = list(specs)
     check_published([spec for spec in every if isinstance(spec.start, WeightsStart)])
     for spec in every:
-        start, train = spec.start, spec.settings.train
-        given = [each for each in train.stored().items() if each[0] in train.of_start]
-        given = [each for each in given if each[0].startswith("added") or each[1] == "frozen"]
-        if given and start is not None and not new_parts(spec, model_of(spec)):
-            said = f"train.{given[0][0]} is {given[0][1]}, and nothing is added to its weights"
+        start, given = spec.start, spec.settings.train.stored()
+        of_added = [key for key in given if key.startswith("added_") or (key, given[key]) == ("pretrained", "frozen")]
+        if of_added and start is not None and not new_parts(spec, model_of(spec)):
+            said = f"train.{of_added[0]} is {given[of_added[0]]}, and nothing is added to its weights"
             raise _refused(spec, said, "Give it gates or another connection (start.new), or leave the key out.")
         if not isinstance(start, RunStart):
             continue
@@ -224,7 +223,7 @@ def check_starts(specs: Iterable[RunSpec]) -> None:
         fitted = (network_of(spec), network_of(start.run), start.new, start.drop)
         if fitted not in seen:
             seen.add(fitted)
-            loaded_names(spec, _shapes(model_of(spec).state_dict()), _shapes(model_of(start.run).state_dict()))
+            loaded_names(spec, model_of(spec).state_dict(), model_of(start.run).state_dict())
 
 
 def load_start(task: TaskRun[Any], directory: RunDirectory) -> None:
@@ -246,7 +245,7 @@ def load_start(task: TaskRun[Any], directory: RunDirectory) -> None:
     if counters.step != run.settings.train.steps:
         raise _refused(spec, f"{source.checkpoint_file} is of step {counters.step:,}, and not of the last", anew)
     weights, own = state["model"], model.state_dict()
-    loaded = loaded_names(spec, _shapes(own), _shapes(weights))
+    loaded = loaded_names(spec, own, weights)
     here, there = task.checkpoint_parts().get("tokenizer"), state.get("tokenizer")
     # Equal settings can still mean other tokens: of other text another vocabulary of the same size is made.
     of_tokens = any(state.get("vocabulary") in weights[name].shape for name in loaded)
@@ -262,9 +261,9 @@ def _refused(spec: RunSpec, reason: str, hint: str) -> UserError:
     return UserError(f"{own} cannot start from {source}: {reason}", hint)
 
 
-def loaded_names(spec: RunSpec, own: Shapes, source: Shapes) -> list[str]:
-    """The names of the tensors of a started model, of shapes `own`, that are loaded from a source of shapes `source`.
-    Raises `UserError` that names the tensors that do not fit."""
+def loaded_names(spec: RunSpec, own: Tensors, source: Tensors) -> list[str]:
+    """The names of the tensors of a started model, `own`, that are loaded from those of a `source`. Raises `UserError`
+    that names the tensors that do not fit."""
     assert isinstance(spec.start, RunStart)
     if wrong := list(_unfitting(spec.start, own, source)):
         hint = "start.new names the parts that the source lacks, start.drop those of its own that are not taken."
@@ -272,17 +271,13 @@ def loaded_names(spec: RunSpec, own: Shapes, source: Shapes) -> list[str]:
     return [name for name in own if is_pretrained(name, spec.start.new)]
 
 
-def _unfitting(start: RunStart, own: Shapes, source: Shapes) -> Iterator[str]:
+def _unfitting(start: RunStart, own: Tensors, source: Tensors) -> Iterator[str]:
     for key, parts, names, whose in (("new", start.new, own, "the model"), ("drop", start.drop, source, "the source")):
         for part in parts:
             if not any(is_part(name, (part,)) for name in names):
                 yield f"{key} names {part}, and {whose} has no such part"
-    wanted = {name: list(shape) for name, shape in own.items() if not is_part(name, start.new)}
-    given = {name: list(shape) for name, shape in source.items() if not is_part(name, start.drop)}
+    wanted = {name: list(own[name].shape) for name in own if is_pretrained(name, start.new)}
+    given = {name: list(source[name].shape) for name in source if is_pretrained(name, start.drop)}
     for name in wanted | given:
         if wanted.get(name) != given.get(name):
             yield f"{name} is {given.get(name, 'not')} in the source, and {wanted.get(name, 'not')} in the model"
-
-
-def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, list[int]]:
-    return {name: list(tensor.shape) for name, tensor in tensors.items() if LORA not in name}

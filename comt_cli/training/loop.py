@@ -21,7 +21,7 @@ from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.files import write_json
 from comt_cli.kernels.choice import Choice
 from comt_cli.models.build import new_parts
-from comt_cli.models.pretrained import added_parameters
+from comt_cli.models.pretrained import is_part
 from comt_cli.runs.directory import BeingTrained, RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.base import AnyDataset
@@ -119,7 +119,8 @@ class Training:
                 if not choice.fused:
                     self._note(f"train.kernels: fused, but {op} cannot be: {choice.reason}")
         task.place()
-        added = added_parameters(task.model, new_parts(self.spec, task.model))
+        new = new_parts(self.spec, task.model)
+        added = {parameter for name, parameter in task.model.named_parameters() if is_part(name, new)}
         self.optimizer = optimizer_of(task.model, self.settings, added)
         self.counters = resume(self.directory.checkpoint_file, task, self.optimizer)
         self.saved_step = self.counters.step

@@ -11,7 +11,8 @@ from tiny_recipe import quick_recipe
 from tiny_runs import assert_resumes, assert_same_run, glue_spec, masked_spec, stopped_at, tiny_spec, train, training
 from worlds import comt, run_together, train_together
 
-from comt_cli.exchange.checkpoint import average, read_state
+from comt_cli.errors import UserError
+from comt_cli.exchange.checkpoint import average, read_state, write_state
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.models.accounting import cost_of, training_bytes
@@ -105,6 +106,11 @@ def test_a_run_of_lora_that_is_under_way_loads_merged(source, tiny_corpus, tmp_p
     torch.testing.assert_close(losses[0], losses[1], rtol=1e-5, atol=0)
     assert abs(losses[2] - losses[1]) > 1e-3 * losses[1]
     assert load(average(directory.path, 2, tmp_path / "mean.pt")[0], LoadedModel).spec == spec
+    state = read_state(directory.checkpoint_file)
+    del state["model"]["blocks.0.attention.qkv.lora.q_proj.B"]
+    write_state(tmp_path / "damaged.pt", state)
+    with pytest.raises(UserError, match="matrices of LoRA do not fit"):
+        load(tmp_path / "damaged.pt", LoadedModel)
 
 
 def model_of_source(source: RunSpec, runs: Path) -> torch.nn.Module:

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from worlds import comt
 
 from comt_cli.data.published import content_hash
+from comt_cli.data.tokenizer import LibraryTokenizer
 from comt_cli.exchange.codecs import LibraryCodec, byte_alphabet
 from comt_cli.exchange.huggingface import plain_llama
 from comt_cli.exchange.load import load
@@ -55,7 +56,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     bytes_alone = Tokenizer(models.BPE({piece: number for number, piece in enumerate(VOCABULARY)}, []))
     bytes_alone.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     bytes_alone.decoder = decoders.ByteLevel()
-    write_huggingface(LoadedModel(model, "llama", "", LibraryCodec(bytes_alone, None, [0]), 64), tmp_path / "llama")
+    codec = LibraryCodec(LibraryTokenizer(bytes_alone, None, [0]))
+    write_huggingface(LoadedModel(model, "llama", "", codec, 64), tmp_path / "llama")
     return tmp_path
 
 
@@ -120,7 +122,8 @@ def test_killed_it_ends_with_the_same_bits(here, tiny_corpus, nursery):
     moments = [("half of a checkpoint is written", 1), ("after a checkpoint is renamed", 1)]
     nursery.kill_at_each(moments, spec, here / "killed")
     shutil.rmtree("llama")  # its checkpoint has all that it needs
-    assert_same_run(train(spec, here / "killed"), whole)
+    comt("train-lm", "--recipe", "mine.yaml", "--runs", "killed", *TRAIN)
+    assert_same_run(RunDirectory.of(here / "killed", spec), whole)
 
 
 def test_a_run_is_that_of_the_weights_content_whatever_they_are_called(here, tiny_corpus):
@@ -132,7 +135,15 @@ def test_a_run_is_that_of_the_weights_content_whatever_they_are_called(here, tin
     weights = safetensors.torch.load_file("copy/model.safetensors")
     weights["model.norm.weight"][0] += 1
     safetensors.torch.save_file(weights, "copy/model.safetensors")
-    assert prepared(planned(tiny_corpus, ROWS, "./copy")[0]).id != first.id
+    other = prepared(planned(tiny_corpus, ROWS, "./copy")[0])
+    assert (other.data_content, other.id == first.id) == (first.data_content, False)
+    text = Path("copy/tokenizer.json").read_text(encoding="utf-8")
+    cut = '"truncation":{"direction":"Right","max_length":2,"strategy":"LongestFirst","stride":0}'
+    Path("copy/tokenizer.json").write_text(text.replace('"truncation":null', cut), encoding="utf-8")
+    assert prepared(planned(tiny_corpus, ROWS, "./copy")[0]).data_content == first.data_content
+    changed = text.replace('"a":', '"?":').replace('"b":', '"a":').replace('"?":', '"b":')
+    Path("copy/tokenizer.json").write_text(changed, encoding="utf-8")
+    assert prepared(planned(tiny_corpus, ROWS, "./copy")[0]).data_content != first.data_content
 
 
 def test_without_the_weights_all_but_training_works(here, tiny_corpus, monkeypatch):
@@ -157,6 +168,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no folder": ({"start": "lama"}, "start: there are no weights lama"),
     "no package": ({"start": "package:no_such_thing/a.gguf"}, "package no_such_thing, which is not installed here"),
     "no file of a package": ({"start": "package:numpy/a.gguf"}, "has no a.gguf"),
+    "no package but a script": ({"start": "package:__main__/a.gguf"}, "package __main__, which is not installed here"),
     "a hub without network": ({"start": "hub:some/body"}, "cannot be had from the Hugging Face hub: no network"),
     "other numbers": (
         {"model__heads": 8, "model__kv_heads": 8, "model__rope_theta": 10000.0},
@@ -169,6 +181,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"rows": {"r": "post-ln"}},
         "r (method post-ln) would not start as what the weights compute",
     ),
+    "identity but for an epsilon": ({"rows": {"r": "attention-residuals"}}, "outputs are off by"),
     "no gate at one": ({"rows": {"r": "full-rank-gate"}}, "its FullRankGate cannot be one"),
     "nothing to train": ({"train__pretrained": "frozen"}, "train.pretrained is frozen, and nothing is added"),
 }
@@ -212,6 +225,7 @@ DAMAGES = {
     "a tensor is missing": (lambda: without(NAMED), f"{NAMED} is missing"),
     "a tensor has another shape": (lambda: narrower(NAMED), f"{NAMED} is [47, 32], not [48, 32]"),
     "no tokenizer": (lambda: Path("llama/tokenizer.json").unlink(), "data.tokenizer: llama has no tokenizer.json"),
+    "an end of no token": (lambda: edited("config.json", eos_token_id=257), "does not say which token ends a text"),
     "no end": (lambda: edited("config.json", eos_token_id=None), "does not say which token ends a text"),
     "cut short": (lambda: Path("llama/model.safetensors").write_bytes(b"\0" * 9), "is not a whole safetensors file"),
 }

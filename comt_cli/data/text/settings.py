@@ -90,12 +90,12 @@ def train_texts(corpus: Corpus, validation_fraction: float | None) -> Iterator[s
                 yield document.text
 
 
-OF_WEIGHTS, OF_START = "weights:", "start"
-"""Before the name of published weights: their tokenizer; and, in recipes, that of the weights which a run starts from,
-in whose place the loaded recipe has the former."""
+_OF_WEIGHTS = "weights:"
+"""Before the name of published weights: their tokenizer. A recipe's `start` is that of the weights which a run starts
+from: the loaded recipe has their name in its place."""
 TokenizerName = Annotated[
     str,
-    matching(f"{OF_WEIGHTS}.+", "weights:WEIGHTS, that of published ones", ("sentencepiece", "t5", "bytes", OF_START)),
+    matching(f"{_OF_WEIGHTS}.+", "weights:WEIGHTS, that of published ones", ("sentencepiece", "t5", "bytes", "start")),
 ]
 
 
@@ -136,7 +136,7 @@ class TextSettings(DataSection):
     @property
     def weights(self) -> str | None:
         """The published weights whose tokenizer it is, if it is such a one."""
-        return self.tokenizer.removeprefix(OF_WEIGHTS) if self.tokenizer.startswith(OF_WEIGHTS) else None
+        return self.tokenizer.removeprefix(_OF_WEIGHTS) if self.tokenizer.startswith(_OF_WEIGHTS) else None
 
     def stored(self, *without: str) -> dict[str, Any]:
         """Published weights may go by several names: their tokenizer is part of the data's content."""
@@ -255,12 +255,12 @@ class Kind(Prepared[DataSettings, Corpus]):
         self.asked, self.part_bytes = data, part_bytes
 
     def folder(self, name: str) -> Path:
-        """That of published weights' tokenizer follows the content of these, which no fingerprint has: the same is
-        planned where the weights are not. There, what was made with some is taken, if all of it was made with one."""
+        """That of published weights' tokenizer follows the content of this, which no fingerprint has: the same is
+        planned where the weights are not. There, what was made with one is taken, if all of it was made with that."""
         folder = super().folder(name)
         if self.data.weights is None:
             return folder
-        if (content := content_hash(self.data.weights)) is not None:
+        if (content := content_hash(self.data.weights, tokenizer=True)) is not None:
             return folder.with_name(f"{name}-{content}")
         made = [each.parent for each in folder.parent.glob(f"{name}-*/{MANIFEST}")]
         return made[0] if len(made) == 1 else folder

@@ -79,9 +79,7 @@ class StartedTraining(AdamSettings):
     """Training that may start from weights: these are `pretrained`, and trained, frozen, or adapted by LoRA (Hu et al.
     2021); parameters that did not come from the start are added ones."""
 
-    of_start: ClassVar[tuple[str, ...]] = (
-        *("pretrained", "lora_rank", "lora_alpha", "added_learning_rate", "added_weight_decay"),
-    )
+    of_start: ClassVar = ("pretrained", "lora_rank", "lora_alpha", "added_learning_rate", "added_weight_decay")
     later: ClassVar[frozenset[str]] = AdamSettings.later | {*of_start}
 
     pretrained: Literal["full", "frozen", "lora"] = "full"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import Tokenizer as Library
 from tokenizers import processors
 
-from comt_cli.data.tokenizer import ByteTokenizer, SentencePieceTokenizer, train_sentencepiece
+from comt_cli.data.tokenizer import ByteTokenizer, LibraryTokenizer, SentencePieceTokenizer, train_sentencepiece
 from comt_cli.exchange.codecs import LibraryCodec, OwnCodec, tokenizer_files
 from comt_cli.generation.completion import TextStream
 
@@ -25,9 +25,9 @@ def trained() -> SentencePieceTokenizer:
 SENTENCEPIECE = OwnCodec(trained())
 
 
-def byte_level(single: list[str] | None = None) -> LibraryTokenizer:
+def byte_level(single: list[str] | None = None) -> Library:
     """Bytes with a beginning and an end; `single` is what the post-processor makes of a text."""
-    tokenizer = LibraryTokenizer.from_str(tokenizer_files(BYTES, None)[0]["tokenizer.json"][0].decode())
+    tokenizer = Library.from_str(tokenizer_files(BYTES, None)[0]["tokenizer.json"][0].decode())
     if single:
         special = [("<pad>", 0), ("</s>", 1)]
         tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=special)
@@ -38,7 +38,7 @@ def exported(codec: OwnCodec) -> LibraryCodec:
     """The same tokenizer as `comt export` writes it: bytes that stand behind each other are decoded together."""
     files, special = tokenizer_files(codec, None)
     content, _ = files["tokenizer.json"]
-    return LibraryCodec(LibraryTokenizer.from_str(content.decode()), None, [special["eos_token_id"]])
+    return LibraryCodec(LibraryTokenizer(Library.from_str(content.decode()), None, [special["eos_token_id"]]))
 
 
 CODECS = {
@@ -73,7 +73,7 @@ def test_a_text_comes_back(codec):
     ids=str,
 )
 def test_prompts_keep_what_stands_before_a_text(single, begin, ends, of_a, of_nothing):
-    codec = LibraryCodec(byte_level(single), begin, ends)
+    codec = LibraryCodec(LibraryTokenizer(byte_level(single), begin, ends))
     assert codec.prompt("a") == of_a
     assert codec.prompt("") == of_nothing
     assert codec.end_ids == frozenset(ends)

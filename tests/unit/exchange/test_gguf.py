@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pydoc_data.topics
+import struct
 from pathlib import Path
 
 import gguf
@@ -180,6 +181,9 @@ def test_damaged_and_foreign_files_give_an_error_for_people(make_llama, tmp_path
         cut.write_bytes(content[:length])
         with pytest.raises(UserError, match="not a whole GGUF file"):
             load(cut, LoadedModel)
+    cut.write_bytes(struct.pack("<4sIQQQ4sIIQ", b"GGUF", 3, 0, 1, 4, b"some", 9, 0, 2**60))  # an array without an end
+    with pytest.raises(UserError, match="not a whole GGUF file: it is cut short"):
+        load(cut, LoadedModel)
     cut.write_bytes(b"PK\x03\x04 something else")
     with pytest.raises(UserError, match="not a whole GGUF file"):
         load(cut, LoadedModel)

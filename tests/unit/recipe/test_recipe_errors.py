@@ -67,6 +67,9 @@ BROKEN = {
     "heads that do not divide": ("size: tiny}", "size: tiny, heads: 7}", "line 40: scales.smoke.columns.tiny.settings.model.heads"),
     "no vocabulary to train": ("{vocabulary: 300}", "{}", "line 28: data.vocabulary"),
     "no name of a command": ("command: train-lm", "command: []", "line 4: command"),
+    "tokenizer of no weights": ("{vocabulary: 300}", "{vocabulary: 300, tokenizer: start}", "line 8: settings.data.tokenizer"),
+    "weights of no form": ("    method: pre-ln\n", "    method: pre-ln\n    start: hub:x\n", "line 16: rows.plain.start"),
+    "gates below one beside weights": ("      hidden: 4", "      hidden: 4\n    start: gates.gguf", "line 18: rows.gated.method"),
     "a union of types": ("warmup_steps: 10", "warmup_steps: {a: 1}", "line 11: settings.train.warmup_steps"),
 }  # fmt: skip
 
