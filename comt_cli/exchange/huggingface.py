@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import safetensors
+import safetensors.torch
 import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from comt_cli.data.published import CONFIG, folder_tokenizer, read_object
+from comt_cli.data.published import CONFIG, folder_tokenizer, read_object, weight_files
 from comt_cli.data.tokenizer import LibraryTokenizer
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import misfits, problem_of
