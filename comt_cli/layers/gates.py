@@ -115,10 +115,6 @@ class CarriesGates(nn.Module):
         """z times the gate at a site, [T, N], which reads u; z where the site has none."""
         return self.gate(name).scaled(z_TN, u_Tr) if name in self.gates else z_TN
 
-    def gate_values(self, x_TD: Tensor) -> dict[str, dict[str, Tensor]]:
-        """For each gated site its factors by kind (`Gate.values`) on the input `x`."""
-        return {name: self.gate(name).values(read_by(self.gate(name), x_TD)) for name in self.gates}
-
 
 def read_by(gate: Gate, x_TD: Tensor) -> Tensor | None:
     """u = x A^T, [T, r]; None for a gate that does not look at its input."""

@@ -114,12 +114,7 @@ def test_one_product_gives_what_single_layers_would(gated):
         for t in range(5):
             z = torch.tensor([dot(row, x_TD[t]) for row in weight], dtype=torch.float64)
             close(output[t], z * naive_gate(module.gate(site.name), x_TD[t], site.d_out) if site.name in gated else z)
-    values = module.gate_values(x_TD)
-    assert set(values) == set(gated)
-    for site in sites:
-        if site.name in gated:
-            product = math.prod(values[site.name].values(), start=torch.ones(5, site.d_out, dtype=torch.float64))
-            close(product[2], naive_gate(module.gate(site.name), x_TD[2], site.d_out))
+    assert {*module.gates} == {*gated}
 
 
 def test_rotary_positions_are_products_of_complex_numbers():
