@@ -358,7 +358,7 @@ def _read_by(block: nn.Module, given: Any) -> Tensor:
     if connection is None:
         return _stream(given)
     if isinstance(given, tuple) and not isinstance(given, State):
-        given = given[1]  # `library.connect.Passed`
+        given = State(*given[1])  # as `library.connect.Connected` passes it
     return connection.read(State(given) if isinstance(given, Tensor) else given)
 
 

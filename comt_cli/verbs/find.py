@@ -18,7 +18,7 @@ from comt_cli.recipe.problems import closest, every_key, known_as
 from comt_cli.report.frame import Record
 from comt_cli.runs.known import KnownRun, Place
 from comt_cli.tasks import tasks
-from comt_cli.verbs.select import model_source, selected_runs
+from comt_cli.verbs.select import listed_runs, model_source
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +61,7 @@ def find_runs(
     0  comt     1  done            3
     """
     of = OfRuns(scale, runs=Path(runs))
-    return frame_of_records(having(selected_runs(selectors, of), where).values())
+    return frame_of_records(having(listed_runs(selectors, of), where).values())
 
 
 def having(found: Iterable[tuple[KnownRun, Place]], where: str | None) -> dict[tuple[KnownRun, Place], Record]:

@@ -188,7 +188,7 @@ def select_runs(text: str, of: OfRuns) -> list[Found]:
     ]
 
 
-def selected_runs(selectors: Sequence[str], of: OfRuns) -> list[tuple[KnownRun, Place]]:
+def listed_runs(selectors: Sequence[str], of: OfRuns) -> list[tuple[KnownRun, Place]]:
     """The runs that recipes, selectors, ids or names mean, whatever they were trained with, or all, each in its place
     in a table, in the order of `comt runs`. Raises `UserError` where there is no such recipe, row, column or run."""
     found = [] if selectors else [(run, run.home) for run in known_runs(of.runs)]
