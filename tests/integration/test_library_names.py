@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pandas.testing import assert_frame_equal
 from tiny_recipe import quick_recipe
 from tiny_runs import write_corpus
 
@@ -58,7 +59,7 @@ def test_what_is_trained_again_is_found(here, capsys):
     first = train("mine.yaml", rows=["comt"], columns="tiny", seeds=[1], set={"train.steps": 3})
     assert "are finished already" in capsys.readouterr().err
     again = train(Path("mine.yaml"), rows="comt", seeds=1, set={"train.steps": 3}, results="elsewhere")
-    assert first.equals(again)
+    assert_frame_equal(first, again)
     assert Path("elsewhere/smoke/own/mine@steps-3.csv").is_file()
     with pytest.raises(UserError, match=r"--set train.step=3: unknown key; did you mean steps\?"):
         train("mine.yaml", set={"train.step": 3})

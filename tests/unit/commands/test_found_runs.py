@@ -115,8 +115,8 @@ def test_a_run_that_is_moved_aside_has_no_name(five):
 )
 def test_a_name_that_means_something_else_is_refused(five, selector, name, said):
     comt("runs", five.spec("pre-ln", 2).id, "--name", "baseline")
-    before = find_runs()["name"].dropna()
+    before = find_runs()["name"].dropna().to_dict()
     result = comt("runs", selector, "--scale", "smoke", "--name", name)
     assert said in str(result.exception)
     assert result.exception.exit_status == 2
-    assert before.equals(find_runs()["name"].dropna())
+    assert find_runs()["name"].dropna().to_dict() == before
