@@ -61,9 +61,9 @@ class WatchedImages:
             self.logits(x_BCHW)
             found: dict[tuple[int, str], Values] = {}
             for at, part in sites.items():
+                gate: Any = part.gate
                 x_BCHW = kept[part][0][0]
-                gamma_B1HW = part.gate(part.normalised(x_BCHW) if isinstance(part, BatchNorm) else x_BCHW)
-                found[at] = gamma_B1HW[:, 0].cpu().numpy()
+                found[at] = gate(part.normalised(x_BCHW) if isinstance(part, BatchNorm) else x_BCHW)[:, 0].cpu().numpy()
             return found
 
 
