@@ -270,7 +270,9 @@ $(SET_UP): pyproject.toml constraints.txt | $(BIN)/python
 	@$(PIP) install --quiet -c constraints.txt uv
 	@$(UV_INSTALL) --quiet -e '.[gguf]' --group test
 	@$(BIN)/python -m compileall -q comt_cli
-	@$(BIN)/python -c 'from comt_cli import torchvision_hook; torchvision_hook.install()'
+	@# Every Python here starts with the hook for torchvision (comt_cli/torchvision_hook.py): scripts may import transformers first.
+	@echo 'import importlib.util as u; u.find_spec("comt_cli") and __import__("comt_cli")' > \
+		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/comt_torchvision.pth"
 	@touch $@
 
 $(LINT_READY): $(SET_UP)

@@ -4,8 +4,8 @@ PyPI's torchvision is compiled for CUDA. Beside a CPU build of torch its extensi
 fails at two operators that nobody declared ("operator torchvision::nms does not exist"). A hook on that import declares
 them; one that is declared has no code: calling it is an error. It does nothing where the extension can be loaded.
 
-`import comt_cli` starts the hook. For scripts that import transformers before, or alone, `make` copies this file into
-the environment that it sets up, where every Python starts with it (`install`): it imports nothing of comt.
+`import comt_cli` starts the hook. For scripts that import transformers before, or alone, `make` has every Python of the
+environment that it sets up import comt_cli when it starts.
 """
 
 from __future__ import annotations
@@ -14,14 +14,11 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from pathlib import Path
     from typing import Any
 
-NAME = "comt_torchvision"
-"""The copy in an environment: a module, and a file that has Python import it."""
 _OPERATORS = ("nms", "qnms")
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-_kept: list[object] = []  # an operator is declared for as long as its library is referred to
+_kept: list[Any] = []  # an operator is declared for as long as its library is referred to
 
 
 class _Hook:
@@ -37,8 +34,12 @@ class _Hook:
             folder, execute = spec.submodule_search_locations[0], spec.loader.exec_module
 
             def declare_and_execute(module: Any) -> None:
-                if not loads(folder):
-                    _declare()
+                if not (_kept or loads(folder)):
+                    import torch
+
+                    _kept.append(torch.library.Library("torchvision", "FRAGMENT"))  # type: ignore[no-untyped-call]
+                    for operator in _OPERATORS:
+                        _kept[-1].define(operator + _SCHEMA)
                 execute(module)
 
             spec.loader.exec_module = declare_and_execute
@@ -58,30 +59,6 @@ def loads(folder: str) -> bool:
     except (ImportError, OSError):
         pass
     return False
-
-
-def _declare() -> None:
-    import torch
-
-    library: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-    for name in _OPERATORS:
-        if not hasattr(torch.ops.torchvision, name):
-            library.define(name + _SCHEMA)
-    _kept.append(library)
-
-
-def install(packages: Path | None = None) -> None:
-    """Have every Python of this environment, whose `packages` lie there, start with the hook, if it needs that."""
-    import importlib.util
-    import py_compile
-    import shutil
-    import sysconfig
-    from pathlib import Path
-
-    spec, folder = importlib.util.find_spec("torchvision"), packages or Path(sysconfig.get_path("purelib"))
-    if spec is not None and spec.submodule_search_locations and not loads(spec.submodule_search_locations[0]):
-        py_compile.compile(shutil.copy(__file__, str(folder / f"{NAME}.py")))  # else each start may do so
-        (folder / f"{NAME}.pth").write_text(f"import {NAME}\n", encoding="utf-8")
 
 
 sys.meta_path.insert(0, _Hook())

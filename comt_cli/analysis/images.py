@@ -59,17 +59,16 @@ class WatchedImages:
         """The map of each gate on images, without gradients, fp32 [B, H, W]."""
         with recorded(sites.values()) as kept, torch.no_grad():
             self.logits(x_BCHW)
-            return {at: _map(part, kept[part][0][0]).cpu().numpy() for at, part in sites.items()}
+            found: dict[tuple[int, str], Values] = {}
+            for at, part in sites.items():
+                gate: Any = part.gate
+                x_BCHW = kept[part][0][0]
+                found[at] = gate(part.normalised(x_BCHW) if isinstance(part, BatchNorm) else x_BCHW)[:, 0].cpu().numpy()
+            return found
 
 
 GateSites = Mapping[tuple[int, str], Convolution | BatchNorm]
 """Parts with a gate by block (from 1) and site (`conv1` ... or `norm1` ...)."""
-
-
-def _map(part: Any, x_BCHW: Tensor) -> Tensor:
-    """Factors of its gate, [B, H, W]."""
-    gamma_B1HW: Tensor = part.gate(part.normalised(x_BCHW) if isinstance(part, BatchNorm) else x_BCHW)
-    return gamma_B1HW[:, 0]
 
 
 def gate_sites(loaded: LoadedImageModel) -> GateSites:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -237,15 +237,9 @@ class SiteValues:
     tokens: Sequence[str] = ()
 
 
-class Factor(NamedTuple):
-    """Values of one gate in one forward pass, [B, T, N], or [N] of a gate that does not look at its input; `by` is the
-    module that has the gate, `kind` and `ends` are as in `SiteValues`."""
-
-    by: nn.Module
-    site: Site
-    kind: str
-    values: Tensor
-    ends: tuple[float, float] | None
+Factor = tuple[nn.Module, Site, str, Tensor, tuple[float, float] | None]
+"""The module that has a gate, its site, and `kind`, `values` and `ends` as in `SiteValues`, but of one forward pass:
+values are [B, T, N], or [N] of a gate that does not look at its input."""
 
 
 def gates_of(model: nn.Module) -> list[tuple[nn.Module, Site, Gate]]:
@@ -276,8 +270,8 @@ def gate_factors(model: nn.Module, run: Callable[[], object]) -> list[Factor]:
             by_kind, ends = gate.values(u), gate.factor_range
             if isinstance(gate, EvaluatorAdjuster):
                 by_kind, ends = {"evaluator": gate.evaluation(z)}, (0.0, 1.0)
-            found += [Factor(module, site, kind, values, ends) for kind, values in by_kind.items()]
-    places = [(each.site.stack, each.site.part, each.site.name, each.kind) for each in found]
+            found += [(module, site, kind, values, ends) for kind, values in by_kind.items()]
+    places = [(site.stack, site.part, site.name, kind) for _, site, kind, *_ in found]
     branches, listed = [place[:2] for place in places], [*PROJECTIONS]
 
     def rank(place: tuple[str, str, str, str]) -> tuple[int, ...]:
@@ -342,50 +336,36 @@ def called(modules: Iterable[nn.Module], method: str) -> Iterator[dict[nn.Module
         yield calls
 
 
-class Add(NamedTuple):
-    """The residual stream before and after a residual add, [B, T, D] each; `layer` is from 0."""
-
-    stack: str
-    layer: int
-    part: str
-    x: Tensor
-    y: Tensor
-
-
-def residual_adds(model: nn.Module, run: Callable[[], object]) -> list[Add]:
-    """Every residual add of a network of tokens when `run` runs it once, `undisturbed`, from the first block on. Where
-    several streams go from add to add, x is what the connection reads (`ResidualConnection.read`), and y what the next
-    one does, or the final norm. Of another library's network, whose adds are not seen, every block, with an empty
-    `part`. Raises `UserError`; see `stacks_of`."""
-    stacks, connections, found = stacks_of(model), connections_of(model), list[Add]()
+def layer_streams(model: nn.Module, run: Callable[[], object]) -> list[tuple[str, int, Tensor, Tensor]]:
+    """The stack, number (from 1) and residual stream before and after, [B, T, D] each, of every block of a network of
+    tokens when `run` runs it once, `undisturbed`. Where several streams go from block to block, x is what the residual
+    connection reads (`ResidualConnection.read`), and y what the next one does, or the final norm. Raises `UserError`;
+    see `stacks_of`."""
+    stacks, found = stacks_of(model), list[tuple[str, int, Tensor, Tensor]]()
     ends = {each.site.stack: each for each in model.modules() if isinstance(each, OutputAggregation)}
-    blocks = [block for stack in stacks.values() for block in stack]
-    with undisturbed(model), called(connections, "step") as calls, recorded(blocks) as kept:
+    with undisturbed(model), recorded(block for blocks in stacks.values() for block in blocks) as kept:
         run()
-        for stack, own in stacks.items():
-            adds = [each for each in connections if each.site.stack == stack]
-            places = [(each.site.layer, each.site.part) for each in adds] or [(i, "") for i in range(len(own))]
-            streams = [each.read(calls[each][0]) for each in adds] or [_stream(kept[block][0][0]) for block in own]
-            last = kept[own[-1]][1]
+        for stack, blocks in stacks.items():
+            streams, (_, last) = [_read_by(block, kept[block][0][0]) for block in blocks], kept[blocks[-1]]
             is_state = isinstance(last, State)
             streams.append(final_stream(last, ends.get(stack), nn.Identity()) if is_state else _stream(last))
-            pairs = zip(places, itertools.pairwise(streams), strict=True)
-            found += [Add(stack, *place, *pair) for place, pair in pairs]
+            found += [(stack, layer, *pair) for layer, pair in enumerate(itertools.pairwise(streams), start=1)]
     return found
+
+
+def _read_by(block: nn.Module, given: Any) -> Tensor:
+    """The stream that a block reads first of what it is given."""
+    connection = next((part for part in block.children() if isinstance(part, ResidualConnection)), None)
+    if connection is None:
+        return _stream(given)
+    if isinstance(given, tuple) and not isinstance(given, State):
+        given = State(*given[1])  # as `library.connect.Connected` passes it
+    return connection.read(State(given) if isinstance(given, Tensor) else given)
 
 
 def _stream(given: Tensor | tuple[Tensor, ...]) -> Tensor:
     """The stream among what a block of another library is given, or gives."""
     return given if isinstance(given, Tensor) else given[0]
-
-
-def by_layer(adds: Iterable[Add]) -> list[Add]:
-    """The residual stream before and after every block, of its residual adds in order; `part` is empty."""
-    blocks: dict[tuple[str, int], Add] = {}
-    for add in adds:
-        first = blocks.get((add.stack, add.layer), add)
-        blocks[add.stack, add.layer] = first._replace(part="", y=add.y)
-    return [*blocks.values()]
 
 
 def compared(x_TD: Tensor, y_TD: Tensor) -> dict[str, NDArray[np.float64]]:

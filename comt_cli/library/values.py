@@ -5,9 +5,8 @@ Shapes: B rows of a batch, T tokens, N channels, M tokens that are no padding.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,19 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from comt_cli.analysis.observed import (
-    Add,
-    by_layer,
-    compared,
-    gate_factors,
-    reads_source,
-    recorded,
-    residual_adds,
-)
+from comt_cli.analysis.observed import compared, gate_factors, gates_of, layer_streams, reads_source
 from comt_cli.data.tokenizer import PAD
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import Loaded
-from comt_cli.library.hosts import stack_of
 from comt_cli.models.base import Model
 from comt_cli.models.transformer import EncoderDecoder, Transformer
 
@@ -65,8 +55,9 @@ def gate_values(model: nn.Module | Loaded, batch: Any, *, tokenizer: Any = None,
     1    0         1      4      1  q_proj  scalar     <NA>    1.0
     2    1         0      5      1  q_proj  scalar     <NA>    1.0
     """
-    on = _read(model, batch, tokenizer)
-    frames = []
+    on, frames = _read(model, batch, tokenizer), []
+    if not gates_of(on.model):
+        raise UserError("the model has no gates", "comt_cli.wrap puts them into it.")
     for by, site, kind, values, _ in gate_factors(on.model, on.run):
         text = "source" if by in on.of_source else [*on.masks][-1]
         values_MN = values.float().expand(*on.masks[text].shape, values.shape[-1]).cpu()[on.masks[text]].numpy()
@@ -79,14 +70,10 @@ def gate_values(model: nn.Module | Loaded, batch: Any, *, tokenizer: Any = None,
         channel = pd.array([pd.NA] * M if kind == "scalar" or not channels else [*range(N)] * M, dtype="Int64")
         frame = frame.assign(layer=site.layer + 1, site=site.name, kind=kind)
         frames.append(frame.assign(channel=channel, value=values_MN.ravel()))
-    if not frames:
-        raise UserError("the model has no gates", "comt_cli.wrap puts them into it.")
     return pd.concat(frames, ignore_index=True)
 
 
-def residual_stream(
-    model: nn.Module | Loaded, batch: Any, *, tokenizer: Any = None, by: Literal["layer", "add"] = "layer"
-) -> pd.DataFrame:
+def residual_stream(model: nn.Module | Loaded, batch: Any, *, tokenizer: Any = None) -> pd.DataFrame:
     """The residual stream x before and y after every layer of a network, on every token of a batch.
 
     Rows: `row`, `position`, `token` and `layer` as of `gate_values`; and, as `comt plot-cosine` draws them,
@@ -96,52 +83,33 @@ def residual_stream(
         update_cosine    <x, y - x> / (|x| |y - x|): whether the update points along its input
         norm_ratio       |y| / |x|, L2 norms
 
-    By `add` instead of `layer` x and y are before and after every residual add, and `part` says of which branch
-    (`attention`, `mlp`, `cross`). Of a translator `stack` and `text` stand before the layer. Where there are several
-    streams, x is what the residual connection reads of them, and y what the next one does.
+    Of a translator `stack` and `text` stand before the layer. Where there are several streams, x is what the residual
+    connection reads of them, and y what the next one does.
 
     Raises:
-        UserError: as `gate_values`; or the residual adds of the model are not known.
+        UserError: as `gate_values`; or the model has no list of blocks.
 
     >>> import transformers
-    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
+    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 2}
     >>> model = transformers.LlamaModel(transformers.LlamaConfig(vocab_size=9, **sizes))
-    >>> residual_stream(model, [[3, 4], [5]], by="add")[["row", "position", "layer", "part"]].tail(3)
-       row  position  layer part
-    3    0         0      1  mlp
-    4    0         1      1  mlp
-    5    1         0      1  mlp
+    >>> residual_stream(model, [[3, 4], [5]])[["row", "position", "token", "layer"]].tail(3)
+       row  position  token  layer
+    3    0         0      3      2
+    4    0         1      4      2
+    5    1         0      5      2
     """
     on, frames = _read(model, batch, tokenizer), []
-    for each in by_layer(residual_adds(on.model, on.run)) if by == "layer" else _adds(on.model, on.run):
-        text = "source" if each.stack == "encoder" and len(on.masks) > 1 else [*on.masks][-1]
-        mask_BT = on.masks[text].to(each.x.device)
-        where: dict[str, Any] = {"stack": each.stack, "text": text} if len(on.masks) > 1 else {}
-        where |= {"layer": each.layer + 1} | ({"part": each.part} if by == "add" else {})
-        frames.append(on.tokens[text].assign(**where, **compared(each.x[mask_BT], each.y[mask_BT])))
+    for stack, layer, *streams in layer_streams(on.model, on.run):
+        text = "source" if stack == "encoder" and len(on.masks) > 1 else [*on.masks][-1]
+        where = {"stack": stack, "text": text} if len(on.masks) > 1 else {}
+        x_MD, y_MD = (stream_BTD[on.masks[text].to(stream_BTD.device)] for stream_BTD in streams)
+        frames.append(on.tokens[text].assign(**where, layer=layer, **compared(x_MD, y_MD)))
     return pd.concat(frames, ignore_index=True)
 
 
-def _adds(model: nn.Module, run: Callable[[], object]) -> list[Add]:
-    """Every residual add, also of the blocks of another library, where they are known: between their two stands what
-    the norm before the feed-forward network reads, or this itself."""
-    stack = None if isinstance(model, Model) else stack_of(model)
-    names = ("", "") if stack is None else stack.host.sublayers if stack.host.norm_is_behind else stack.host.norms
-    with recorded(middles := [] if stack is None else [each.get_submodule(names[1]) for each in stack.blocks]) as kept:
-        adds = residual_adds(model, run)
-    if all(each.part for each in adds):
-        return adds
-    if not middles:
-        raise UserError(f"the residual adds of {type(model).__name__} are not known, only its layers")
-    pairs = [(whole, kept[each][0][0]) for whole, each in zip(adds, middles, strict=True)]
-    halves = ((whole._replace(part="attention", y=h), whole._replace(part="mlp", x=h)) for whole, h in pairs)
-    return [*itertools.chain(*halves)]
-
-
 class _Batch(NamedTuple):
-    """A network and the pass of a batch through it. By the names of its sequences: their masks, bool [B, T], True where
-    no padding is, and their M tokens, `row, position, token`. `of_source` are the modules that read the first of
-    several."""
+    """By the names of its sequences masks, bool [B, T], False at padding, and M tokens, `row, position, token`.
+    `of_source` are the modules that read the first of several sequences."""
 
     model: nn.Module
     run: Callable[[], object]
@@ -155,6 +123,7 @@ def _read(model: nn.Module | Loaded, batch: Any, tokenizer: Any) -> _Batch:
     if isinstance(model, Loaded):
         network = model.model
         tokenizer = tokenizer or getattr(model, "codec", None) or getattr(model, "tokenizer", None)
+    network = getattr(network, "_orig_mod", network)  # of torch.compile
     is_own, has_source = isinstance(network, Model), isinstance(network, EncoderDecoder)
     if is_own and (network.stream != "tokens" or (has_source and not isinstance(network, Transformer))):
         raise UserError("the model reads images, not tokens alone", "comt analyze-gates draws the gates of its run.")
@@ -168,7 +137,10 @@ def _read(model: nn.Module | Loaded, batch: Any, tokenizer: Any) -> _Batch:
             raise UserError(f"the batch has no {keys[0]}", f"The model reads {' and '.join(prefixes)}.")
         ids_BT, mask_BT = _padded(given[keys[0]], tokenizer)
         if given.get(keys[1]) is not None:
-            mask_BT = mask_BT & _padded(given[keys[1]], None)[0].bool()
+            given_BT = _padded(given[keys[1]], None)[0].bool()
+            if given_BT.shape != mask_BT.shape:
+                raise UserError(f"{keys[1]} is {[*given_BT.shape]}, and {keys[0]} is {[*mask_BT.shape]}")
+            mask_BT = mask_BT & given_BT
         if is_own:
             if (mask_BT[:, 1:] > mask_BT[:, :-1]).any():
                 raise UserError("the batch has padding before tokens", "comt's own networks take it behind them alone.")
@@ -183,13 +155,13 @@ def _read(model: nn.Module | Loaded, batch: Any, tokenizer: Any) -> _Batch:
 
 def _padded(given: Any, tokenizer: Any) -> tuple[Tensor, Tensor]:
     """Ids, or other whole numbers, int64 [B, T], 0 behind shorter rows, and where there are some, bool [B, T]."""
-    texts = [given] if isinstance(given, str) else given
-    if len(texts) and isinstance(texts[0], str):
-        if tokenizer is None:
-            raise UserError("a text needs a tokenizer", "Pass the one that the model comes with, or token ids.")
-        encode = tokenizer.prompt if hasattr(tokenizer, "prompt") else tokenizer.encode  # that: without a text's end
-        texts = [encode(text) for text in texts]
     try:
+        texts = [given] if isinstance(given, str) else [*given]
+        if any(isinstance(text, str) for text in texts):
+            if tokenizer is None:
+                raise UserError("a text needs a tokenizer", "Pass the one that the model comes with, or token ids.")
+            encode = tokenizer.prompt if hasattr(tokenizer, "prompt") else tokenizer.encode  # without a text's end
+            texts = [encode(text) for text in texts]
         rows = [torch.as_tensor(row, device="cpu") for row in texts]
         rows = [torch.stack(rows)] if rows[0].ndim == 0 else rows
         numbers_BT = pad_sequence(rows, batch_first=True)

@@ -7,6 +7,7 @@ import ast
 import contextlib
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,9 @@ from comt_cli.errors import UserError
 from comt_cli.methods import method_from
 from comt_cli.recipe.problems import closest, every_key, known_as
 from comt_cli.report.frame import Record
-from comt_cli.report.run_list import in_order
-from comt_cli.runs.known import KnownRun, Place, known_runs
+from comt_cli.runs.known import KnownRun, Place
 from comt_cli.tasks import tasks
-from comt_cli.verbs.select import model_source, runs_of_table
+from comt_cli.verbs.select import listed_runs, model_source
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,16 +61,7 @@ def find_runs(
     0  comt     1  done            3
     """
     of = OfRuns(scale, runs=Path(runs))
-    return frame_of_records(having(selected_runs(selectors, of), where).values())
-
-
-def selected_runs(selectors: Sequence[str], of: OfRuns) -> list[tuple[KnownRun, Place]]:
-    """The runs that selectors mean, or all, each in its place in a table, in the order of `comt runs`. Raises as
-    `runs_of_table`."""
-    found = [each for selector in selectors for each in runs_of_table(selector, of)]
-    if not selectors:
-        found = [(run, run.home) for run in known_runs(of.runs) if of.scale in (None, run.label("scale"))]
-    return sorted(dict.fromkeys(found), key=in_order)
+    return frame_of_records(having(listed_runs(selectors, of), where).values())
 
 
 def having(found: Iterable[tuple[KnownRun, Place]], where: str | None) -> dict[tuple[KnownRun, Place], Record]:
@@ -110,33 +101,29 @@ def _condition(text: str, known: Sequence[str]) -> Callable[[Record], Any]:
     """An expression over the keys of a record as a function of one. Raises `UserError`."""
 
     def wrong(why: str) -> UserError:
-        return UserError(f"where {text!r}: {why}", _EXAMPLE)
+        return UserError(f"where {text[:200]!r}: {why[:200]}", _EXAMPLE)
 
-    def compiled(node: ast.expr) -> Callable[[Record], Any]:  # noqa: PLR0911 - one for each kind of node
+    def value(node: ast.expr, of: Record) -> Any:  # noqa: PLR0911 - one for each kind of node
         match node:
-            case ast.Constant(value=str() | int() | float() | None as value):
-                return lambda _: value
+            case ast.Constant(value=str() | int() | float() | None as constant):
+                return constant
             case ast.Name() | ast.Attribute():
                 key = ast.unparse(node)
                 if key not in known:
                     meant = known_as(key, known) or closest(key, known)
                     raise wrong(f"no run has {key}" + (f"; did you mean {meant}?" if meant is not None else ""))
-                return lambda record: record.get(key)
+                return of.get(key)
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
-                each = [compiled(part) for part in parts]
-                return lambda record: [part(record) for part in each]
+                return [value(part, of) for part in parts]
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
-                return lambda _: -number
+                return -number
             case ast.UnaryOp(op=ast.Not(), operand=part):
-                of = compiled(part)
-                return lambda record: not of(record)
-            case ast.BoolOp(op=kind, values=parts):
-                every, join = [compiled(part) for part in parts], all if isinstance(kind, ast.And) else any
-                return lambda record: join(part(record) for part in every)
+                return not value(part, of)
+            case ast.BoolOp(op=kind, values=parts):  # of all parts: what is wrong with one is said in any case
+                return (all if isinstance(kind, ast.And) else any)([value(part, of) for part in parts])
             case ast.Compare(left=left, ops=kinds, comparators=others) if {*map(type, kinds)} <= {*_COMPARED}:
-                sides = [compiled(side) for side in (left, *others)]
-                pairs = [*zip(kinds, sides, sides[1:], strict=False)]
-                return lambda record: all(compare(kind, one(record), two(record)) for kind, one, two in pairs)
+                sides = [value(side, of) for side in (left, *others)]
+                return all(compare(*each) for each in zip(kinds, sides, sides[1:], strict=False))
         raise wrong(f"{ast.unparse(node)} cannot stand there")
 
     def compare(kind: ast.cmpop, one: Any, two: Any) -> bool:
@@ -148,9 +135,11 @@ def _condition(text: str, known: Sequence[str]) -> Callable[[Record], Any]:
             raise wrong(str(error)) from None
 
     try:
-        return compiled(ast.parse(text.strip(), mode="eval").body)
+        expression = ast.parse(text.strip(), mode="eval").body
+        value(expression, {})  # also where there are no runs
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise wrong(f"is no expression: {getattr(error, 'msg', None) or error}") from None
+    return partial(value, expression)
 
 
 def load(source: str | Path, *, scale: str | None = None, runs: str | Path = "runs") -> tuple[nn.Module, Any]:

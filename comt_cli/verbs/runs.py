@@ -26,9 +26,9 @@ from comt_cli.report.terminal import print_progress, say
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.known import KnownRun, Standing, adopt_contents, known_runs, remove_runs
 from comt_cli.runs.plan import parse_seeds, point_in_words, sources_of
-from comt_cli.verbs.find import having, selected_runs
+from comt_cli.verbs.find import having
 from comt_cli.verbs.plan import also_rows, check_added, plan_loaded, with_settings
-from comt_cli.verbs.select import name_run, recipes_by_name, select_runs
+from comt_cli.verbs.select import listed_runs, name_run, recipes_by_name, select_runs
 
 _WHERE = "Only runs that meet a condition on settings and numbers: 'train.steps > 500 and row == \"pre-ln\"'."
 _STATES = "Only runs that stand so: done, diverged, running, unfinished, failed, replaced, unreadable."
@@ -69,7 +69,7 @@ def runs(
 
       comt runs table3:pre-ln:python-docs/tiny:1 --name baseline
     """
-    found = selected_runs(recipes or (), OfRuns(scale, runs=runs))
+    found = listed_runs(recipes or (), OfRuns(scale, runs=runs))
     states = select(state, list(Standing), "state of runs")
     found = [(run, place) for run, place in found if run.standing in states]
     if where is not None:

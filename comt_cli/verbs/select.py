@@ -25,13 +25,13 @@ from comt_cli.recipe.find import MARK, also_called, available_recipes, find_reci
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
 from comt_cli.recipe.problems import nearest
 from comt_cli.report.collect import collect
-from comt_cli.report.run_list import RecipeOf, described, settings_text
+from comt_cli.report.run_list import RecipeOf, described, in_order, settings_text
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.known import KnownRun, Place, Standing, adopt_contents, known_runs
 from comt_cli.runs.plan import RunSpec, plan
 
 _ID = re.compile(r"[0-9a-f]{3,12}(\.replaced-\d+)?")
-_GIVEN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,63}")
+_GIVEN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,31}")
 _MOST_LISTED = 12
 
 
@@ -117,7 +117,7 @@ def name_run(run: KnownRun, name: str, runs: Path) -> None:
         (bool(_ID.fullmatch(name)), "could be the beginning of an id"),
     ):
         if name and is_wrong:
-            hint = "Choose another, of letters, digits and . _ + - (64 at most)."
+            hint = "Choose another, of letters, digits and . _ + - (32 at most)."
             raise UserError(f"{name!r} {why}: the run was not named", hint)
     for other in known_runs(runs):
         if name and other.given_name == name and other.id != run.id:
@@ -188,12 +188,14 @@ def select_runs(text: str, of: OfRuns) -> list[Found]:
     ]
 
 
-def runs_of_table(text: str, of: OfRuns) -> list[tuple[KnownRun, Place]]:
-    """The runs that a recipe, a selector, an id or a name means, whatever they were trained with, each with its place
-    there. Raises `UserError` where there is no such recipe or run, or it has no such row or column."""
-    if _is_id(text, of.runs):
-        return [(each.run, each.run.home) for each in _by_id(text, of.runs)]
-    return [(run, place) for run, place in _matching(text, of)[1] if of.scale in (None, run.label("scale"))]
+def listed_runs(selectors: Sequence[str], of: OfRuns) -> list[tuple[KnownRun, Place]]:
+    """The runs that recipes, selectors, ids or names mean, whatever they were trained with, or all, each in its place
+    in a table, in the order of `comt runs`. Raises `UserError` where there is no such recipe, row, column or run."""
+    found = [] if selectors else [(run, run.home) for run in known_runs(of.runs)]
+    for text in selectors:
+        is_id = _is_id(text, of.runs)
+        found += [(one.run, one.run.home) for one in _by_id(text, of.runs)] if is_id else _matching(text, of)[1]
+    return sorted({each for each in found if of.scale in (None, each[0].label("scale"))}, key=in_order)
 
 
 def _once(found: Iterable[tuple[KnownRun, Place]]) -> list[KnownRun]:

@@ -90,7 +90,7 @@ def train(
     seeds: str | int | Sequence[int] | None = None,
     scale: str = "smoke",
     set: Mapping[str, object] | None = None,
-    also: list[str] | None = None,
+    also: str | Sequence[str] = (),
     device: str | None = None,
     gpus: int = 1,
     jobs: int | None = None,
@@ -122,7 +122,11 @@ def train(
         return given if given is None or isinstance(given, str) else ",".join(map(str, given))
 
     folder, changed = Path(runs), [*as_arguments(set or {})]
-    of = Selection(scale, text(rows), text(columns), text(seeds), changed, also=also)
+    for name, given in (("gpus", gpus), ("jobs", jobs)):
+        if given is not None and given < 1:
+            raise UserError(f"{name}: {given} is fewer than one")
+    added = [also] if isinstance(also, str) else [*also]
+    of = Selection(scale, text(rows), text(columns), text(seeds), changed, also=added)
     where = Where(device, gpus, jobs, runs=folder, results=Path(results or folder / RESULTS), overwrite=overwrite)
     table, selected = _planned(str(recipe), of, None)
     with _no_main_module(), contextlib.suppress(typer.Exit):  # of a table that is kept, which has been said

@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "lab": {*EVERYTHING, "lab"},  # and nothing imports it: `app` registers its verbs by name
     "app": {"commands", "tasks", *BASE},
     "__main__": {"app"},
-    "__init__": {*EVERYTHING, "library"},  # whose names it hands on, each imported when it is first used
+    "__init__": EVERYTHING,  # whose names it hands on, each imported when it is first used
 }
 TORCH_ROOMS = {*FLOW[FLOW.index("kernels") :], "doctor", "verbs", "lab"} - {"methods"}
 TORCH_FREE = set(MAY_IMPORT) - TORCH_ROOMS

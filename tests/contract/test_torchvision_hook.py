@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -12,13 +13,14 @@ import torchvision
 from comt_cli import torchvision_hook
 
 ROOT = Path(__file__).resolve().parents[2]
+STARTS = 'import importlib.util as u; u.find_spec("comt_cli") and __import__("comt_cli")'
+"""The line with which every Python of an environment of ours starts."""
 USES = "from transformers import LlamaForCausalLM; from torchvision import datasets; print(LlamaForCausalLM.__name__)"
 
 
-def test_scripts_that_import_transformers(tmp_path, monkeypatch):
+def test_scripts_that_import_transformers(tmp_path):
     """Before comt, in an environment that `make` has set up; after it, in any."""
-    monkeypatch.setattr(torchvision_hook, "loads", lambda folder: False)
-    torchvision_hook.install(tmp_path)
+    (tmp_path / "comt_torchvision.pth").write_text(STARTS)
     before = f"import site; site.addsitedir({str(tmp_path)!r}); {USES}; import comt_cli"
     after = f"import comt_cli; {USES}"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -33,14 +35,17 @@ def test_scripts_that_import_transformers(tmp_path, monkeypatch):
         assert (process.returncode, output) == (0, "LlamaForCausalLM\n"), errors
 
 
-def test_an_environment_whose_torchvision_loads_is_left_alone(tmp_path, monkeypatch):
+def test_a_torchvision_whose_extension_loads_is_left_alone(monkeypatch):
     monkeypatch.setattr(torchvision_hook, "loads", lambda folder: folder == str(Path(torchvision.__file__).parent))
-    torchvision_hook.install(tmp_path)
-    assert [*tmp_path.iterdir()] == []
+    before = [*torchvision_hook._kept]
+    spec = importlib.util.find_spec("torchvision")
+    monkeypatch.setattr(spec.loader, "get_code", lambda name: compile("", name, "exec"))
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert torchvision_hook._kept == before
 
 
 def test_make_has_python_start_with_the_hook():
     printed = subprocess.run(
         ["make", "-n", "-B", "-C", str(ROOT), "setup"], capture_output=True, text=True, check=True
     ).stdout
-    assert "torchvision_hook.install()" in printed
+    assert f"echo '{STARTS}'" in printed

@@ -65,6 +65,10 @@ def test_what_is_trained_again_is_found(here, capsys):
         train("mine.yaml", set={"train.step": 3})
     with pytest.raises(UserError, match="there is no row 'komt'"):
         train("mine.yaml", rows="komt")
+    with pytest.raises(UserError, match="jobs: 0 is fewer than one"):
+        train("mine.yaml", jobs=0)
+    with pytest.raises(UserError, match="--also komt: there is no method"):
+        train("mine.yaml", also="komt")
     with pytest.raises(UserError, match="there is no recipe nonesuch"):
         train("nonesuch")
     with pytest.raises(UserError, match="did you mean comt"):

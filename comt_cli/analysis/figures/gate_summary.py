@@ -8,7 +8,9 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from comt_cli.analysis.images import gate_sites
@@ -84,25 +86,24 @@ class GateSummary(ModelFigure):
             for column, (measure, title) in zip(panels.T, _MEASURES.items(), strict=True):
                 low, high = (0.0, 1.0) if measure == "saturation" else (frame[measure].min(), frame[measure].max())
                 # A map of one value everywhere must not blow rounding noise up to full contrast.
-                ends = (low, high) if high - low > 1e-2 else (low - 5e-3, high + 5e-3)
+                norm = Normalize(low, high) if high - low > 1e-2 else Normalize(low - 5e-3, high + 5e-3)
                 for axes, kind in zip(column, kinds, strict=True):
-                    _map(axes, named[named["kind"] == kind], measure, sites, ends)
+                    bar = figure.colorbar(draw_map(axes, named[named["kind"] == kind], measure, sites, norm),
+                                          ax=axes, pad=0.03)  # fmt: skip
+                    bar.ax.tick_params(labelsize=6)
+                    bar.ax.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=ROUND, min_n_ticks=3))
                     axes.set_title(f"{kind}: {title}")
             for axes in panels[-1]:
                 axes.set_xlabel(f"block ({frame['examples'].max():,} images)" if "examples" in frame else "layer")
         return figure
 
 
-def _map(axes: Axes, frame: pd.DataFrame, measure: str, sites: list[str], ends: tuple[float, float]) -> None:
+def draw_map(axes: Axes, frame: pd.DataFrame, value: str, sites: list[str], norm: Normalize) -> AxesImage:
+    """Draw a map of a column, sites down, layers across."""
     layers = sorted(frame["layer"].unique())
-    table = frame.pivot(index="site", columns="layer", values=measure).reindex(index=sites, columns=layers)
+    table = frame.pivot(index="site", columns="layer", values=value).reindex(index=sites, columns=layers)
     edges = (min(layers) - 0.5, max(layers) + 0.5, len(sites) - 0.5, -0.5)
-    image = axes.imshow(
-        table.to_numpy(dtype=float), cmap=SEQUENCE, vmin=ends[0], vmax=ends[1], aspect="auto", extent=edges
-    )
     axes.set_yticks(range(len(sites)), sites)
     axes.set_xticks(layer_ticks(max(layers)))
     axes.grid(visible=False)
-    bar = axes.figure.colorbar(image, ax=axes, pad=0.03)
-    bar.ax.tick_params(labelsize=6)
-    bar.ax.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=ROUND, min_n_ticks=3))
+    return axes.imshow(table.to_numpy(dtype=float), cmap=SEQUENCE, norm=norm, aspect="auto", extent=edges)

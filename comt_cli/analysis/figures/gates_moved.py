@@ -10,12 +10,13 @@ import pandas as pd
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
+from comt_cli.analysis.figures.gate_summary import draw_map
 from comt_cli.analysis.model_figure import ModelFigure, Subject
 from comt_cli.analysis.observed import connections_of, watch
 from comt_cli.errors import UserError
 from comt_cli.layers.learned import LowRank
 from comt_cli.report.figures.lines import log_ticks, site_names
-from comt_cli.report.figures.style import SEQUENCE, layer_ticks, page_figure, style
+from comt_cli.report.figures.style import page_figure, style
 
 _LOW_RANK = "low-rank"
 """Site of the map B A that LAuReL puts beside the skip path."""
@@ -67,13 +68,9 @@ class GatesMoved(ModelFigure):
             figure = page_figure(0.5 + sum(0.32 + 0.15 * height for height in heights))
             panels = figure.subplots(len(groups), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
             for axes, (row, own) in zip(panels, groups, strict=True):
-                table = own.pivot(index="site", columns="layer", values="moved").reindex(index=own["site"].unique())
-                edges = (own["layer"].min() - 0.5, own["layer"].max() + 0.5, len(table) - 0.5, -0.5)
                 norm = LogNorm(low, high, clip=True)
-                image = axes.imshow(table.to_numpy(float), cmap=SEQUENCE, norm=norm, aspect="auto", extent=edges)
-                axes.set_yticks(range(len(table)), table.index)
-                axes.set(title=row, xticks=layer_ticks(frame["layer"].max()))
-                axes.grid(visible=False)
+                image = draw_map(axes, own, "moved", [*own["site"].unique()], norm)
+                axes.set_title(row)
             panels[-1].set_xlabel("layer")
             label = "moved" if frame["site"].str.endswith(_LOW_RANK).any() else "|gate − 1|"
             bar = figure.colorbar(image, ax=list(panels), pad=0.01, aspect=6 + sum(heights), label=label)

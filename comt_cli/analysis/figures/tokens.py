@@ -14,7 +14,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from comt_cli.analysis.model_figure import ModelFigure, Subject, evenly
-from comt_cli.analysis.observed import by_layer, compared, residual_adds, tokens_of, watch
+from comt_cli.analysis.observed import compared, layer_streams, tokens_of, watch
 from comt_cli.errors import UserError
 from comt_cli.report.figures import lines
 from comt_cli.report.figures.style import SEQUENCE, page_figure, style
@@ -41,14 +41,13 @@ class ResidualStream(ModelFigure):
     title: ClassVar = "The residual stream from layer to layer"
 
     def frame(self, of: Subject) -> pd.DataFrame:
-        """Compare every decoder layer's input with its output (`by_layer`), on each token of the text: rows `layer`
-        (from 1), `position` (from 0), `token`, and the columns of `compared`. Raises `UserError`; see `tokens_of` and
-        `watch`."""
+        """Every layer's input against its output (`layer_streams`) on each token of the text: rows `layer` (from
+        1), `position` (from 0), `token`, and the columns of `compared`. Raises as `tokens_of` and `watch`."""
         loaded, frames = of.model, []
         tokens = tokens_of(loaded, of.text)
-        for block in by_layer(residual_adds(loaded.model, partial(watch, loaded, tokens.inputs))):
-            named = {"layer": block.layer + 1, "position": np.arange(len(tokens.pieces)), "token": tokens.pieces}
-            frames.append(pd.DataFrame({**named, **compared(block.x[0], block.y[0])}))
+        for _, layer, x_1TD, y_1TD in layer_streams(loaded.model, partial(watch, loaded, tokens.inputs)):
+            named = {"layer": layer, "position": np.arange(len(tokens.pieces)), "token": tokens.pieces}
+            frames.append(pd.DataFrame({**named, **compared(x_1TD[0], y_1TD[0])}))
         return pd.concat(frames, ignore_index=True)
 
     def table(self, frame: pd.DataFrame) -> pd.DataFrame:

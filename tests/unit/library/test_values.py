@@ -15,6 +15,7 @@ from toy_translation import toy_model, toy_spec
 
 from comt_cli.analysis.figures.tokens import ResidualStream
 from comt_cli.analysis.model_figure import Subject
+from comt_cli.analysis.observed import called
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.layers.initialise import initialise
@@ -48,11 +49,6 @@ def network(**options) -> Llama:
             if parameter.ndim == 2:
                 parameter.mul_(5)  # so that tokens differ
     return model
-
-
-def norms_of(frame, by):
-    """Ratios of norms behind each other, by row, position and layer."""
-    return frame.groupby(["row", "position", by])["norm_ratio"].prod().to_numpy()
 
 
 def test_a_gate_by_hand_has_its_values_and_all_else_its_place():
@@ -133,12 +129,17 @@ def test_the_stream_is_that_of_the_figure_and_of_the_adds_in_a_layer():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_adds_follow_each_other_in_every_connection(kind):
-    model = network(**METHODS[kind])
-    layers, adds = (residual_stream(model, RAGGED, by=by) for by in ("layer", "add"))
-    assert adds.drop_duplicates(["layer", "part"])["part"].tolist() == ["attention", "mlp"] * 2
-    assert np.isfinite(layers[["cosine", "angle", "norm_ratio"]]).all(axis=None)
-    np.testing.assert_allclose(norms_of(adds, "layer"), norms_of(layers, "layer"), rtol=1e-5)
+def test_the_stream_of_every_connection_is_what_its_adds_read(kind):
+    """From the states that the first add of every block is given, and what the head reads."""
+    model, ids = network(**METHODS[kind]), torch.tensor([RAGGED[0]])
+    frame = residual_stream(model, ids)
+    connections = [block.attention_connection for block in model.blocks]
+    with torch.no_grad(), called(connections, "step") as calls:
+        model.eval()(ids)
+        streams = [each.read(calls[each][0])[0] for each in connections]
+    first = torch.cosine_similarity(*streams, dim=-1)
+    np.testing.assert_allclose(frame.loc[frame["layer"] == 1, "cosine"], first, rtol=1e-4, atol=1e-5)
+    assert np.isfinite(frame[["cosine", "angle", "norm_ratio"]]).all(axis=None)
 
 
 WRAPPED = {
@@ -172,16 +173,16 @@ def test_of_a_wrapped_model_the_gates_and_the_stream(kind):
         hidden = model.eval()(**batch, output_hidden_states=True).hidden_states
     np.testing.assert_allclose(product["value_x"] * product["value_y"], gamma, rtol=1e-5)
 
-    layers, adds = (residual_stream(model, batch, by=by) for by in ("layer", "add"))
+    layers = residual_stream(model, batch)
     first = torch.cosine_similarity(hidden[0][mask], hidden[1][mask], dim=-1)  # behind the last there is a norm
     np.testing.assert_allclose(layers.loc[layers["layer"] == 1, "cosine"], first, rtol=1e-5)
-    assert adds.drop_duplicates(["layer", "part"])["part"].tolist() == ["attention", "mlp"] * 2
-    np.testing.assert_allclose(norms_of(adds, "layer"), norms_of(layers, "layer"), rtol=1e-5)
 
-    plain = residual_stream(unwrap(model, discard=True), batch, by="add")
-    connected = residual_stream(wrap(model, "laurel-lr", rank=2), batch, by="add")  # starts as a plain addition
-    assert_frame_equal(connected.drop(columns=NUMBERS), plain.drop(columns=NUMBERS))
-    np.testing.assert_allclose(connected[NUMBERS], plain[NUMBERS], rtol=1e-4, atol=1e-4)
+    plain = residual_stream(unwrap(model, discard=True), batch)
+    for method in ({"name": "laurel-lr", "rank": 2}, "hyper-connections"):  # these start as an addition, but for bits
+        connected = residual_stream(wrap(model, method, start="paper"), batch)
+        assert_frame_equal(connected.drop(columns=NUMBERS), plain.drop(columns=NUMBERS))
+        np.testing.assert_allclose(connected[NUMBERS], plain[NUMBERS], rtol=1e-4, atol=1e-4)
+        unwrap(model, discard=True)
 
 
 def test_of_a_translator_both_stacks_on_their_sequences():
@@ -201,11 +202,9 @@ def test_of_a_translator_both_stacks_on_their_sequences():
         ("decoder", "mlp", "target"): both,
     }
     assert (frame[frame["text"] == "source"].groupby(["stack", "part", "layer", "site"]).size() == 5).all()
-    streams = residual_stream(model, pairs, by="add")
-    assert streams.groupby(["stack", "text", "layer", "part"]).size().to_dict() == {
-        ("encoder", "source", 1, "attention"): 5, ("encoder", "source", 1, "mlp"): 5,
-        **{("decoder", "target", layer, part): 4 for layer in (1, 2) for part in ("attention", "cross", "mlp")},
-    }  # fmt: skip
+    streams = residual_stream(model, pairs)
+    places = {("encoder", "source", 1): 5, ("decoder", "target", 1): 4, ("decoder", "target", 2): 4}
+    assert streams.groupby(["stack", "text", "layer"]).size().to_dict() == places
     with pytest.raises(UserError, match="no decoder_input_ids"):
         gate_values(model, RAGGED)
 
@@ -252,11 +251,12 @@ def test_half_precision_is_observed_in_its_own_type():
 
 def test_texts_need_a_tokenizer_and_batches_tokens():
     model = network(name="comt", sites=["q_proj"])
-    named = gate_values(model, ["abc", "de"], tokenizer=Letters())
+    named = gate_values(torch.compile(model), ["abc", "de"], tokenizer=Letters())
     assert named["token"].tolist()[:5] == [*"abcde"]
     for batch, said in {
         "abc": "a text needs a tokenizer",
         (): "neither text nor token ids",
+        3: "neither text nor token ids",
         ((3, 4), ()): "neither text nor token ids",
         ((0.5,),): "neither text nor token ids",
         ((3, 50),): "has the id 50; the model's are 0 to 49",
@@ -265,8 +265,11 @@ def test_texts_need_a_tokenizer_and_batches_tokens():
             gate_values(model, batch)
     with pytest.raises(UserError, match="padding before tokens"):
         gate_values(model, {"input_ids": [[0, 3]], "attention_mask": [[0, 1]]})
-    with pytest.raises(UserError, match="the model has no gates"):
-        gate_values(network(name="pre-ln"), RAGGED)
+    with pytest.raises(UserError, match=r"attention_mask is \[1, 1\], and input_ids is \[1, 2\]"):
+        gate_values(model, {"input_ids": [[3, 4]], "attention_mask": [[1]]})
+    for plain in (network(name="pre-ln"), nn.Linear(2, 2)):
+        with pytest.raises(UserError, match="the model has no gates"):
+            gate_values(plain, RAGGED)
     with pytest.raises(UserError, match="no list of blocks"):
         residual_stream(nn.Linear(2, 2), RAGGED)
 
