@@ -34,11 +34,11 @@ MADE = {
     "extracted texts": ("text/corpora: python_library", EXTRACTOR_VERSION, (3, "92662939a2eff99f")),
     "sources of the library": ("text/corpora: python_library", SOURCE_VERSION, (1, "92662939a2eff99f")),
     # Named by the version of token shards, too: what reads the texts is among those.
-    "vocabularies": (".: tokenizer; text: settings", VOCABULARY_VERSION, (2, "ee910320980c7ed5")),
+    "vocabularies": (".: tokenizer; text: settings", VOCABULARY_VERSION, (2, "e717732610eae86e")),
     "token shards": (
         ".: hub tokenizer gguf_files published prepare; text: dataset settings; text/corpora: hub_text local_files",
         FORMAT,
-        (4, "c50ef3d14569e006"),
+        (4, "abc54701c6235934"),
     ),
     # Its carriers are no code; their hash is part of every fingerprint.
     "sentences of the almanac": (
@@ -50,7 +50,7 @@ MADE = {
         ".: hub tokenizer prepare; text: settings; pairs: dataset settings; "
         "pairs/corpora: gettext_catalogues published",
         PAIR_FORMAT,
-        (1, "c22f4d39e3d4d73d"),
+        (1, "18d05a6db3cfb372"),
     ),
     "scenes and their captions": (
         ".: draws order; images/sets: glyphs; captions: words; captions/corpora: scenes",
@@ -60,7 +60,7 @@ MADE = {
     "prepared captions": (
         ".: split order tokenizer prepare; captions: dataset settings words; captions/corpora: mscoco scenes",
         CAPTION_FORMAT,
-        (1, "1ec4474e960dc1e3"),
+        (1, "bb00ae1e57f2a0f5"),
     ),
     "examples of two descriptions": (
         ".: draws order; captions: words; glue/sources: scene_tasks",
@@ -70,12 +70,12 @@ MADE = {
     "examples of sentences": (
         ".: draws order; text: settings; glue/sources: text_tasks",
         SENTENCES_VERSION,
-        (2, "4418809acb07b605"),
+        (2, "01e9226bc11f2e85"),
     ),
     "prepared examples": (
         ".: split tokenizer prepare; text: settings; glue: dataset settings; glue/sources: published",
         GLUE_FORMAT,
-        (2, "355adefe89fda186"),
+        (2, "07c68f04b778516e"),
     ),
     # Not cached, but a part of the ids of runs.
     "buckets of pairs": (".: split order; pairs: dataset", PACKING, (1, "34199e10c523a9fc")),

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 import comt_cli
-from comt_cli import torchvision_hook
 
 pytest.importorskip("lm_eval")
 pytest.importorskip("transformers")
@@ -61,11 +60,8 @@ def copy_of_clone(folder: Path) -> None:
     for name, given in {"python": "", "comt": "-m comt_cli", "lm_eval": "-m lm_eval"}.items():
         (commands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {given} "$@"\n', encoding="utf-8")
         (commands / name).chmod(0o755)
-    # What `make` puts into its environment, for scripts that import transformers first.
-    start = folder / "start"
-    start.mkdir()
-    torchvision_hook.install(start)
-    (start / "sitecustomize.py").write_text(f"import site\nsite.addsitedir({str(start)!r})\n", encoding="utf-8")
+    # As in the environment that `make` sets up, for scripts that import transformers first.
+    (folder / "sitecustomize.py").write_text("import comt_cli\n", encoding="utf-8")
 
 
 def run_page(page: Path, folder: Path, toy: dict[str, str]) -> list[tuple[str, str]]:
@@ -82,7 +78,7 @@ def run_page(page: Path, folder: Path, toy: dict[str, str]) -> list[tuple[str, s
             script.append(text + f"echo; echo '{END}'")
     environment = os.environ | {
         "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": f"{folder}{os.pathsep}{folder / 'start'}",
+        "PYTHONPATH": str(folder),
         "HF_HUB_OFFLINE": "1",
         "COLUMNS": "120",
     }
