@@ -1,5 +1,5 @@
 """A program that has transformers, and nothing of comt: loads every exported folder below the one that it is given, and
-writes what it found beside them. Run with `python -I`."""
+writes what it found beside them. Run with `python -I -S`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 sys.modules["torchvision"] = None  # what is beside torch in a development environment need not fit it
-sys.path[:] = [path for path in sys.path if not (Path(path) / "comt_cli" / "__init__.py").exists()]
+sys.path.append(sys.argv[2])  # of the packages: their .pth files, which may have comt, are not read
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402

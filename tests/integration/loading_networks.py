@@ -1,5 +1,5 @@
 """A program without comt that loads every exported BERT and ResNet below a folder, and writes how far its outputs are
-from those of comt. Run with `python -I`."""
+from those of comt. Run with `python -I -S`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 sys.modules["torchvision"] = None  # what is beside torch in a development environment need not fit it
-sys.path[:] = [path for path in sys.path if not (Path(path) / "comt_cli" / "__init__.py").exists()]
+sys.path.append(sys.argv[2])  # of the packages: their .pth files, which may have comt, are not read
 
 import torch  # noqa: E402
 import transformers  # noqa: E402

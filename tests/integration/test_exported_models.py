@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,13 @@ def found(tmp_path_factory, own_wiring) -> dict[str, dict[str, Any]]:
     torch.save(expected, root / "expected.pt")
     program = Path(__file__).with_name("loading_exported.py")
     own = {"HF_HOME": str(root / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-I", program, root], env={**os.environ, **own}, check=True, cwd=root, timeout=300)
+    subprocess.run(
+        [sys.executable, "-I", "-S", program, root, sysconfig.get_path("purelib")],
+        env={**os.environ, **own},
+        check=True,
+        cwd=root,
+        timeout=300,
+    )
     found = json.loads((root / "found.json").read_text())
     for name, each in found.items():
         code = root / name / CODE

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,13 @@ def found(root, expected) -> dict[str, dict[str, Any]]:
     torch.save(expected, root / "expected.pt")
     program = Path(__file__).with_name("loading_wrapped.py")
     own = {"HF_HOME": str(root / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-I", program, root], env={**os.environ, **own}, check=True, cwd=root, timeout=300)
+    subprocess.run(
+        [sys.executable, "-I", "-S", program, root, sysconfig.get_path("purelib")],
+        env={**os.environ, **own},
+        check=True,
+        cwd=root,
+        timeout=300,
+    )
     return json.loads((root / "found.json").read_text())
 
 
