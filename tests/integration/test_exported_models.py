@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import subprocess
 import sys
-import sysconfig
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from initialised import shaken
 from method_cases import METHODS, SETTINGS, TOKENS, built, wiring_of
+from without_comt import found_by
 
 from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.library.export import CODE, MOST_LINES, write_huggingface
@@ -117,16 +113,7 @@ def found(tmp_path_factory, own_wiring) -> dict[str, dict[str, Any]]:
                 expected[name] |= {"whole": torch.ones(()), "bf16": model.to(torch.bfloat16)(TOKENS)}
         expected[name]["learned"] = torch.tensor(sum(each.numel() for each in model.parameters()))
     torch.save(expected, root / "expected.pt")
-    program = Path(__file__).with_name("loading_exported.py")
-    own = {"HF_HOME": str(root / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [sys.executable, "-I", "-S", program, root, sysconfig.get_path("purelib")],
-        env={**os.environ, **own},
-        check=True,
-        cwd=root,
-        timeout=300,
-    )
-    found = json.loads((root / "found.json").read_text())
+    found: dict[str, dict[str, Any]] = found_by("loading_exported.py", root)
     for name, each in found.items():
         code = root / name / CODE
         each["lines"] = len(code.read_text().splitlines()) if code.exists() else 0

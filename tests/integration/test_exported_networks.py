@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import sysconfig
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from initialised import initialised, shaken
 from small_networks import SMALL
+from without_comt import found_by
 
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedCaptioner, LoadedClassifier, LoadedImageModel, LoadedMaskedModel
@@ -65,16 +60,7 @@ def found(tmp_path_factory) -> dict[str, float]:
         with torch.no_grad():
             expected["-".join(case)] = {"inputs": inputs, "outputs": model(*inputs)}
     torch.save(expected, root / "expected.pt")
-    program = Path(__file__).with_name("loading_networks.py")
-    own = {"HF_HOME": str(root / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [sys.executable, "-I", "-S", program, root, sysconfig.get_path("purelib")],
-        env={**os.environ, **own},
-        check=True,
-        cwd=root,
-        timeout=300,
-    )
-    return json.loads((root / "found.json").read_text())
+    return found_by("loading_networks.py", root)
 
 
 def test_networks_compute_the_same_without_comt(found) -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +19,7 @@ from test_wrapped_models import FAMILIES, LAUREL_PA, SEVERAL, TOKENS, close, mad
 from tiny_runs import write_language_model
 from torch import nn
 from typer.testing import CliRunner
+from without_comt import found_by
 
 from comt_cli.app import app
 from comt_cli.errors import UserError
@@ -87,16 +84,7 @@ def expected(root) -> dict[str, dict[str, Any]]:
 def found(root, expected) -> dict[str, dict[str, Any]]:
     """What a process without comt found."""
     torch.save(expected, root / "expected.pt")
-    program = Path(__file__).with_name("loading_wrapped.py")
-    own = {"HF_HOME": str(root / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [sys.executable, "-I", "-S", program, root, sysconfig.get_path("purelib")],
-        env={**os.environ, **own},
-        check=True,
-        cwd=root,
-        timeout=300,
-    )
-    return json.loads((root / "found.json").read_text())
+    return found_by("loading_wrapped.py", root)
 
 
 @pytest.mark.parametrize("name", CASES)
