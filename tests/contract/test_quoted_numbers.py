@@ -37,13 +37,15 @@ def markdown_tables(text: str) -> list[list[list[str]]]:
     return [[row for row in table if not set("".join(row)) <= set(":- ")] for table in rows]
 
 
-def test_the_table_is_the_committed_one():
+def test_the_table_has_rows_of_the_committed_one():
     ((heading, *rows),) = markdown_tables(TABLE.read_text(encoding="utf-8"))
-    _, _, results = README.partition("## What comes out")
+    _, _, results = README.partition("## What came out")
     (shown, *shown_rows) = markdown_tables(results)[0]
     assert set(shown) <= set(heading)
     places = [heading.index(name) for name in shown]
-    assert [[row[place] for place in places] for row in rows] == shown_rows
+    committed = [[row[place] for place in places] for row in rows]
+    assert len(shown_rows) > 5
+    assert [row for row in committed if row in shown_rows] == shown_rows, "the rows, in their order"
 
 
 def test_what_the_demo_prints_is_what_seed_1_gave():
