@@ -52,11 +52,9 @@ def finished_runs(runs: Path, where: Hardware, processes: int = 1) -> list[Finis
             result, spec = read_json(file), read_json(file.with_name("spec.json"))
             if result["state"] != "done" or result["processes"] != processes or not _is_on(result["device"], where):
                 continue
-            settings, flops, evaluation = spec["settings"], float(result["flops"]), result["evaluation"]
+            settings, flops, samples = spec["settings"], float(result["flops"]), result["evaluation"]["samples"]
             train = settings["train"]
             kind = (spec["command"], train["precision"], train.get("objective"))
-            # Earlier versions recorded the batches of some tasks.
-            samples = evaluation.get("samples") or evaluation["batches"] * evaluation["batch_size"]
             numbers = (flops / result["steps"], flops / result["train_seconds"], float(samples))
             if all(1 <= number < 1e30 for number in numbers):  # the file may come from anywhere
                 found.append(Finished(result["device"], kind, settings["model"], *numbers))
