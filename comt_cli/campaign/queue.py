@@ -13,7 +13,7 @@ from typing import Any
 from comt_cli.data.published import content_hash
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.errors import RunInterrupted, StorageError, UserError
-from comt_cli.runs.directory import FEW, RunDirectory, scored_on
+from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.known import SharedRun, adopt_contents, link_runs, needed_runs, shared_runs
 from comt_cli.runs.plan import NO_WEIGHTS, RunSpec, WeightsStart, point_in_words, with_sources
 from comt_cli.tasks import Task
@@ -143,12 +143,9 @@ def result_text(task: Task[Any], result: dict[str, Any]) -> str:
         return f"diverged at step {result.get('diverged_at', '?')}"
     metric = task.metrics[task.metric]
     value, seconds = result.get(task.metric), result.get("train_seconds")
-    is_number = isinstance(value, int | float)
-    words = f"{value:.{metric.decimals}f}{metric.sign}" if is_number else "beyond range"
-    on = scored_on(result)
-    few = f" of {on[0]} {on[1]} alone" if on is not None and on[0] < FEW and is_number else ""
+    words = f"{value:.{metric.decimals}f}{metric.sign}" if isinstance(value, int | float) else "beyond range"
     took = f", {seconds:.0f} s" if isinstance(seconds, int | float) else ""
-    return f"validation {metric.brief} {words}{few}{took}"
+    return f"validation {metric.brief} {words}{took}"
 
 
 class RunQueue:

@@ -183,11 +183,16 @@ def load_recipe(
     ):
         whole.note(*wrong)
 
+    here = (*started, path.resolve())
+
     def load(theirs: Path) -> LoadedRecipe:
         """`--set` is not for it. Rows of `--also` are, since a run starts from the row of its own name."""
-        return load_recipe(theirs, catalogue, also=also, also_fits_all=False, started=(*started, path.resolve()))
+        if theirs.resolve() in here:
+            circle = (*here[here.index(theirs.resolve()) :], theirs)
+            raise UserError(f"goes round in a circle: {' -> '.join(each.name for each in circle)}")
+        return load_recipe(theirs, catalogue, also=also, also_fits_all=False, started=here)
 
-    starts = _starts(recipe, path, whole, (*started, path.resolve()), load, problems)
+    starts = _starts(recipe, path, whole, load, problems)
     problems += [problem for problem in whole.problems if not _follows(problem, problems)]
     if valid is None or problems:
         raise RecipeError(path, problems)
@@ -296,25 +301,17 @@ def _setups(recipe: Recipe, path: Path, document: Document, kind: type[Overrides
 
 
 def _starts(
-    recipe: Recipe,
-    path: Path,
-    document: Document,
-    started: tuple[Path, ...],
-    load: Callable[[Path], LoadedRecipe],
-    problems: list[Problem],
+    recipe: Recipe, path: Path, document: Document, load: Callable[[Path], LoadedRecipe], problems: list[Problem]
 ) -> dict[str, dict[Cell, tuple[LoadedRecipe | None, Start]]]:
     """By scale the start of every cell that has one; the row's wins over the column's, and this over the recipe's.
-    `started` are the files whose runs start from this one's, and itself. A recipe that is not found, or has problems of
-    its own, becomes `problems`; what is wrong with its cells is noted in the document."""
+    A recipe that is not found, or has problems of its own, becomes `problems`; what is wrong with its cells is noted in
+    the document."""
 
     def source_of(name: str, key: KeyPath) -> LoadedRecipe | None:
         """A file beside the one at hand, else as `find_recipe` finds it."""
         beside = path.parent / name
         try:
             file = beside if beside.is_file() else find_recipe(name)
-            if file.resolve() in started:
-                circle = (*started[started.index(file.resolve()) :], file)
-                raise UserError(f"goes round in a circle: {' -> '.join(each.name for each in circle)}")
             return load(file)
         except RecipeError as error:
             wrong = [replace(problem, source=problem.source or str(file)) for problem in error.problems]
