@@ -178,9 +178,7 @@ def refuse_same(out: Path, *inputs: Path) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON, whole or not at all. Raises `StorageError` (see `atomic_file`)."""
-    with atomic_file(path, "w") as handle:
-        json.dump(value, handle, indent=2, allow_nan=False)
-        handle.write("\n")
+    write_text(path, f"{json.dumps(value, indent=2, allow_nan=False)}\n")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,10 +1,9 @@
 """Processes that train several runs at once: how many, on which devices, with how many threads, and how they start. The
-number is that of --jobs; else one run at a time on each visible GPU; on the CPU one on each usable core, or fewer where
-the command has fewer runs or the memory would not hold them. Runs on the CPU share its cores evenly, unless
-OMP_NUM_THREADS says how. All that depends on the command and the machine, not on what is done already: a resumed run
-must compute with as many threads as before to end on the same bits. On the CPU processes are forked from a server that
-has imported PyTorch, and runs nothing, so that it has one thread and no open pool of OpenMP. Where there is a GPU, each
-imports PyTorch by itself (`spawn`): a driver that was asked anything before a fork is of no use after it."""
+number is that of --jobs; else one run on each visible GPU; on the CPU one on each usable core, or fewer where there are
+fewer runs or the memory would not hold them. Runs on the CPU share its cores evenly, unless OMP_NUM_THREADS says how.
+All that is of the command and the machine, not of what is done already: a resumed run needs as many threads as before
+to end on the same bits. On the CPU processes are forked from a server that has imported PyTorch, and runs nothing: it
+has one thread. With a GPU each imports PyTorch by itself (`spawn`): CUDA's driver does not survive a fork."""
 
 from __future__ import annotations
 

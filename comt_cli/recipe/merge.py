@@ -1,11 +1,9 @@
 """The settings of a run: the recipe's, then the scale's, the column's, the row's, the grid's, then the command line's.
 
 The later wins, key by key; a setup comes just before the settings of the place that names it. Each key remembers where
-it came from, so that a combination that cannot work is blamed on the line that made it so.
-
-A grid is the combinations of a `sweep`: values of settings that every cell of a table tries, to show the runs of the
-best by validation, once all have ended (`report.collect`). With seeds of its own a sweep has trials, and the table's
-runs are trained at the points that these choose (`report.exhibits`).
+it came from, so that a combination that cannot work is blamed on the line that made it so. A grid is the combinations
+of a `sweep`, which every cell of a table tries, to show the runs of the best by validation. With seeds of its own a
+sweep has trials, and the table's runs are trained at the points that these choose.
 """
 
 from __future__ import annotations
@@ -17,18 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from comt_cli.errors import UserError
-from comt_cli.recipe.problems import (
-    Document,
-    KeyPath,
-    Problem,
-    every_key,
-    known_as,
-    nearest,
-    parse,
-    unknown_key,
-    valid_keys,
-    validate,
-)
+from comt_cli.recipe.problems import Document, KeyPath, Problem, nearest, parse, validate, wrong_setting
 from comt_cli.recipe.schema import Recipe, Start, Sweep, Wrong
 from comt_cli.recipe.settings import Overrides, RunSettings, overrides_of
 
@@ -70,7 +57,7 @@ def parse_arguments(arguments: Sequence[str], kind: type[Overrides], problems: l
         key, equals, text = argument.partition("=")
         section, _, name = key.strip().partition(".")
         found, read = Document(arguments={"": f"--set {argument}"}), parse(text)
-        wrong = _wrong_key(key.strip(), kind) if equals else "write SECTION.KEY=VALUE, for instance train.steps=200"
+        wrong = wrong_setting(key.strip(), kind) if equals else "write SECTION.KEY=VALUE, for instance train.steps=200"
         for message in [wrong] if wrong else [str(replace(each, line=None)) for each in read.problems]:
             found.note((), message)
         given = None if found.problems else validate(kind, {section: {name: read.data}}, found)
@@ -78,17 +65,6 @@ def parse_arguments(arguments: Sequence[str], kind: type[Overrides], problems: l
             parsed |= layer_of(given, found)
         problems += found.problems
     return parsed
-
-
-def _wrong_key(key: str, kind: type[Overrides]) -> str | None:
-    """Why there is no such setting; None where there is."""
-    section, _, name = key.partition(".")
-    if not name:
-        return f"write SECTION.KEY, for instance {known_as(key, every_key(kind)) or 'train.learning_rate'}"
-    if section not in kind.model_fields:
-        return f"there is no section {section!r}; {nearest(section, kind.model_fields)}"
-    known = valid_keys(kind, (section,))
-    return None if name in known else unknown_key(name, known, every_key(kind, but=section))
 
 
 def merge(kind: type[RunSettings], layers: Sequence[Layer]) -> tuple[RunSettings | None, Origins, list[Problem]]:
@@ -247,7 +223,7 @@ def _checked(
             "changes no number, so there is nothing to choose": name in task.runtime_keys.get(section, ()),
             "is empty: give the values to try": not given,
         }
-        wrong = _wrong_key(key, kind) or next((why for why, applies in reasons.items() if applies), None)
+        wrong = wrong_setting(key, kind) or next((why for why, applies in reasons.items() if applies), None)
         if wrong is not None:
             yield ("settings", key), wrong
             continue

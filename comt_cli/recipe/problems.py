@@ -365,3 +365,14 @@ def every_key(settings: type[BaseModel], but: str = "") -> list[str]:
     """`train.steps` and the other keys of settings, without those of one section; none of what is no settings."""
     sections = [section for section in settings.model_fields if section != but and "train" in settings.model_fields]
     return [f"{section}.{key}" for section in sections for key in valid_keys(settings, (section,))]
+
+
+def wrong_setting(key: str, settings: type[BaseModel]) -> str | None:
+    """Why settings have no key such as `train.steps`; None where they have it."""
+    section, _, name = key.partition(".")
+    if not name:
+        return f"write SECTION.KEY, for instance {known_as(key, every_key(settings)) or 'train.learning_rate'}"
+    if section not in settings.model_fields:
+        return f"there is no section {section!r}; {nearest(section, settings.model_fields)}"
+    known = valid_keys(settings, (section,))
+    return None if name in known else unknown_key(name, known, every_key(settings, but=section))

@@ -356,7 +356,7 @@ def _layers(shape: Any) -> tuple[int, ...]:
     """The blocks of every stack, or stage."""
     if hasattr(shape, "layers"):
         return (shape.layers,)
-    return shape.blocks if hasattr(shape, "blocks") else (shape.encoder_layers, shape.decoder_layers)
+    return tuple(shape.blocks) if hasattr(shape, "blocks") else (shape.encoder_layers, shape.decoder_layers)
 
 
 class TextTask(TokenTask[S]):
