@@ -64,10 +64,8 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise StorageError(
-            f"cannot write {path}: {error.strerror or error}",
-            "What was saved before is intact. Make room or restore the folder, then run the same command again.",
-        ) from error
+        hint = "What was saved before is intact. Make room or restore the folder, then run the same command again."
+        raise StorageError(f"cannot write {path}: {error.strerror or error}", hint) from error
 
 
 def make_folder(folder: Path) -> None:
@@ -91,15 +89,12 @@ def check_writable(folder: Path, option: str) -> None:
         with tempfile.TemporaryDirectory(prefix=".comt-", dir=place):
             pass
     except OSError as error:
-        raise UserError(
-            f"{option}: {folder} cannot be written: nothing can be made in {place}: {error.strerror or error}",
-            f"Name another folder by {option}, or see to its permissions.",
-        ) from error
+        said = f"{option}: {folder} cannot be written: nothing can be made in {place}: {error.strerror or error}"
+        raise UserError(said, f"Name another folder by {option}, or see to its permissions.") from error
 
 
 def open_file(path: Path) -> io.BufferedReader:
-    """Open a file of the user's for reading. Raises `OSError` where there is none, or it is no ordinary file: a pipe
-    would block for ever, and a device fill the memory."""
+    """Open a file of the user's for reading. Raises `OSError`, also of a pipe, which would block for ever."""
     if path.exists() and not path.is_file():
         kind = "a folder" if path.is_dir() else "a pipe or a device"
         raise OSError(errno.EINVAL, f"it is {kind}, not a file", str(path))
@@ -107,8 +102,7 @@ def open_file(path: Path) -> io.BufferedReader:
 
 
 def read_bytes(path: Path, largest: int | None = None) -> bytes:
-    """The content of an ordinary file. Raises `FileNotFoundError`, and `Unreadable` where it is no file, has more than
-    `largest` bytes, or the system refuses."""
+    """The content of a file. Raises `FileNotFoundError`, and `Unreadable` of no file, or of over `largest` bytes."""
     try:
         with open_file(path) as handle:
             content = handle.read() if largest is None else handle.read(largest + 1)
@@ -149,8 +143,6 @@ def conversion(path: Path, begin: bytes) -> str:
 
 def read_csv(path: Path) -> list[dict[str, str]]:
     """The lines of a CSV, by its first. Raises as `read_text` does, and `Unreadable` where it is no CSV."""
-    if not path.parent.is_dir():
-        raise FileNotFoundError(path)
     try:
         return list(csv.DictReader(io.StringIO(read_text(path), newline="")))
     except csv.Error as error:
@@ -186,9 +178,7 @@ def refuse_same(out: Path, *inputs: Path) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON, whole or not at all. Raises `StorageError` (see `atomic_file`)."""
-    with atomic_file(path, "w") as handle:
-        json.dump(value, handle, indent=2, allow_nan=False)
-        handle.write("\n")
+    write_text(path, f"{json.dumps(value, indent=2, allow_nan=False)}\n")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -32,10 +32,10 @@ _parse, _parsed = comt_cli.recipe.problems.parse, {}
 
 
 @functools.wraps(_parse)
-def parsed_once(text: str, source: Any) -> Any:
-    """A text is parsed once in a session; what is wrong with it depends on its source. Each caller gets a copy."""
+def parsed_once(text: str) -> Any:
+    """A text is parsed once in a session. Each caller gets a copy."""
     if text not in _parsed:
-        _parsed[text] = pickle.dumps(_parse(text, source))
+        _parsed[text] = pickle.dumps(_parse(text))
     return pickle.loads(_parsed[text])
 
 

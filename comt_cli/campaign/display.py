@@ -1,5 +1,4 @@
-"""The display of a command's runs: bars on a terminal (`rich.progress`); in a file or a pipe lines, one when something
-starts or ends and one every half minute in between."""
+"""The display of a command's runs: bars on a terminal; elsewhere lines, when something starts or ends, or goes on."""
 
 from __future__ import annotations
 
@@ -25,9 +24,8 @@ SILENT_SECONDS = 30.0
 
 
 class Display:
-    """Receives what happens to a command's runs, in workers that are named by their position among those of
-    `queue_started`. Shows it by lines on standard error; on a terminal (`console`) above bars, one for all runs and one
-    for each worker; or not at all (`is_silent`)."""
+    """Receives what happens to a command's runs, in workers that go by their position. Shows it by lines on standard
+    error; on a terminal (`console`) above bars, for all runs and each worker; or not at all (`is_silent`)."""
 
     def __init__(self, console: Console | None = None, *, is_silent: bool = False) -> None:
         self.time_left = TimeLeft(())
@@ -51,8 +49,7 @@ class Display:
             self._bars.show("stage", stage, done, total, count)
 
     def queue_started(self, queue: RunQueue, workers: Sequence[str], device: str, processes: int = 1) -> None:
-        """The first runs are about to begin. `device` is its name for people, with each worker's threads; `processes`
-        share every run, each on such a device."""
+        """The first runs are about to begin. `device` is its name for people; `processes` such share every run."""
         if self._bars is not None:
             self._bars.hide("stage")
         self._stage, self._workers = "", workers
@@ -102,12 +99,9 @@ class Display:
 
     def stopping(self, again: bool) -> None:
         """A signal came; called by its handler. `again`: it is the second, which ends workers at once."""
-        begun = [run.spec.settings.train.save_every for run in self.time_left.running.values() if run.began]
-        lost = f"up to {max(begun, default=0)} steps of each run are lost"
-        saving = f"stopping: saving {plural(len(begun), 'run')} after the step at hand"
-        text = f"ending at once: {lost}" if again else f"{saving} ... (a second signal ends at once: {lost})"
-        if not begun:
-            text = "ending at once" if again else "stopping ..."
+        begun = sum(run.began for run in self.time_left.running.values())
+        saving = f": saving {plural(begun, 'run')} after the step at hand" if begun else ""
+        text = "ending at once" if again else f"stopping{saving} ... (a second signal ends at once)"
         if self._bars is not None:
             self._bars.stop_text = text
             return

@@ -1,11 +1,9 @@
 """Estimated time of runs: before they are trained (`Estimator`), and what is left while they are (`TimeLeft`).
 
-The time of a run is its FLOPs, evaluations included, over the FLOP/s that training reaches. These come from the first
-that is there of: the most similar finished run of this device (the same network, else the same kind of network, nearest
-in the FLOPs of a step, which has method and batch in it); the speed of a matrix product, measured where the device's
-peak is not known, of which training reaches a typical share. Of a device that is not here (`--plan-for`): from runs
-finished on such a device, else from its data sheet. Runs that are trained at once share the cores, or the GPUs.
-Torch-free except where a speed is measured.
+The time of a run is its FLOPs, evaluations included, over the FLOP/s of the most similar run that is finished on such a
+device: of the same network, else of the same kind, nearest in the FLOPs of a step. Without one it is over a share of
+the device's peak, from its data sheet or measured by a matrix product. Runs that are trained at once share the cores,
+or the GPUs. Torch-free except where a speed is measured.
 """
 
 from __future__ import annotations
@@ -54,11 +52,9 @@ def finished_runs(runs: Path, where: Hardware, processes: int = 1) -> list[Finis
             result, spec = read_json(file), read_json(file.with_name("spec.json"))
             if result["state"] != "done" or result["processes"] != processes or not _is_on(result["device"], where):
                 continue
-            settings, flops, evaluation = spec["settings"], float(result["flops"]), result["evaluation"]
+            settings, flops, samples = spec["settings"], float(result["flops"]), result["evaluation"]["samples"]
             train = settings["train"]
             kind = (spec["command"], train["precision"], train.get("objective"))
-            # Earlier versions recorded the batches of some tasks.
-            samples = evaluation.get("samples") or evaluation["batches"] * evaluation["batch_size"]
             numbers = (flops / result["steps"], flops / result["train_seconds"], float(samples))
             if all(1 <= number < 1e30 for number in numbers):  # the file may come from anywhere
                 found.append(Finished(result["device"], kind, settings["model"], *numbers))
@@ -94,8 +90,7 @@ class Estimator:
         self._fastest: dict[str, float] = {}
 
     def of(self, spec: RunSpec, at_once: int | None = None) -> Estimate:
-        """The whole run, one of so many at once (None: of as many as there may be): its steps, and its evaluations
-        where a finished run has recorded their size."""
+        """The whole run, one of so many at once, or of `at_once`; with evaluations, where a finished run has some."""
         flops, train, slower = total_flops(spec), spec.settings.train, self._slower(at_once or self.at_once)
         like = self._most_similar(spec)
         if like is None:
@@ -146,22 +141,16 @@ class Estimator:
         if precision not in self._fastest:
             key = [where.kind, where.name, self.threads if where.kind == "cpu" else 0, precision]
             speeds = Cache("speeds", code_version())
-            match speeds.get(key):
-                case float(found) if 0 < found < math.inf:
-                    self._fastest[precision] = found
-                case _:
-                    self._fastest[precision] = _measured(where, precision, self.threads)
-                    speeds.put(key, self._fastest[precision])
+            if (found := speeds.get(key)) is None:
+                import torch
+
+                from comt_cli.training.devices import measured_matmul_flops, peak_flops
+
+                device = torch.device(where.kind)
+                found = peak_flops(device, precision) or measured_matmul_flops(device, precision, self.threads)
+                speeds.put(key, found)
+            self._fastest[precision] = float(found)
         return self._fastest[precision] * reached, "the speed of matrix products here, and rough"
-
-
-def _measured(where: Hardware, precision: str, threads: int) -> float:
-    import torch
-
-    from comt_cli.training import devices
-
-    device = torch.device(where.kind)
-    return devices.peak_flops(device, precision) or devices.measured_matmul_flops(device, precision, threads)
 
 
 def _kind(spec: RunSpec) -> tuple[str, str, Any]:
@@ -177,8 +166,7 @@ SETTLED_SECONDS = 2.0
 
 @dataclass
 class RunProgress:
-    """Progress of one run; `first` and `last` report of a step, as (time, step). The first step may have compiled
-    something: paces count from its end."""
+    """Progress of one run. `first` and `last` are (time, step): paces count from the end of a first, compiling step."""
 
     spec: RunSpec
     began: bool = False
@@ -220,8 +208,7 @@ class RunProgress:
 
 class TimeLeft:
     """Remaining time of the `waiting` runs of a command and of those that are `running`, by worker. A run's time is its
-    steps times its pace (seconds a step, evaluations included): its own, once it has settled, else that of all runs, by
-    the work of a step."""
+    steps times its pace (seconds a step): its own, once it has settled, else that of all runs, by a step's work."""
 
     def __init__(self, waiting: Iterable[RunSpec], clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock

@@ -11,11 +11,11 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from comt_cli.campaign.display import make_display
 from comt_cli.campaign.processes import plan_workers, signals_blocked, start_server
@@ -25,6 +25,7 @@ from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.files import check_writable
 from comt_cli.runs.plan import BY_ID, RunSpec, with_sources
 from comt_cli.streams import mend_streams
+from comt_cli.tasks.base import AnyDataset
 from comt_cli.training.hardware import check_count, check_device_name, hardware
 from comt_cli.training.processes import (
     PassedOnSignal,
@@ -39,9 +40,6 @@ from comt_cli.training.processes import (
 )
 from comt_cli.words import printed_lines
 
-if TYPE_CHECKING:
-    from comt_cli.tasks.base import AnyDataset
-
 Train = Callable[[RunQueue, str | None], object]
 """Trains a queue on a device in a process of a group."""
 START_METHOD: Final = "spawn"
@@ -55,16 +53,14 @@ def train_on(
 ) -> Summary:
     """Train those of `specs` that have no result, and print the outcome of them all on standard error. `processes`
     share every run, one per GPU or all on the CPU; or else `jobs` runs are trained at once (None: see `processes`). A
-    run that fails keeps no other from being trained: `Summary.check` raises. Raises `UserError` where nothing can be
-    started, and with several processes what the first of them raised; `RunInterrupted` where a signal left something to
-    do; `StorageError` where the disk refused."""
+    run that fails stops no other: `Summary.check` raises. Raises `UserError` where nothing can be started, and of
+    several processes what the first raised; `RunInterrupted` where a signal left something to do; `StorageError`."""
     _check_options(processes, device, jobs)
     if rank_and_size() and processes not in (1, int(os.environ["WORLD_SIZE"])):
-        raise UserError(
-            f"--gpus {processes}, but torchrun started {os.environ['WORLD_SIZE']} processes", "Leave --gpus out."
-        )
+        said = f"--gpus {processes}, but torchrun started {os.environ['WORLD_SIZE']} processes"
+        raise UserError(said, "Leave --gpus out.")
     queue = RunQueue(specs, runs)
-    with _outcomes_printed(queue):
+    try:
         if rank_and_size():
             train_here(queue, device)
         elif queue.open:
@@ -79,6 +75,10 @@ def train_on(
                 train_here(queue, device)
             else:
                 _train_in_workers(queue, device, jobs)
+    except (RunInterrupted, StorageError):
+        _print_outcomes(queue)
+        raise
+    _print_outcomes(queue)
     return queue.summary()
 
 
@@ -96,10 +96,8 @@ def check_training(processes: int, specs: Sequence[RunSpec], device: str | None,
 def _check_options(processes: int, device: str | None, jobs: int | None) -> None:
     check_device(device, processes)
     if jobs not in (None, 1) and processes > 1:
-        raise UserError(
-            f"--jobs {jobs} with --gpus {processes}: runs on several devices are trained one after the other",
-            "Leave one of the two out.",
-        )
+        said = f"--jobs {jobs} with --gpus {processes}: runs on several devices are trained one after the other"
+        raise UserError(said, "Leave one of the two out.")
     if jobs not in (None, 1) and rank_and_size():
         raise UserError(f"--jobs {jobs} under torchrun: its processes train one run together", "Leave --jobs out.")
     check_device_name(device)
@@ -108,10 +106,7 @@ def _check_options(processes: int, device: str | None, jobs: int | None) -> None
 def train_here(queue: RunQueue, device: str | None, datasets: Mapping[str, AnyDataset] | None = None) -> None:
     """Train the queue in this process, one of torchrun's perhaps, as `inline.train_queue`. `datasets` are its data
     sets, if prepared already. PyTorch is imported for it: that takes seconds, and is announced."""
-    with (
-        contextlib.closing(make_display(is_main_process())) as display,
-        StopSignal(display.stopping) as stop,
-    ):
+    with contextlib.closing(make_display(is_main_process())) as display, StopSignal(display.stopping) as stop:
         if "torch" not in sys.modules:
             display.preparing("starting PyTorch", 0, None)
         from comt_cli.campaign.inline import train_queue
@@ -122,8 +117,7 @@ def train_here(queue: RunQueue, device: str | None, datasets: Mapping[str, AnyDa
 
 
 def _train_in_workers(queue: RunQueue, device: str | None, jobs: int | None) -> None:
-    """Prepare the data while the server of the workers imports PyTorch; then train in as many workers as there is room
-    for, or here where that is one."""
+    """Prepare the data while the server of the workers imports PyTorch; then train in workers, or here for one."""
     with contextlib.closing(make_display()) as display:
         with StopSignal(display.stopping) as stop:
             start_server([shared.spec for shared in queue.every])
@@ -142,25 +136,16 @@ def _train_in_workers(queue: RunQueue, device: str | None, jobs: int | None) -> 
     train_here(queue, workers.devices[0], datasets)
 
 
-@contextlib.contextmanager
-def _outcomes_printed(queue: RunQueue) -> Iterator[None]:
-    """Print the outcome of every run at the end: also where the disk refused, or a signal came."""
-    raised = None
-    try:
-        yield
-    except (RunInterrupted, StorageError) as error:
-        raised = error
-    if is_main_process():
-        summary = queue.summary()
-        count = len(summary.outcomes)
-        if not queue.open and all(outcome.ended for outcome in summary.outcomes):
-            lines = [f"{count} of {count} runs are finished already"]
-        else:
-            lines = summary.lines() if count > 1 else []
-        for line in lines:
-            print("\n".join(printed_lines(line, sys.stderr)), file=sys.stderr, flush=True)
-    if raised is not None:
-        raise raised
+def _print_outcomes(queue: RunQueue) -> None:
+    if not is_main_process():
+        return
+    summary = queue.summary()
+    count = len(summary.outcomes)
+    lines = summary.lines() if count > 1 else []
+    if not queue.open and all(outcome.ended for outcome in summary.outcomes):
+        lines = [f"{count} of {count} runs are finished already"]
+    for line in lines:
+        print("\n".join(printed_lines(line, sys.stderr)), file=sys.stderr, flush=True)
 
 
 # ---- a group of processes that share every batch of every run
@@ -236,7 +221,5 @@ def _member(
 
 def free_port() -> int:
     """A port of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])

@@ -1,5 +1,4 @@
-"""Runs one after the other in this process, and in those that share them with it. Finished ones are skipped, unfinished
-ones are resumed; whatever happens to one, the others are trained."""
+"""Runs one after the other in this process, and in those that share them with it."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.methods.mistakes import with_place
 from comt_cli.models.accounting import check_methods
 from comt_cli.runs.directory import BeingTrained
-from comt_cli.runs.known import SharedRun
+from comt_cli.runs.known import SharedRun, link_runs
 from comt_cli.tasks.base import AnyDataset
 from comt_cli.training.checkpoint import check_starts
 from comt_cli.training.devices import device_name
@@ -28,8 +27,7 @@ from comt_cli.training.processes import StopSignal, share_of_batch
 
 
 def check_models(queue: RunQueue) -> None:
-    """Count a model of each method, and compare started runs with their sources. Raises `UserError` where one could
-    not be trained."""
+    """Count a model of each method, and compare started runs with their sources. Raises `UserError`."""
     not_begun = [shared.spec for shared in queue.open if not shared.directory(queue.runs).is_begun]
     check_methods(not_begun)
     check_starts(not_begun)
@@ -67,10 +65,8 @@ def train_queue(
             if run_id is None:
                 return
             if not isinstance(run_id, str) or run_id not in by_id:
-                raise UserError(
-                    f"the first process trains run {run_id}, which is none on the data that is prepared here",
-                    "All processes must see the same data: put the cache (COMT_CACHE) on a shared file system.",
-                )
+                said = f"the first process trains run {run_id}, which is none on the data that is prepared here"
+                raise UserError(said, "Put the cache (COMT_CACHE) on a file system that all processes share.")
             shared = by_id[run_id]
             dataset = datasets.get(shared.spec.data_fingerprint) or shared.spec.task.prepare(shared.spec.settings)
             display.run_taken(0, shared.spec)
@@ -91,8 +87,7 @@ def guarded_run(
     shared: SharedRun, runs: Path, dataset: AnyDataset, world: World, listener: Listener, stop: StopSignal
 ) -> RunOutcome:
     """Train a run, or resume it. Where it cannot be trained, `error.txt` in its directory says why. Raises
-    `RunInterrupted` and `StorageError`, and where several processes train the run any error: one of them alone cannot
-    begin the next."""
+    `RunInterrupted`, `StorageError`, and of several processes any error: one alone cannot begin the next run."""
     directory = shared.directory(runs)
     training = Training(shared.spec, directory, dataset, world, listener, stop)
     try:
@@ -113,7 +108,7 @@ def guarded_run(
             failed = RunOutcome.of(shared, runs, Ending.failed, reason)
     else:
         if world.is_main:
-            shared.link(runs)
+            link_runs(shared.specs, runs)
         return RunOutcome.with_result(shared, runs, result, already=not training.began)
     # Out of the handler: the error keeps the frames alive, and these the model.
     del training

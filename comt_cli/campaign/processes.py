@@ -1,10 +1,9 @@
 """Processes that train several runs at once: how many, on which devices, with how many threads, and how they start. The
-number is that of --jobs; else one run at a time on each visible GPU; on the CPU one on each usable core, or fewer where
-the command has fewer runs or the memory would not hold them. Runs on the CPU share its cores evenly, unless
-OMP_NUM_THREADS says how. All that depends on the command and the machine, not on what is done already: a resumed run
-must compute with as many threads as before to end on the same bits. On the CPU processes are forked from a server that
-has imported PyTorch, and runs nothing, so that it has one thread and no open pool of OpenMP. Where there is a GPU, each
-imports PyTorch by itself (`spawn`): a driver that was asked anything before a fork is of no use after it."""
+number is that of --jobs; else one run on each visible GPU; on the CPU one on each usable core, or fewer where there are
+fewer runs or the memory would not hold them. Runs on the CPU share its cores evenly, unless OMP_NUM_THREADS says how.
+All that is of the command and the machine, not of what is done already: a resumed run needs as many threads as before
+to end on the same bits. On the CPU processes are forked from a server that has imported PyTorch, and runs nothing: it
+has one thread. With a GPU each imports PyTorch by itself (`spawn`): CUDA's driver does not survive a fork."""
 
 from __future__ import annotations
 
@@ -24,10 +23,7 @@ from comt_cli.runs.known import SharedRun
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.processes import StopSignal, die_with_parent, environment_variable
 
-LOADED = (
-    *("torch", "torch._dynamo", "comt_cli.campaign.inline", "comt_cli.campaign.workers"),
-    "comt_cli.models.build",
-)
+LOADED = ("torch", "torch._dynamo", "comt_cli.campaign.inline", "comt_cli.campaign.workers", "comt_cli.models.build")
 """Modules that the server imports for every task."""
 MEMORY_SHARE = 0.7
 """Of the machine's memory, what runs may be estimated to take by default."""
@@ -37,32 +33,30 @@ PROCESS_BYTES = 600 * 2**20
 
 @dataclass(frozen=True)
 class Workers:
-    """A device for every worker, and the threads of each; None leaves that to torch. `name` is the device's for people,
-    with a worker's threads, as `result.json` has it."""
+    """A device for every worker, and the threads of each; None: as torch chooses. `name` is as `result.json` has it."""
 
     devices: tuple[str, ...]
     threads: int | None = None
     name: str = field(default="", compare=False)
 
 
-def plan_workers(device_name: str | None, jobs: int | None, runs: Sequence[SharedRun]) -> Workers:
+def plan_workers(asked: str | None, jobs: int | None, runs: Sequence[SharedRun]) -> Workers:
     """The rule above, for the runs of a command, done or not. Raises `UserError` where the device is missing."""
     import torch
 
-    from comt_cli.training.devices import device_name as name_of
-    from comt_cli.training.devices import pick_device
+    from comt_cli.training.devices import device_name, pick_device
 
-    device = pick_device(device_name)
+    device = pick_device(asked)
     devices = [str(device)]
-    if device.type == "cuda" and (device_name is None or ":" not in device_name):
+    if device.type == "cuda" and (asked is None or ":" not in asked):
         devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     at_once, threads = runs_at_once(device.type, len(devices), jobs, runs)
-    return Workers(tuple(devices[index % len(devices)] for index in range(at_once)), threads, name_of(device, threads))
+    places = tuple(devices[index % len(devices)] for index in range(at_once))
+    return Workers(places, threads, device_name(device, threads))
 
 
 def runs_at_once(kind: str, count: int, jobs: int | None, runs: Sequence[SharedRun]) -> tuple[int, int | None]:
-    """The number of these runs that are trained at once on `count` devices of a kind, by the rule above, and the
-    threads of each; None leaves those to torch."""
+    """The number of runs at once on `count` devices of a kind, by the rule above, and each one's threads, or None."""
     cores, given = usable_cores(), os.environ.get("OMP_NUM_THREADS")
     if jobs is None:
         jobs = min(cores // (_given_threads() or 1), _fitting(runs)) if kind == "cpu" else count

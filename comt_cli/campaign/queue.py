@@ -13,15 +13,13 @@ from typing import Any
 from comt_cli.data.published import content_hash
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.errors import RunInterrupted, StorageError, UserError
-from comt_cli.runs.directory import FEW, RunDirectory, scored_on
-from comt_cli.runs.known import SharedRun, adopt_contents, needed_runs, shared_runs
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.known import SharedRun, adopt_contents, link_runs, needed_runs, shared_runs
 from comt_cli.runs.plan import NO_WEIGHTS, RunSpec, WeightsStart, point_in_words, with_sources
 from comt_cli.tasks import Task
 from comt_cli.tasks.base import AnyDataset
 from comt_cli.training.processes import StopSignal
 from comt_cli.words import plural
-
-FIX_FIRST = "Fix that first; the same command then tries again."
 
 
 class TrainingFailed(UserError):
@@ -48,9 +46,8 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The outcome of one training, whose directory is `path`; `result.json`, and whether it was there before; in one
-    line why it failed, who else trains it, or where it was stopped; what must be fixed before it can be trained, if
-    trying again will not do."""
+    """The outcome of one training, whose directory is `path`; `result.json`, and whether it was there `already`; in one
+    line why it failed, who else trains it, or where it stopped; what to fix, if trying again will not do."""
 
     spec: RunSpec
     ending: Ending
@@ -68,7 +65,8 @@ class RunOutcome:
     @classmethod
     def refused(cls, shared: SharedRun, runs: Path, error: UserError) -> RunOutcome:
         """A run that failed by something that the user can fix. Its `error.txt` says how."""
-        reason, remedy = " ".join(error.message.split()), error.hint or FIX_FIRST
+        reason = " ".join(error.message.split())
+        remedy = error.hint or "Fix that first; the same command then tries again."
         directory = shared.directory(runs)
         directory.note_error(reason, f"{remedy}\n")
         return cls(shared.spec, Ending.failed, directory.shown, reason=reason, remedy=remedy)
@@ -76,8 +74,7 @@ class RunOutcome:
     @classmethod
     def with_result(cls, shared: SharedRun, runs: Path, result: dict[str, Any], *, already: bool) -> RunOutcome:
         """A run that is done or diverged."""
-        ending = Ending.diverged if result["state"] == "diverged" else Ending.done
-        return cls(shared.spec, ending, shared.directory(runs).shown, result, already)
+        return cls(shared.spec, Ending(result["state"]), shared.directory(runs).shown, result, already)
 
     @property
     def ended(self) -> bool:
@@ -125,21 +122,16 @@ class Summary:
             # First a run with a remedy: trying again will not help it.
             first = min(failed, key=lambda outcome: outcome.remedy is None)
             others = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
-            raise TrainingFailed(
-                f"{len(failed)} of {len(self.outcomes)} runs failed: {run_name(first.spec, with_table=True)}{others}",
-                f"{first.path}/error.txt says why. The same command tries again, and resumes where they stopped."
-                if first.remedy is None
-                else f"{first.reason}\n  {first.remedy}",
-            )
+            said = f"{len(failed)} of {len(self.outcomes)} runs failed: {run_name(first.spec, with_table=True)}{others}"
+            hint = f"{first.path}/error.txt says why. The same command tries again, and resumes where they stopped."
+            raise TrainingFailed(said, hint if first.remedy is None else f"{first.reason}\n  {first.remedy}")
         if left := self.having(Ending.left):
-            raise TrainingFailed(
-                f"{len(left)} of {len(self.outcomes)} runs are left to do", "The same command resumes from there."
-            )
+            said = f"{len(left)} of {len(self.outcomes)} runs are left to do"
+            raise TrainingFailed(said, "The same command resumes from there.")
 
 
 def run_name(spec: RunSpec, *, with_table: bool = False) -> str:
-    """A run in words: `pre-ln, 130m, seed 1`, with its values of a grid, after its table's name where there are several
-    tables."""
+    """A run in words: `pre-ln, 130m, seed 1`, with its values of a grid, after its table's name if that is asked."""
     table = f"{spec.paper}/{spec.table} " if with_table else ""
     point = f", {point_in_words(spec.point)}" if spec.point else ""
     return f"{table}{spec.row}, {spec.column}{point}, seed {spec.seed}"
@@ -151,20 +143,16 @@ def result_text(task: Task[Any], result: dict[str, Any]) -> str:
         return f"diverged at step {result.get('diverged_at', '?')}"
     metric = task.metrics[task.metric]
     value, seconds = result.get(task.metric), result.get("train_seconds")
-    is_number = isinstance(value, int | float)
-    words = f"{value:.{metric.decimals}f}{metric.sign}" if is_number else "beyond range"
-    on = scored_on(result)
-    few = f" of {on[0]} {on[1]} alone" if on is not None and on[0] < FEW and is_number else ""
+    words = f"{value:.{metric.decimals}f}{metric.sign}" if isinstance(value, int | float) else "beyond range"
     took = f", {seconds:.0f} s" if isinstance(seconds, int | float) else ""
-    return f"validation {metric.brief} {words}{few}{took}"
+    return f"validation {metric.brief} {words}{took}"
 
 
 class RunQueue:
     """Hands out runs one by one; one that another process is training is put off, and looked at again at the end. A run
     that starts from another's weights begins when that one, its source, is done; where that has diverged or failed, so
     has the run. Any number of processes and machines may work off the same list: each run has a lock. `every` training
-    is there once, whether done or not, sources first; `open` are those that had no result when the queue was made,
-    without the sources that no run needs any more."""
+    is there once, sources first; `open` are those that had no result at first, and are needed."""
 
     def __init__(self, specs: Sequence[RunSpec], runs: Path) -> None:
         self.runs = runs
@@ -190,7 +178,7 @@ class RunQueue:
             self.record(RunOutcome.refused(shared, self.runs, error))
             return
         if result is not None:
-            shared.link(self.runs)
+            link_runs(shared.specs, self.runs)
             self.record(RunOutcome.with_result(shared, self.runs, result, already=True))
         elif owner is not None:
             self.record(RunOutcome.of(shared, self.runs, Ending.elsewhere, f"by {owner}"))
@@ -301,10 +289,6 @@ class RunQueue:
 
     def summary(self) -> Summary:
         """The outcomes of all runs, by now."""
-        return Summary(
-            tuple(
-                self._outcomes.get(shared.id) or RunOutcome.of(shared, self.runs, Ending.left)
-                for shared in self.every
-                if shared.id in self._needed or shared.id in self._outcomes
-            )
-        )
+        shown = [each for each in self.every if each.id in self._needed | self._outcomes.keys()]
+        outcomes = {each.id: RunOutcome.of(each, self.runs, Ending.left) for each in shown} | self._outcomes
+        return Summary(tuple(outcomes[each.id] for each in shown))

@@ -14,27 +14,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, NamedTuple, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    NonNegativeInt,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.files import if_damaged, read_json, write_json
 from comt_cli.installing import install_extra
 from comt_cli.recipe.problems import Problem, RecipeError, read, validate
-from comt_cli.recipe.settings import matching
+from comt_cli.recipe.settings import Section, matching
 from comt_cli.runs.directory import RunState
-from comt_cli.runs.known import adopt_contents, needed_runs, set_aside, shared_runs
+from comt_cli.runs.known import adopt_contents, link_runs, needed_runs, set_aside, shared_runs
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.trackers import VARIABLE, trackers_in_use
 
@@ -55,8 +46,7 @@ _SAID: Final = re.compile(
     "account|constraint|partition|qos|time|gres|gpus(-per-(node|socket|task))?|cpus-per-task|mem|(no-)?requeue|signal|"
     "array|chdir|error|job-name|nodes|ntasks|ntasks-per-node|open-mode|output|parsable|test-only|wait|wrap"
 )
-"""sbatch's options that have a key of their own, and those on which `--slurm` relies: one job a run, on one node, with
-its log where `comt status` looks."""
+"""sbatch's options that have a key of their own, and those on which `--slurm` relies: one job a run, on one node."""
 
 
 def minutes(value: object) -> object:
@@ -84,13 +74,13 @@ Text = Annotated[str, matching(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+", "should
 Memory = Annotated[str, matching(r"[1-9]\d*[KMGT]", "is not an amount of memory; write a number and unit, such as 32G")]
 
 
-class Site(BaseModel):
+class Site(Section):
     """Resources and options of every job. `time` limits one start of a job, in minutes (a file may have Slurm's text).
     `warning` seconds before its end the run stops, saves, and its job is requeued, at most `requeues` times. `cpus` and
     `memory` are the whole job's; `gpus` share every batch. `sbatch` holds further options by their long names, `true`
     for one without a value; `setup` the lines of shell that a job begins with."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(strict=True)
 
     time: Annotated[PositiveInt, BeforeValidator(minutes)]
     partition: Text | None = None
@@ -100,7 +90,7 @@ class Site(BaseModel):
     account: Text | None = None
     qos: Text | None = None
     constraint: Text | None = None
-    sbatch: Annotated[dict[str, Text | int | bool], AfterValidator(_option_names)] = {}
+    sbatch: Annotated[dict[str, Text | int | bool], AfterValidator(_option_names)] = Field(default_factory=dict)
     setup: tuple[Text, ...] = ()
     warning: PositiveInt = 120
     requeues: NonNegativeInt = 100
@@ -132,8 +122,7 @@ def read_site(path: Path) -> Site:
 # ---- submission
 
 
-@dataclass(frozen=True)
-class Submission:
+class Submission(NamedTuple):
     """The outcome for one run: its job, new or queued earlier; no job if its state asks for none."""
 
     spec: RunSpec
@@ -194,7 +183,7 @@ def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site)
             continue
         if spec.is_known:  # else its directory is known once the job has prepared the data
             directory.create(spec)
-            shared.link(runs)
+            link_runs(shared.specs, runs)
         executor = executor_class(folder=log_folder(runs, spec.request).resolve(), max_num_timeout=site.requeues)
         after = numbers.get(source.id) if source is not None and not directory.is_begun else None
         executor.update_parameters(**sbatch_parameters(site, spec, after))
@@ -273,8 +262,7 @@ def _submit_one(executor: Any, arguments: tuple[Any, ...]) -> str:
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """A job for the run that is asked for as `run` (`RunSpec.request`: before its data is prepared it has no id)."""
 
     number: str
@@ -282,10 +270,10 @@ class Job:
     log: Path
 
 
-@dataclass(frozen=True)
-class JobStanding:
-    """State of a job in words, `queued (job 12)`. `is_active`: Slurm says that it waits or runs."""
+class JobStanding(NamedTuple):
+    """A job's number, and its state in words, `queued (job 12)`. `is_active`: Slurm says that it waits or runs."""
 
+    number: str
     words: str
     is_active: bool
 
@@ -306,16 +294,6 @@ def job_of(runs: Path, spec: RunSpec) -> Job | None:
         remedy = if_damaged("Delete it if no job of this run is queued.", error)
         raise UserError(f"{folder / JOB_FILE} cannot be read: {error}", remedy) from None
     return Job(str(number), spec.request, folder / f"{number}_0_log.out")
-
-
-def readable_jobs(specs: Iterable[RunSpec], runs: Path) -> dict[str, Job]:
-    """By request, the jobs of `specs`; to look at, not to act on: one damaged file must not hide the others."""
-    jobs = {}
-    for spec in specs:
-        with contextlib.suppress(UserError):
-            if (job := job_of(runs, spec)) is not None:
-                jobs[spec.request] = job
-    return jobs
 
 
 def ask_squeue(jobs: Iterable[Job]) -> dict[str, str]:
@@ -345,12 +323,17 @@ def ask_squeue(jobs: Iterable[Job]) -> dict[str, str]:
     return states
 
 
-def job_standings(jobs: Iterable[Job]) -> dict[str, JobStanding]:
-    """By request, the state of each job, for runs that have no result."""
-    every = list(jobs)
+def job_standings(specs: Iterable[RunSpec], runs: Path) -> dict[str, JobStanding]:
+    """By request, the last job of each of `specs`, which have no result. One damaged file hides no other."""
+    jobs: dict[str, Job] = {}
+    for spec in specs:
+        with contextlib.suppress(UserError):
+            if (job := job_of(runs, spec)) is not None:
+                jobs[job.run] = job
+    gone = {run: f"failed (job {job.number}, see {job.log})" for run, job in jobs.items()}
     try:
-        states = ask_squeue(every)
+        states = ask_squeue(jobs.values())
     except UserError as silence:
-        return {job.run: JobStanding(f"given to Slurm (job {job.number}; {silence.message})", False) for job in every}
-    gone = {job.run: f"failed (job {job.number}, see {job.log})" for job in every}
-    return {run: JobStanding(words, run in states) for run, words in (gone | states).items()}
+        states = {}
+        gone = {run: f"given to Slurm (job {job.number}; {silence.message})" for run, job in jobs.items()}
+    return {run: JobStanding(jobs[run].number, states.get(run, gone[run]), run in states) for run in jobs}

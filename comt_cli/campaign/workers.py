@@ -15,18 +15,15 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from comt_cli.campaign.display import Display
 from comt_cli.campaign.processes import Workers, context_for, signals_blocked
 from comt_cli.campaign.queue import Ending, RunOutcome, RunQueue, TrainingFailed
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.runs.known import SharedRun
+from comt_cli.tasks.base import AnyDataset
 from comt_cli.training.events import Evaluating, Event, Note, StepReport
 from comt_cli.training.processes import PassedOnSignal, StopSignal, begin_as_worker, end_process
-
-if TYPE_CHECKING:
-    from comt_cli.tasks.base import AnyDataset
 
 READY = "ready"
 TICK_SECONDS = 1.0
@@ -43,7 +40,6 @@ class _Worker:
     """A process in its place, and the run that it has. `leaving`: it is about to end, and gets no more."""
 
     number: int
-    device: str
     process: BaseProcess
     pipe: Connection
     ready: bool = False
@@ -63,9 +59,8 @@ class WorkerPool:
         self._refused: StorageError | None = None
 
     def run(self, earlier: StopSignal | None = None) -> None:
-        """Train until nothing is left that could be taken; a signal that `earlier` has received counts here. The data
-        must have been prepared. Raises `RunInterrupted` where a signal left something to do, `StorageError` where the
-        disk refused, `TrainingFailed` where a worker cannot even start."""
+        """Train, on prepared data, until nothing can be taken; a signal that `earlier` has received counts here. Raises
+        `RunInterrupted` where a signal left something to do, `StorageError`, and `TrainingFailed` without a worker."""
         with PassedOnSignal(self._processes, self._display.stopping) as stop, self._ending_workers():
             names = worker_names(self._devices[: self._size])
             self._display.queue_started(self._queue, names, self._device_name)
@@ -126,12 +121,11 @@ class WorkerPool:
     def _start(self, number: int) -> _Worker:
         context = context_for(self._devices)
         ours, theirs = context.Pipe()
-        device = self._devices[number]
-        process = context.Process(target=work, args=(theirs, self._runs, device, self._threads))
+        process = context.Process(target=work, args=(theirs, self._runs, self._devices[number], self._threads))
         with signals_blocked():
             process.start()
         theirs.close()
-        return _Worker(number, device, process, ours)
+        return _Worker(number, process, ours)
 
     def _receive(self, worker: _Worker, stop: StopSignal) -> None:
         try:
@@ -191,10 +185,8 @@ class WorkerPool:
             self._display.run_event(worker.number, Note(f"a worker ended before it could train: {how}"))
             self._lost.add(worker.number)
             if len(self._lost) == self._size:
-                raise TrainingFailed(
-                    f"no worker can be started for {worker.device}: {how}",
-                    "Its output is above. --jobs 1 trains without workers.",
-                )
+                said = f"no worker can be started for {self._devices[worker.number]}: {how}"
+                raise TrainingFailed(said, "Its output is above. --jobs 1 trains without workers.")
 
     @contextlib.contextmanager
     def _ending_workers(self) -> Iterator[None]:

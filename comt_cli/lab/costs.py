@@ -50,7 +50,9 @@ def measure_recipe(planned: Planned, device: torch.device, rounds: int, minutes:
         keys = {row: network_key(spec) for row, spec in columns[column].items()}
         lines = [{**row, "scale": scale, "network": keys[row["row"]], "baseline_network": keys[baseline]}
                  for row in rows]  # fmt: skip
-        files, kept = write_costs(path, lines, loaded.recipe.title, [*loaded.recipe.rows], [*loaded.columns(scale)])
+        files, kept = write_costs(
+            path, lines, loaded.recipe.title, [*loaded.recipe.rows], [*loaded.recipe.columns_at(scale)]
+        )
         for name in kept:
             typer.echo(f"{name}: not written, since {path} has a measurement of more rounds", err=True)
         return files

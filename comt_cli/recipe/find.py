@@ -1,5 +1,4 @@
-"""The names of recipes, by path or among the recipe roots, of where their results go, and of tables of changed
-settings: `table3@steps-12`."""
+"""The names of recipes, of the places of their results, and of tables of changed settings: `table3@steps-12`."""
 
 from __future__ import annotations
 
@@ -89,8 +88,7 @@ def place_of(path: Path) -> tuple[str, str]:
 
 
 def as_name(text: str) -> str:
-    """`text` as a recipe may say a name: what does not belong there is a dash. A hash ends what is not the whole text,
-    so that two names that differ in other letters alone are two places."""
+    """`text` as a recipe may say a name: what does not belong there is a dash, and a hash then keeps names apart."""
     name = re.sub(r"[^A-Za-z0-9+._-]", "-", text).lstrip("+._-") or "recipe"
     if name == text and len(name) <= NAME_LENGTH:
         return name

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from comt_cli.errors import UserError
 from comt_cli.recipe.find import SETUPS, as_arguments, find_recipe, is_named, place_of, recipe_roots, table_name
@@ -17,43 +15,21 @@ from comt_cli.recipe.merge import (
     Cell,
     Layer,
     LoadedGrid,
-    Merger,
-    Origin,
+    changed,
     layer_of,
     load_grids,
+    merged_cells,
     overridden,
     parse_arguments,
     same_runs,
     with_sweep,
 )
 from comt_cli.recipe.problems import Document, KeyPath, Problem, RecipeError, nearest, read, salvage, validate
-from comt_cli.recipe.schema import (
-    NAME_FORM,
-    NAME_PATTERN,
-    Catalogue,
-    Column,
-    Recipe,
-    Settings,
-    Start,
-    disagreements,
-    undrawable,
-    unmeasured,
-)
-from comt_cli.recipe.settings import RunSettings, overrides_of
+from comt_cli.recipe.schema import Catalogue, Recipe, Settings, Start, disagreements, undrawable, unmeasured
+from comt_cli.recipe.settings import Overrides, RunSettings, overrides_of
 
 Also = Mapping[str, Any]
 """Name of the row -> its method, as a recipe's row would say it: a name, or a group with `name` and options."""
-
-
-class LoadedStart(NamedTuple):
-    """The cell of another recipe whose run is started from; `seed` is None where it is the started run's own."""
-
-    source: LoadedRecipe
-    row: str
-    column: str
-    seed: int | None
-    new: tuple[str, ...]
-    drop: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -61,9 +37,9 @@ class LoadedRecipe:
     """A recipe that passed every check, with the command line's overrides applied.
 
     `methods` has by row the method's name and all its options. By scale and cell (row, column), `points` has the
-    settings at each point of the scale's grid (`LoadedGrid.planned`), or the only ones, `starts` the cells that start
-    from a run of another recipe or from published weights; by scale, `changes` has the settings that `--set` changed
-    (`Merger.changes`). `added` are the rows of `--also`.
+    settings at each point of the scale's grid (`LoadedGrid.planned`), or the only ones, `settings` the first of these;
+    `starts` has the cells that start from published weights, or from a run of another recipe, with that, and the row
+    and column there. By scale `changes` has what `--set` changed (`merge.changed`). `added` are the rows of `--also`.
     """
 
     path: Path
@@ -71,15 +47,11 @@ class LoadedRecipe:
     task: Any
     methods: dict[str, dict[str, Any]]
     points: dict[str, dict[Cell, list[RunSettings]]]
-    starts: dict[str, dict[Cell, LoadedStart | Start]]
+    settings: Settings
+    starts: dict[str, dict[Cell, tuple[LoadedRecipe | None, Start]]]
     grids: dict[str, LoadedGrid]
     changes: dict[str, dict[str, Any]]
     added: tuple[str, ...]
-
-    @functools.cached_property
-    def settings(self) -> Settings:
-        """The settings of every cell by scale; where there is a grid, those of its first point."""
-        return {scale: {cell: points[0] for cell, points in cells.items()} for scale, cells in self.points.items()}
 
     @property
     def folder(self) -> str:
@@ -123,10 +95,6 @@ class LoadedRecipe:
         """Whether the recipe has any published number to compare ours with."""
         return any(row.paper_increase or {*row.paper.values()} - {None} for row in self.recipe.rows.values())
 
-    def columns(self, scale: str) -> dict[str, Column]:
-        """The columns of a scale: its own, or the paper's."""
-        return self.recipe.columns_at(scale)
-
     def has_trials(self, scale: str) -> bool:
         """Whether it has a sweep at this scale whose trials have seeds of their own."""
         return scale in self.grids and bool(self.grids[scale].seeds)
@@ -135,7 +103,7 @@ class LoadedRecipe:
         """The paper's column that `column` is compared with; None if there is none."""
         if not self.recipe.scales[scale].columns:
             return column
-        return self.columns(scale)[column].compare_to
+        return self.recipe.columns_at(scale)[column].compare_to
 
     def printed_increase(self, scale: str, row: str, column: str) -> str | None:
         """The increase of the number of parameters that the paper prints for a cell, such as `<1%`, None for none."""
@@ -186,23 +154,27 @@ def load_recipe(
     kind = overrides_of(task.settings)
     arguments = parse_arguments(overrides, kind, problems)
     if recipe is None:
-        raise _error(path, document)
+        raise RecipeError(path, problems)
     own: dict[KeyPath, Layer] = {}
     for at, place in recipe.places():
         given = place.settings or {}
         checked = validate(kind, given, document, (*at, "settings"))
-        own[at] = layer_of(checked or salvage(kind, given, {}) or kind(), Origin((*at, "settings"), document))
+        own[at] = layer_of(checked or salvage(kind, given, {}) or kind(), document, (*at, "settings"))
     grids = load_grids(recipe, task, document)
-    setups = _setups(recipe, path, document, catalogue, task)
+    setups = _setups(recipe, path, document, kind)
     layers = {at: [*setups.get(getattr(place, "setup", None), ()), own[at]] for at, place in recipe.places()}
 
     whole = replace(document, problems=[])  # the same file, for what only the whole shows
     for wrong in (*disagreements(recipe, methods, catalogue, task, document), *overridden(recipe, grids, own)):
         whole.note(*wrong)
-    merger = Merger(recipe, document, task, layers, grids, complete=not problems)
     given_at: dict[str, Layer] = {name: arguments if scale in (None, name) else {} for name in recipe.scales}
-    points = {name: merger.cells(name, theirs, whole.problems) for name, theirs in given_at.items()}
     tried = {name: left for name, grid in grids.items() if (left := grid.without(given_at[name])) is not None}
+    points = {
+        name: merged_cells(
+            *(recipe, name, task, layers, tried.get(name), theirs, document, whole.problems), complete=not problems
+        )
+        for name, theirs in given_at.items()
+    }
     settings = {name: {cell: several[0] for cell, several in cells.items()} for name, cells in points.items()}
     for wrong in (
         *same_runs(tried, points),
@@ -211,45 +183,33 @@ def load_recipe(
     ):
         whole.note(*wrong)
 
+    here = (*started, path.resolve())
+
     def load(theirs: Path) -> LoadedRecipe:
         """`--set` is not for it. Rows of `--also` are, since a run starts from the row of its own name."""
-        return load_recipe(theirs, catalogue, also=also, also_fits_all=False, started=(*started, path.resolve()))
+        if theirs.resolve() in here:
+            circle = (*here[here.index(theirs.resolve()) :], theirs)
+            raise UserError(f"goes round in a circle: {' -> '.join(each.name for each in circle)}")
+        return load_recipe(theirs, catalogue, also=also, also_fits_all=False, started=here)
 
-    starts = _starts(recipe, path, whole, (*started, path.resolve()), load, problems)
+    starts = _starts(recipe, path, whole, load, problems)
     problems += [problem for problem in whole.problems if not _follows(problem, problems)]
     if valid is None or problems:
-        raise _error(path, document)
-    changes = {name: merger.changes(name, theirs) for name, theirs in given_at.items()}
-    return LoadedRecipe(path, valid, task, methods, points, starts, tried, changes, tuple(also))
-
-
-def _error(path: Path, document: Document) -> RecipeError:
-    """The document's problems, those of keys that an argument gave as problems of it, and of no line."""
-    problems = document.problems
-    said = (document.argument(problem.key) if problem.source is None else None for problem in problems)
-    pairs = zip(said, problems, strict=True)
-    told = (problem if by is None else Problem(by, problem.message) for by, problem in pairs)
-    return RecipeError(path, [*dict.fromkeys(told)])  # one argument may make the same problem in several columns
+        raise RecipeError(path, problems)
+    changes = {name: changed(theirs, task) for name, theirs in given_at.items()}
+    return LoadedRecipe(path, valid, task, methods, points, settings, starts, tried, changes, tuple(also))
 
 
 def _follows(problem: Problem, earlier: Iterable[Problem]) -> bool:
     """Whether `problem` is about a key, or a section of settings, that something is already known to be wrong with."""
     section = _settings_section(problem)
-    paper, is_paper, _ = problem.key.rpartition(".paper")
-    for other in earlier:
-        outer, inner = sorted((other.key, problem.key), key=len)
-        if f"{inner}.".startswith((f"{outer}.", f"{outer}[")) and problem.source == other.source:
-            return True
-        if is_paper and other.key.startswith(f"{paper}.in_paper"):
-            return True
-        if section and _settings_section(other) in (section, "all"):
-            return True
-    return False
+    return any(
+        problem.touches(other) or (section and _settings_section(other) in (section, "all")) for other in earlier
+    )
 
 
 def _settings_section(problem: Problem) -> str | None:
-    """`train` for `columns.c4.settings.train.steps`, and for a setup's `train.steps`; `all` for the whole of the
-    settings; None elsewhere."""
+    """`train` for `columns.c4.settings.train.steps` and a setup's `train.steps`; `all` for `settings`; else None."""
     if problem.source is not None:
         return problem.key.partition(".")[0] or "all"
     found = re.search(r"(?:^|\.)settings(?:\.(\w+))?", problem.key)
@@ -270,8 +230,7 @@ def resolve_method(
 ) -> dict[str, Any] | None:
     """A method as a row says it, with its name and all its options; None where something is wrong, which is noted."""
     if isinstance(given, dict) and not isinstance(given.get("name"), str):
-        wrong = document.problem((*path, "name"), "is missing: say which method")
-        document.problems.append(replace(wrong, line=document.line(path)))
+        document.note((*path, "name"), "is missing: say which method")
         return None
     if not isinstance(given, str | dict):
         return None  # missing or of a wrong type: the schema says so
@@ -295,50 +254,31 @@ def _with_rows(
     the raw data, so that a broken row hides no other. A row that the recipe has already, with the same method, is not
     added again: one argument can serve many recipes."""
     rows = document.data.get("rows")
+    if not isinstance(rows, dict):
+        return document, {}
+    added = {name: {"method": given, "in_paper": False} for name, given in also.items() if name not in rows}
+    arguments = document.arguments | {f"rows.{name}": f"--also {name}" for name in added}
+    document = replace(document, data={**document.data, "rows": rows | added}, arguments=arguments)
     methods: dict[str, dict[str, Any]] = {}
-    for name, row in rows.items() if isinstance(rows, dict) else ():
+    for name, row in (rows | added).items():
         said = row.get("method") if isinstance(row, dict) else None
         method = resolve_method(said, ("rows", name, "method"), document, catalogue, task)
         methods |= {} if method is None else {name: method}
-    if not also or not isinstance(rows, dict):
-        return document, methods
-    added: dict[str, Any] = {}
-    arguments = dict(document.arguments)
-    for name, given in also.items():
-        found = Document()
-        shown = f"--also {name}={given}"
-        if isinstance(given, dict):
-            options = ", ".join(f"{key}: {json.dumps(value).replace(chr(34), '')}" for key, value in given.items())
-            shown = f"--also {name}={{{options}}}"
-        elif given == name:
-            shown = f"--also {name}"
-        if not re.fullmatch(NAME_PATTERN, name):
-            found.note((), f"{name!r} cannot be the name of a row: use {NAME_FORM}")
-        method = resolve_method(given, (), found, catalogue, task)
-        if method is None and not found.problems:
-            found.note((), "is no method: give its name, or {name: ..., and its options}")
-        if name in methods and not found.problems and methods[name] != method:
-            free = next(each for number in range(2, len(rows) + 3) if (each := f"{name}-{number}") not in rows)
-            found.note((), f"the recipe has another row {name!r}; give yours another name: {free}=")
-        document.problems.extend(Problem(shown, str(problem)) for problem in found.problems)
-        if method is not None and not found.problems and name not in rows:
-            added[name], methods[name] = {"method": given, "in_paper": False}, method
-            arguments[f"rows.{name}"] = shown
-    return replace(document, data={**document.data, "rows": {**rows, **added}}, arguments=arguments), methods
+    for name in (each for each in also if each in rows and each in methods):
+        if resolve_method(also[name], (), Document(), catalogue, task) != methods[name]:
+            message = f"the recipe has another row {name!r}; give yours another name: {name}-2="
+            document.problems.append(Problem(f"--also {name}", message))
+    return document, methods
 
 
 # ---- the other files that a recipe names
 
 
-def _setups(
-    recipe: Recipe, path: Path, document: Document, catalogue: Catalogue, task: Any
-) -> dict[str | None, list[Layer]]:
-    """The settings of every setup, `setups/NAME.yaml`, that `recipe` names. Those that are not there, or broken, or of
-    another task, become problems, once; those of a setup's own have its file."""
+def _setups(recipe: Recipe, path: Path, document: Document, kind: type[Overrides]) -> dict[str | None, list[Layer]]:
+    """The settings of every setup, `setups/NAME.yaml`, that `recipe` names. What is wrong with one is told once."""
     beside = [Path(os.path.normpath(path.parent / ".." / SETUPS))] if path.is_file() else []
     folders = [folder for folder in (*beside, *(root / SETUPS for root in recipe_roots())) if folder.is_dir()]
     files = {file.stem: file for folder in folders[::-1] for file in sorted(folder.glob("*.yaml"))}
-    kind = overrides_of(task.settings)
     found: dict[str | None, list[Layer]] = {}
     for at, place in recipe.places():
         name = getattr(place, "setup", None)
@@ -350,80 +290,61 @@ def _setups(
             continue
         try:
             setup = read(files[name])
-            if not isinstance(setup.data, dict) or not setup.data:
-                raise RecipeError(source, [Problem("", "is not a setup: it has no settings")])
         except RecipeError as error:
             document.problems += [replace(problem, source=source) for problem in error.problems]
             continue
+        setup.source = source
         checked = validate(kind, setup.data, setup)
-        of_others = [
-            command
-            for command, other in catalogue.tasks.items()
-            if checked is None and validate(overrides_of(other.settings), setup.data, Document()) is not None
-        ]
-        if of_others:
-            document.note((*at, "setup"), f"{name} is a setup of {of_others[0]}; this recipe is for {task.command}")
-            continue
-        found[name] = [layer_of(checked or salvage(kind, setup.data, {}) or kind(), Origin((), setup, source))]
+        found[name] = [layer_of(checked or salvage(kind, setup.data, {}) or kind(), setup)]
         document.problems += [replace(problem, source=source) for problem in setup.problems]
     return found
 
 
 def _starts(
-    recipe: Recipe,
-    path: Path,
-    document: Document,
-    started: tuple[Path, ...],
-    load: Callable[[Path], LoadedRecipe],
-    problems: list[Problem],
-) -> dict[str, dict[Cell, LoadedStart | Start]]:
+    recipe: Recipe, path: Path, document: Document, load: Callable[[Path], LoadedRecipe], problems: list[Problem]
+) -> dict[str, dict[Cell, tuple[LoadedRecipe | None, Start]]]:
     """By scale the start of every cell that has one; the row's wins over the column's, and this over the recipe's.
-    `started` are the files whose runs start from this one's, and itself. What is wrong becomes `problems`: of the key
-    where no recipe is found, of its own file where that has some; what is wrong with its cells is noted in the
-    document."""
+    A recipe that is not found, or has problems of its own, becomes `problems`; what is wrong with its cells is noted in
+    the document."""
 
     def source_of(name: str, key: KeyPath) -> LoadedRecipe | None:
         """A file beside the one at hand, else as `find_recipe` finds it."""
         beside = path.parent / name
         try:
             file = beside if beside.is_file() else find_recipe(name)
-            if file.resolve() in started:
-                circle = (*started[started.index(file.resolve()) :], file)
-                raise UserError(f"goes round in a circle: {' -> '.join(each.name for each in circle)}")
             return load(file)
         except RecipeError as error:
             wrong = [replace(problem, source=problem.source or str(file)) for problem in error.problems]
         except UserError as error:
             wrong = [document.problem(key, f"{error.message}; {error.hint}" if error.hint else error.message)]
-        problems.extend(problem for problem in wrong if problem not in problems)
+        problems.extend(wrong)
         return None
 
-    known: dict[str, LoadedRecipe | None] = {}
-    starts: dict[str, dict[Cell, LoadedStart | Start]] = {scale: {} for scale in recipe.scales}
+    sources: dict[str, LoadedRecipe | None] = {}
+    starts: dict[str, dict[Cell, tuple[LoadedRecipe | None, Start]]] = {scale: {} for scale in recipe.scales}
     for scale, column, row in ((s, c, r) for s in recipe.scales for c in recipe.columns_at(s) for r in recipe.rows):
         at, start = recipe.start_of(scale, column, row)
         if start is None:
             continue
-        if start.weights is not None:
-            starts[scale][row, column] = start
+        if start.recipe is None:
+            starts[scale][row, column] = None, start
             continue
-        if (named := str(start.recipe)) not in known:
-            known[named] = source_of(named, (*at, "start", "recipe"))
-        if (source := known[named]) is None:
+        if start.recipe not in sources:
+            sources[start.recipe] = source_of(start.recipe, (*at, "start", "recipe"))
+        if (source := sources[start.recipe]) is None:
             continue
-        columns = list(source.columns(scale)) if scale in source.recipe.scales else []
+        columns = list(source.recipe.columns_at(scale)) if scale in source.recipe.scales else []
         theirs = start.column or (column if column in columns or len(columns) != 1 else columns[0])
-        begun = LoadedStart(source, start.row or row, theirs, start.seed, start.new, start.drop)
-        wrong = [document.problem((*at, "start", key), message) for key, message in _wrong(start, begun, scale)]
-        document.problems.extend(problem for problem in wrong if problem not in document.problems)
+        begun = start.model_copy(update={"row": start.row or row, "column": theirs})
+        wrong = [document.problem((*at, "start", key), message) for key, message in _wrong(source, begun, scale)]
+        document.problems += wrong
         if not wrong:
-            starts[scale][row, column] = begun
+            starts[scale][row, column] = source, begun
     return starts
 
 
-def _wrong(start: Start, begun: LoadedStart, scale: str) -> Iterator[tuple[str, str]]:
+def _wrong(source: LoadedRecipe, begun: Start, scale: str) -> Iterator[tuple[str, str]]:
     """The keys of a start that are wrong, and what is; `begun` is what it comes to."""
-    source = begun.source
     if scale not in source.recipe.scales:
         yield "recipe", f"{source.file} has no scale {scale}; there it has {', '.join(source.recipe.scales)}"
         return
@@ -431,18 +352,16 @@ def _wrong(start: Start, begun: LoadedStart, scale: str) -> Iterator[tuple[str, 
         message = f"{source.file} has a sweep at scale {scale}, and the best of its runs is not known before them"
         yield "recipe", f"{message}: name one of its values in a recipe of its own"
         return
-    rows, columns = source.recipe.rows, source.columns(scale)
+    rows, columns = source.recipe.rows, source.recipe.columns_at(scale)
     if begun.row not in rows:
-        yield "row", f"{source.file} has no row {begun.row!r}: name the row to start from; {nearest(begun.row, rows)}"
+        yield "row", f"{source.file} has no row {begun.row!r}; {nearest(str(begun.row), rows)}"
     if begun.column not in columns:
-        missing = "" if start.column is not None else "is missing: "
-        hint = nearest(begun.column, columns)
-        yield "column", f"{missing}{source.file} has no column {begun.column!r} at scale {scale}; {hint}"
+        hint = nearest(str(begun.column), columns)
+        yield "column", f"{source.file} has no column {begun.column!r} at scale {scale}; {hint}"
 
 
 def select(names: str | None, available: Iterable[str], what: str) -> list[str]:
-    """The names of a comma-separated selection, in the table's order; all of them for None. Raises `UserError` where a
-    name is not there; the hint names the nearest."""
+    """The names of a comma-separated selection, in the table's order; for None all. Raises `UserError` for others."""
     order = list(available)
     if names is None:
         return order

@@ -1,57 +1,37 @@
 """The settings of a run: the recipe's, then the scale's, the column's, the row's, the grid's, then the command line's.
 
 The later wins, key by key; a setup comes just before the settings of the place that names it. Each key remembers where
-it came from, so that a combination that cannot work is blamed on the line that made it so.
-
-A grid is the combinations of a `sweep`: values of settings that every cell of a table tries, to show the runs of the
-best by validation, once all have ended (`report.collect`). With seeds of its own a sweep has trials, and the table's
-runs are trained at the points that these choose (`report.exhibits`).
+it came from, so that a combination that cannot work is blamed on the line that made it so. A grid is the combinations
+of a `sweep`, which every cell of a table tries, to show the runs of the best by validation. With seeds of its own a
+sweep has trials, and the table's runs are trained at the points that these choose.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from comt_cli.errors import UserError
-from comt_cli.recipe.problems import (
-    Document,
-    KeyPath,
-    Problem,
-    RecipeError,
-    dotted,
-    every_key,
-    known_as,
-    nearest,
-    parse,
-    unknown_key,
-    valid_keys,
-    validate,
-)
+from comt_cli.recipe.problems import Document, KeyPath, Problem, nearest, parse, validate, wrong_setting
 from comt_cli.recipe.schema import Recipe, Start, Sweep, Wrong
 from comt_cli.recipe.settings import Overrides, RunSettings, overrides_of
 
 Cell = tuple[str, str]  # a row and a column
 
 
-@dataclass(frozen=True)
-class Origin:
-    """The place where a setting was given: a key of the recipe, one of a setup (`source`, its file), or an argument of
-    the command line."""
+class Origin(NamedTuple):
+    """The place where a setting was given: a key of the recipe, of a setup, or of an argument of the command line."""
 
-    path: KeyPath = ()
-    document: Document | None = None
-    source: str | None = None
-    argument: str | None = None
+    path: KeyPath
+    document: Document
 
     @property
-    def line(self) -> int | None:
-        """The line of the key in its file."""
-        return self.document.line(self.path) if self.document is not None else None
+    def argument(self) -> str | None:
+        """The argument that gave the setting; None where a file did."""
+        return self.document.argument(self.path)
 
 
 Origins = Mapping[str, Origin]
@@ -60,41 +40,30 @@ Layer = Mapping[str, tuple[Any, Origin]]
 """Values by dotted key, each with where it stands: of one place, of a point of a grid, or of the command line."""
 
 
-def layer_of(settings: Overrides, origin: Origin) -> Layer:
-    """The settings of a place, whose keys stand below `origin`."""
+def layer_of(settings: Overrides, document: Document, path: KeyPath = ()) -> Layer:
+    """The settings of a place, whose keys stand below `path` in the document."""
     given = settings.model_dump(mode="json", exclude_unset=True)
     return {
-        f"{section}.{key}": (value, origin if origin.argument else replace(origin, path=(*origin.path, section, key)))
+        f"{section}.{key}": (value, Origin((*path, section, key), document))
         for section, values in given.items()
         for key, value in (values or {}).items()
     }
 
 
 def parse_arguments(arguments: Sequence[str], kind: type[Overrides], problems: list[Problem]) -> Layer:
-    """The settings of arguments such as `train.steps=200`, of the kind that the recipe has; problems name the
-    argument."""
+    """The settings of arguments such as `train.steps=200`, of the recipe's kind; problems name the argument."""
     parsed: dict[str, tuple[Any, Origin]] = {}
     for argument in arguments:
         key, equals, text = argument.partition("=")
         section, _, name = key.strip().partition(".")
-        shown, found = f"--set {argument}", Document()
-        if not equals or not name:
-            meant = known_as(key.strip(), every_key(kind))
-            example = f"{meant}={text or '...'}" if meant is not None else "train.steps=200"
-            found.note((), f"write SECTION.KEY=VALUE, for instance {example}")
-        elif section not in kind.model_fields:
-            found.note((), f"there is no section {section!r}; {nearest(section, kind.model_fields)}")
-        else:
-            try:
-                read = parse(text, shown)
-            except RecipeError as error:
-                read = Document(problems=[*error.problems])
-            found.problems = [Problem("", str(replace(each, line=None))) for each in read.problems]
-            value = read.data if text.strip() else None
-            given = None if found.problems else validate(kind, {section: {name: value}}, found)
-            if given is not None:
-                parsed |= layer_of(given, Origin(argument=shown))
-        problems.extend(Problem(shown, problem.message) for problem in found.problems)
+        found, read = Document(arguments={"": f"--set {argument}"}), parse(text)
+        wrong = wrong_setting(key.strip(), kind) if equals else "write SECTION.KEY=VALUE, for instance train.steps=200"
+        for message in [wrong] if wrong else [str(replace(each, line=None)) for each in read.problems]:
+            found.note((), message)
+        given = None if found.problems else validate(kind, {section: {name: read.data}}, found)
+        if given is not None:
+            parsed |= layer_of(given, found)
+        problems += found.problems
     return parsed
 
 
@@ -115,23 +84,18 @@ def located(
 ) -> Problem:
     """`problem` of merged settings where it stands: on the line that gave the value, or the argument; with the
     arguments without which there would not be this problem; else where the `column` stands that needs the key."""
-    origin, by = origins.get(problem.key), dict[str, None]()
-    if origin is not None and origin.argument is not None:
-        by[origin.argument] = None
-    for each in origins.values():
-        if each.argument is not None and each.argument not in by:
-            others = [{key: given for key, given in layer.items() if given[1] != each} for layer in layers]
+    origin = origins.get(problem.key)
+    own = None if origin is None else origin.argument
+    by = [] if own is None else [own]
+    for argument in dict.fromkeys(each.argument for each in origins.values()):
+        if argument not in (None, own):
+            others = [{key: given for key, given in layer.items() if given[1].argument != argument} for layer in layers]
             if problem not in merge(kind, others)[2]:
-                by[each.argument] = None
+                by.append(str(argument))
+    found = problem if origin is None else origin.document.problem(origin.path, problem.message)
     if by:
-        place = "" if origin is None or origin.argument is not None else f" (line {origin.line})"
-        if origin is not None and origin.source:
-            place = f" ({origin.source}, line {origin.line})"
-        told = problem.key and (origin is None or origin.argument is None)
-        return Problem(" with ".join(by), f"{problem.key}{place}: {problem.message}" if told else problem.message)
-    if origin is not None:
-        return Problem(dotted(origin.path), problem.message, origin.line, origin.source)
-    return Problem(problem.key, f"{problem.message} (needed by {column.key})", column.line)
+        return Problem(" with ".join(by), str(found) if own is None else problem.message)
+    return found if origin else Problem(problem.key, f"{problem.message} (needed by {column.key})", column.line)
 
 
 def _of_start(settings: RunSettings, start: Start | None) -> Iterator[Problem]:
@@ -152,50 +116,34 @@ def _with_tokenizer(settings: RunSettings, start: Start | None) -> RunSettings:
     return settings.model_copy(update={"data": data})
 
 
-@dataclass(frozen=True)
-class Merger:
-    """Merges the settings of a recipe's cells, from the `layers` of every place and the `grids` of scales. Where not
+def merged_cells(
+    recipe: Recipe, scale: str, task: Any, layers: Mapping[KeyPath, Sequence[Layer]], grid: LoadedGrid | None,
+    arguments: Layer, document: Document, problems: list[Problem], *, complete: bool,
+) -> dict[Cell, list[RunSettings]]:  # fmt: skip
+    """The settings of every cell of a scale at each point of its grid, from the layers of every place. Where not
     `complete`, broken parts of the recipe were left out: a missing key then proves nothing."""
+    merged: dict[Cell, list[RunSettings]] = {}
+    for column, row in itertools.product(recipe.columns_at(scale), recipe.rows):
+        at = recipe.column_path(scale, column)
+        own = [each for path in ((), ("scales", scale), at, ("rows", row)) for each in layers[path]]
+        _, start = recipe.start_of(scale, column, row)
+        for point in [{}] if grid is None else grid.planned:
+            several = [*own, point, arguments]
+            settings, origins, found = merge(task.settings, several)
+            blamed = [(each, origins) for each in found if complete or each.key in origins]
+            for each in _of_start(settings, start) if settings is not None and complete else ():
+                blamed.append((each, {each.key: origins[each.key]}))
+            needing = document.problem(at, "")
+            problems += (located(each, task.settings, several, by, needing) for each, by in blamed)
+            if settings is not None:
+                merged.setdefault((row, column), []).append(_with_tokenizer(settings, start))
+    return merged
 
-    recipe: Recipe
-    document: Document
-    task: Any
-    layers: Mapping[KeyPath, Sequence[Layer]]
-    grids: Mapping[str, LoadedGrid]
-    complete: bool
 
-    def cells(self, scale: str, arguments: Layer, problems: list[Problem]) -> dict[Cell, list[RunSettings]]:
-        """The settings of every cell of a scale at each point of its grid; a problem that several cells share is
-        reported once."""
-        grid = self.grids[scale].without(arguments) if scale in self.grids else None
-        merged: dict[Cell, list[RunSettings]] = {}
-        for column, row in itertools.product(self.recipe.columns_at(scale), self.recipe.rows):
-            at = self.recipe.column_path(scale, column)
-            own = [each for path in ((), ("scales", scale), at, ("rows", row)) for each in self.layers[path]]
-            _, start = self.recipe.start_of(scale, column, row)
-            for point in [{}] if grid is None else grid.planned:
-                layers = [*own, point, arguments]
-                settings, origins, found = merge(self.task.settings, layers)
-                needing = self.document.problem(at, "")
-                blamed = [(each, origins) for each in found if self.complete or each.key in origins]
-                for each in _of_start(settings, start) if settings is not None and self.complete else ():
-                    blamed.append((each, {each.key: origins[each.key]}))
-                wrong = (located(each, self.task.settings, layers, by, needing) for each, by in blamed)
-                problems += dict.fromkeys(problem for problem in wrong if problem not in problems)
-                if settings is not None:
-                    merged.setdefault((row, column), []).append(_with_tokenizer(settings, start))
-        return merged
-
-    def changes(self, scale: str, arguments: Layer) -> dict[str, Any]:
-        """The `--set` arguments that change what is trained at a scale, by dotted key, in the order of the keys:
-        neither those that change no number (`runtime_keys`), nor those whose value every cell has anyway."""
-        left, whole = dict(arguments), self.cells(scale, arguments, []) if arguments else {}
-        for key in sorted(arguments):
-            without = {other: given for other, given in left.items() if other != key}
-            if self.cells(scale, without, []) == whole:
-                left = without
-        runtime = {f"{section}.{name}" for section, names in self.task.runtime_keys.items() for name in names}
-        return {key: left[key][0] for key in sorted(left) if key not in runtime}
+def changed(arguments: Layer, task: Any) -> dict[str, Any]:
+    """The `--set` arguments that can change a number, by dotted key, in the order of the keys."""
+    runtime = {f"{section}.{name}" for section, names in task.runtime_keys.items() for name in names}
+    return {key: arguments[key][0] for key in sorted(arguments) if key not in runtime}
 
 
 # ---- grids
@@ -222,8 +170,7 @@ class LoadedGrid:
 
     @property
     def planned(self) -> list[Layer]:
-        """The points that runs can have: with trials the recipe's own values, as the point of number 0, and `points`
-        from 1 on; without trials `points`."""
+        """The points that runs can have: `points`; with trials from number 1 on, and as 0 the recipe's own values."""
         return [{}, *self.points] if self.seeds else self.points
 
     def of(self, settings: RunSettings) -> dict[str, Any]:
@@ -245,7 +192,7 @@ def load_grids(recipe: Recipe, task: Any, document: Document) -> dict[str, Loade
         values: dict[str, Sequence[tuple[Any, Origin]]] = {}
         for at, message in _checked(sweep, path, recipe, task, document, values):
             wrong = document.problem((*path, *at), message)
-            if not any(f"{other.key}.".startswith((f"{wrong.key}.", f"{wrong.key}[")) for other in document.problems):
+            if not any(wrong.touches(other) for other in document.problems):
                 document.problems.append(wrong)
         grids[path] = LoadedGrid(path, sweep.metric, values, tuple(sweep.seeds or ()))
         if recipe.figure is not None or recipe.ablations:
@@ -270,11 +217,16 @@ def _checked(
     if not sweep.settings:
         yield ("settings",), "has no keys: say what is tried, for instance train.learning_rate: [3e-4, 1e-3]"
     for key, given in sweep.settings.items():
-        wrong = _wrong_key(key, task, kind) or ("is empty: give the values to try" if not given else None)
+        section, _, name = key.partition(".")
+        reasons = {
+            "other data have another validation set: nothing can be compared; make columns of them": section == "data",
+            "changes no number, so there is nothing to choose": name in task.runtime_keys.get(section, ()),
+            "is empty: give the values to try": not given,
+        }
+        wrong = wrong_setting(key, kind) or next((why for why, applies in reasons.items() if applies), None)
         if wrong is not None:
             yield ("settings", key), wrong
             continue
-        section, _, name = key.partition(".")
         kept: list[tuple[Any, Origin]] = []
         for number, value in enumerate(given):
             at, found = (*path, "settings", key, number), Document()
@@ -283,7 +235,7 @@ def _checked(
                 found.note((), f"{json.dumps(value)} stands twice")
             yield from ((at[len(path) :], problem.message) for problem in found.problems)
             if not found.problems:
-                kept.append((value, Origin(at, document, argument=document.argument(dotted(at)))))
+                kept.append((value, Origin(at, document)))
         if kept:
             values[key] = kept
         if sweep.seeds and len(kept) == len(given):
@@ -310,46 +262,23 @@ def _unfair(recipe: Recipe, scale: str, task: Any, grid: LoadedGrid) -> Wrong:
             return
 
 
-def _wrong_key(key: str, task: Any, kind: type[Overrides]) -> str | None:
-    """Why no grid can have the key; None where it can."""
-    section, _, name = key.partition(".")
-    if not name:
-        return f"write SECTION.KEY, for instance {known_as(key, every_key(kind)) or 'train.learning_rate'}"
-    if section not in kind.model_fields:
-        return f"there is no section {section!r}; {nearest(section, kind.model_fields)}"
-    known = valid_keys(kind, (section,))
-    if name not in known:
-        return unknown_key(name, known, every_key(kind, but=section))
-    if section == "data":
-        return "other data have another validation set, on which nothing can be compared; make columns of them"
-    if name in task.runtime_keys.get(section, ()):
-        return "changes no number, so there is nothing to choose"
-    return None
-
-
 def overridden(recipe: Recipe, grids: Mapping[str, LoadedGrid], own: Mapping[KeyPath, Layer]) -> Wrong:
-    """Keys of a grid that a row's or a column's own settings give, which the grid would override: each once. Setups,
-    and the settings of the recipe and its scales, may give them, and with trials every place may."""
-    places: dict[KeyPath, str] = {}
+    """Keys of a grid that a row's or a column's own settings give, which the grid would override. Setups, and the
+    settings of the recipe and its scales, may give them, and with trials every place may."""
     for scale, grid in grids.items():
         owners: list[KeyPath] = [recipe.column_path(scale, name) for name in recipe.columns_at(scale)]
-        owners += [("rows", name) for name in recipe.rows]
-        for owner in owners if not grid.seeds else ():
-            places |= {own[owner][key][1].path: scale for key in grid.values if key in own[owner]}
-    for path, scale in places.items():
-        yield path, f"the grid of scale {scale} tries values of this key, and would override it; leave it out here"
+        for owner in [*owners, *(("rows", name) for name in recipe.rows)] if not grid.seeds else ():
+            for key in grid.values.keys() & own[owner].keys():
+                yield own[owner][key][1].path, "a grid tries values of this key, and would override it; leave it out"
 
 
 def same_runs(grids: Mapping[str, LoadedGrid], merged: Mapping[str, Mapping[Cell, Sequence[RunSettings]]]) -> Wrong:
-    """Points of different values that a run's settings do not tell apart, such as shares of the same whole step: the
-    first cell that has such, of each grid."""
-    found: dict[KeyPath, str] = {}
+    """Points of different values that come to the same settings, as shares of one whole step do."""
     for scale, grid in grids.items():
-        for (row, column), points in merged[scale].items():
+        for points in merged[scale].values():
             tried = [settings.model_dump_json() for settings in points[1 if grid.seeds else 0 :]]
             if len({*tried}) < len(tried):
-                found.setdefault((*grid.path, "settings"), f"two points are the same run in {row} under {column}")
-    yield from found.items()
+                yield (*grid.path, "settings"), "two points come to the same run"
 
 
 def with_sweep(
@@ -365,13 +294,10 @@ def with_sweep(
     said_by = {f"scales.{scale}.sweep": "--sweep", "metric": "--sweep"}
     for argument in arguments:
         key, _, text = argument.partition("=")
-        key, values = key.strip(), Document()
-        if text.strip():
-            with contextlib.suppress(RecipeError):
-                values = parse(f"[{text}]", "--sweep")
+        key, values = key.strip(), parse(f"[{text}]")
         if key in settings or key in fixed:
             raise UserError(f"--sweep {key} is given twice, or by --set too", "One --sweep has all values of a key.")
-        if values.problems or not isinstance(values.data, list):
+        if values.problems or not values.data:
             form = "as in train.learning_rate=1e-3,2e-3,4e-3"
             raise UserError(f"--sweep {argument}: should be SECTION.KEY=VALUE,VALUE,...", form)
         settings[key] = values.data

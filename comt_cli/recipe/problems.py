@@ -36,8 +36,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem. `line` is 1-based, None for an argument of the command line; `source` the file, where that is a
-    setup."""
+    """One problem. `line` is 1-based, None for an argument of the command line; `source` is the file of a setup."""
 
     key: str
     message: str
@@ -50,14 +49,20 @@ class Problem:
         place = f"{place}: " if place else ""
         return f"{place}{self.key}: {self.message}" if self.key else f"{place}{self.message}"
 
+    def touches(self, other: Problem) -> bool:
+        """Whether one is of the other's key, or of one below it."""
+        outer, inner = sorted((other.key, self.key), key=len)
+        return _is_within(inner, outer) and self.source == other.source
+
 
 class RecipeError(UserError):
     """A recipe that cannot be run; holds every problem found, in the order of the file, its setups' last."""
 
     def __init__(self, source: Path | str, problems: Sequence[Problem]) -> None:
         self.source = source
-        self.problems = tuple(sorted(problems, key=lambda problem: (problem.source or "", problem.line or 0)))
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        each_once = dict.fromkeys(problems)  # one argument may make the same problem in several columns
+        self.problems = tuple(sorted(each_once, key=lambda problem: (problem.source or "", problem.line or 0)))
+        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
         listing = "\n".join(f"  {problem}" for problem in self.problems)
         super().__init__(f"{source}: {count}, nothing was started\n{listing}")
 
@@ -73,21 +78,22 @@ def dotted(path: Iterable[str | int]) -> str:
     return text
 
 
+def _is_within(key: str, outer: str) -> bool:
+    """Whether a dotted key is another one, or stands below it."""
+    return f"{key}.".startswith((f"{outer}.", f"{outer}["))
+
+
 def closest(name: str, valid: Iterable[str]) -> str | None:
     """The valid name that a wrong one was probably meant to be; None if none is near."""
     return next(iter(difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)), None)
 
 
 _USUAL = {
-    "lr": "learning_rate", "max_lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size",
-    "min_lr": "min_lr_ratio", "train_batch_size": "batch_size", "gradient_accumulation_steps": "micro_batch_size",
-    "max_steps": "steps", "epoch": "steps", "epochs": "steps", "lr_scheduler": "schedule", "lr_schedule": "schedule",
-    "warmup": "warmup_steps", "grad_clip": "gradient_clipping", "max_grad_norm": "gradient_clipping",
-    "dtype": "precision", "eval_steps": "evaluate_every", "eval_interval": "evaluate_every", "dataset": "corpus images",
-    "seq_len": "sequence_length", "block_size": "sequence_length", "max_length": "sequence_length",
-    "vocab_size": "vocabulary vocabulary_size", "hidden_size": "width", "d_model": "width", "n_embd": "width",
-    "intermediate_size": "ffn_width", "d_ff": "ffn_width", "num_layers": "layers", "n_layer": "layers",
-    "num_hidden_layers": "layers", "depth": "layers", "num_heads": "heads", "num_attention_heads": "heads",
+    "lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size", "min_lr": "min_lr_ratio", "epochs": "steps",
+    "gradient_accumulation_steps": "micro_batch_size", "lr_scheduler": "schedule", "dtype": "precision",
+    "grad_clip": "gradient_clipping", "max_grad_norm": "gradient_clipping", "eval_interval": "evaluate_every",
+    "dataset": "corpus images", "vocab_size": "vocabulary vocabulary_size", "block_size": "sequence_length",
+    "hidden_size": "width", "d_model": "width", "n_embd": "width", "intermediate_size": "ffn_width", "depth": "layers",
 }  # fmt: skip
 """Names that others have for keys of settings, or for what somebody means to set by them."""
 _OPTIONS = {"seed": "seeds", "seeds": "seeds", "device": "device", "gpus": "gpus", "jobs": "jobs"}
@@ -133,21 +139,31 @@ _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "
 @dataclass
 class Document:
     """Plain data, the 1-based line of every key path, and the problems found so far. `arguments` are those of the
-    command line that gave a dotted key, and all below it, in place of the file."""
+    command line that gave a dotted key, and all below it; "" stands for everything. `source` is a setup's file."""
 
     data: Any = None
     lines: dict[KeyPath, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     arguments: dict[str, str] = field(default_factory=dict)
+    source: str | None = None
 
-    def argument(self, key: str) -> str | None:
-        """The argument that gave a dotted key; None where the file did."""
-        fitting = [each for each in self.arguments if f"{key}.".startswith((f"{each}.", f"{each}["))]
-        return self.arguments[max(fitting, key=len)] if fitting else None
+    def argument(self, path: KeyPath) -> str | None:
+        """The argument that gave the key at `path`; None where the file did."""
+        outer = self._given(path)
+        return None if outer is None else self.arguments[outer]
+
+    def _given(self, path: KeyPath) -> str | None:
+        """The innermost key around `path` that an argument gave."""
+        key = dotted(path)
+        return max((each for each in self.arguments if not each or _is_within(key, each)), key=len, default=None)
 
     def problem(self, path: KeyPath, message: str) -> Problem:
-        """A problem of the key at `path`, with its line."""
-        return Problem(dotted(path), message, self.line(path))
+        """A problem of the key at `path`, with its line; or of the argument that gave it, and the key below its own."""
+        outer = self._given(path)
+        if outer is None:
+            return Problem(dotted(path), message, self.line(path), self.source)
+        below = dotted(path).removeprefix(outer).lstrip(".") if outer else ""
+        return Problem(self.arguments[outer], f"{below}: {message}" if below else message)
 
     def note(self, path: KeyPath, message: str) -> None:
         """Add a problem of the key at `path`."""
@@ -170,11 +186,14 @@ def read(path: Path) -> Document:
     except (OSError, ValueError) as error:
         said = (error.strerror if isinstance(error, OSError) else None) or error
         raise RecipeError(path, [Problem("", f"cannot be read: {said}")]) from None
-    return parse(text, path)
+    found = parse(text)
+    if found.data is None and found.problems:
+        raise RecipeError(path, found.problems)
+    return found
 
 
-def parse(text: str, source: Path | str) -> Document:
-    """Parse YAML text; `source` names it in errors. Raises `RecipeError` where nothing can be made of it."""
+def parse(text: str) -> Document:
+    """Parse YAML text. Where nothing can be made of it, the document has problems and no data."""
     yaml = YAML(typ="safe", pure=True)
     not_data: list[Problem] = []
     yaml.Scanner = functools.partial(_Scanner, not_data)
@@ -190,9 +209,7 @@ def parse(text: str, source: Path | str) -> Document:
         elif isinstance(error, MarkedYAMLError):
             line, said = error.problem_mark.line + 1 if error.problem_mark else None, error.problem or error.context
         not_data = not_data or [Problem("", f"is not YAML: {said}", line)]
-    if not_data:
-        raise RecipeError(source, not_data)
-    return found
+    return Document(problems=not_data) if not_data else found
 
 
 class _Scanner(Scanner):
@@ -248,17 +265,10 @@ def _value(node: Node, path: KeyPath, constructor: Any, found: Document) -> Any:
 
 # ---- types
 
-_EXPECTED = {
-    **dict.fromkeys(("dict_type", "model_type"), "should be a group of keys"),
-    **dict.fromkeys(("int_from_float", "int_type"), "should be a whole number"),
-    "tuple_type": "should be a list",
-}
-"""pydantic's kinds of complaint, where its own words are not a recipe's."""
-
 
 def validate(model: type[Model], data: Any, document: Document, prefix: KeyPath = ()) -> Model | None:
-    """`data`, which stands at `prefix` in the document, checked strictly (no "200" for 200); where something is wrong,
-    None, and the document has the problems."""
+    """`data`, which stands at `prefix` in the document, checked strictly (no "200" for 200); None, and the document has
+    the problems, where something is wrong."""
     try:
         return model.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
@@ -272,8 +282,7 @@ def validate(model: type[Model], data: Any, document: Document, prefix: KeyPath 
 
 
 def salvage(model: type[Model], data: Any, stand_ins: Mapping[str, Any]) -> Model | None:
-    """`data` without what is wrong in it, with `stand_ins` for what is missing; None if too little is left. Only for
-    finding further problems: nothing is ever run from it."""
+    """`data` without what is wrong in it, with `stand_ins` for what is missing, or None: only to find more problems."""
     kept = json.loads(json.dumps(data))
     stood_in: set[KeyPath] = set()
     while True:
@@ -314,7 +323,7 @@ def _complaints(model: type[BaseModel], data: Any, detail: ErrorDetails) -> Iter
         options = [option.strip("' ") for option in str(detail["ctx"]["expected"]).replace(" or ", ", ").split(",")]
         yield path, f"{given!r} is not one of {', '.join(options)}; {nearest(str(given), options)}"
     else:
-        wanted = _EXPECTED.get(kind) or f"{detail['msg'][0].lower()}{detail['msg'][1:]}"
+        wanted = f"{detail['msg'][0].lower()}{detail['msg'][1:]}"
         shown = json.dumps(given, ensure_ascii=False)
         shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
         yield path, f"{shown} does not fit: {wanted.removeprefix('input ')}"
@@ -356,3 +365,14 @@ def every_key(settings: type[BaseModel], but: str = "") -> list[str]:
     """`train.steps` and the other keys of settings, without those of one section; none of what is no settings."""
     sections = [section for section in settings.model_fields if section != but and "train" in settings.model_fields]
     return [f"{section}.{key}" for section in sections for key in valid_keys(settings, (section,))]
+
+
+def wrong_setting(key: str, settings: type[BaseModel]) -> str | None:
+    """Why settings have no key such as `train.steps`; None where they have it."""
+    section, _, name = key.partition(".")
+    if not name:
+        return f"write SECTION.KEY, for instance {known_as(key, every_key(settings)) or 'train.learning_rate'}"
+    if section not in settings.model_fields:
+        return f"there is no section {section!r}; {nearest(section, settings.model_fields)}"
+    known = valid_keys(settings, (section,))
+    return None if name in known else unknown_key(name, known, every_key(settings, but=section))

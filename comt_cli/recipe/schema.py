@@ -1,9 +1,7 @@
-"""The keys of a recipe: what makes a table or a figure of runs, and what must agree among them. Which settings the runs
-have is their task's matter."""
+"""The keys of a recipe, but for the settings of its runs, which are their task's, and what must agree among them."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,8 +60,7 @@ class Catalogue:
     tasks: Mapping[str, Any]
 
     def task(self, command: object) -> Any:
-        """The task of the command with the nearest name, else the usual one: a recipe with a wrong one is checked
-        all the same."""
+        """The task of the command with the nearest name, else the usual one: what has a wrong one is checked, too."""
         return self.tasks[closest(str(command), self.tasks) or next(iter(self.tasks))]
 
 
@@ -121,8 +118,7 @@ class Start(Section):
 
 class Sweep(Section):
     """Values by dotted key of which every cell tries all combinations (its grid), to show the best by `metric` on
-    validation. With `seeds` they are tried by runs of these seeds alone, the trials, and the table's seeds are trained
-    at what was chosen."""
+    validation. With `seeds` runs of these seeds alone try them, the trials, and the table's are trained at the best."""
 
     settings: dict[str, list[Any]]
     metric: str
@@ -248,8 +244,7 @@ class Recipe(Section):
         return at, places[at].start
 
     def metric_at(self, scale: str, column: str) -> str:
-        """The metric that a column shows: its own, that of the paper's column that it is compared to, or the
-        recipe's."""
+        """The metric that a column shows: its own, that of the paper's column beside it, or the recipe's."""
         own = self.columns_at(scale)[column]
         paper = None if own.compare_to is None else self.columns.get(own.compare_to)
         return own.metric or (paper.metric if paper is not None else None) or self.metric
@@ -288,23 +283,11 @@ def disagreements(recipe: Recipe, methods: Methods, catalogue: Catalogue, task: 
         yield from _ablation(("ablations", ablation_name), ablation, recipe, methods)
     for path, place in recipe.places():
         yield from _shown(path, place, recipe, metrics, has_paper=has_paper)
+        start = getattr(place, "start", None)
+        if start is not None and start.weights is not None and not task.takes_weights:
+            yield (*path, "start"), f"published weights are those of language models, and {task.command} trains others"
     if recipe.ladder:
         yield from _ladder(recipe)
-    for scale in recipe.scales:
-        for column, name in itertools.product(recipe.columns_at(scale), recipe.rows):
-            yield from _unfit(*recipe.start_of(scale, column, name), name, methods.get(name), catalogue, task)
-
-
-def _unfit(at: KeyPath, start: Start | None, row: str, method: Any, catalogue: Catalogue, task: Any) -> Wrong:
-    """Reasons why a row cannot start from published weights, as far as its names tell."""
-    if start is None or start.weights is None or method is None:
-        return
-    if not task.takes_weights:
-        yield (*at, "start"), f"published weights are those of language models, and {task.command} trains others"
-    elif start.added != "paper" and "scale" in catalogue.methods[method["name"]].later and "scale" not in method:
-        at_one = f"{{name: {method['name']}, scale: 2}}, or start: {{weights: ..., added: paper}}"
-        said = "its gates are below one, and the weights are to compute what they did"
-        yield ("rows", row, "method"), f"{said}: {at_one}"
 
 
 def _none(what: str, name: str, names: Iterable[str]) -> str:
@@ -387,15 +370,13 @@ def _ablation(path: KeyPath, ablation: Ablation, recipe: Recipe, methods: Method
 def unmeasured(recipe: Recipe, task: Any, settings: Settings, document: Document) -> Wrong:
     """Columns that show a metric which their runs have no number for."""
     for scale, cells in settings.items():
-        for name, column in recipe.columns_at(scale).items():
-            metric = recipe.metric_at(scale, name)
-            own = [cell for (_, at), cell in cells.items() if at == name and metric in task.metrics]
-            reasons = dict.fromkeys(reason for cell in own if (reason := task.lacks(cell, metric)) is not None)
-            if reasons:
-                at = (*recipe.column_path(scale, name), *(["metric"] if column.metric else []))
-                if document.argument("metric"):  # a sweep made it a metric of the test split
+        for (_, name), cell in cells.items():
+            metric, own = recipe.metric_at(scale, name), recipe.columns_at(scale)[name].metric
+            if metric in task.metrics and (reason := task.lacks(cell, metric)) is not None:
+                at = (*recipe.column_path(scale, name), *(["metric"] if own else []))
+                if document.argument(("metric",)):  # a sweep made it a metric of the test split
                     at = ("metric",)
-                yield at, f"there is no {metric} at scale {scale}: {'; '.join(reasons)}"
+                yield at, f"there is no {metric} at scale {scale}: {reason}"
 
 
 def undrawable(recipe: Recipe, task: Any, method: Mapping[str, Any], settings: Settings) -> Wrong:
@@ -409,12 +390,8 @@ def undrawable(recipe: Recipe, task: Any, method: Mapping[str, Any], settings: S
     if drawing.from_log is not None:
         section, _, name = drawing.from_log.partition(".")
         for scale, cells in settings.items():
-            without = (at for (_, at), cell in cells.items() if getattr(getattr(cell, section), name) is None)
-            for column in dict.fromkeys(without):
-                yield (
-                    ("figure", "draw"),
-                    f"set {drawing.from_log} (scale {scale}, column {column}): it is drawn of that",
-                )
+            if any(getattr(getattr(cell, section), name) is None for cell in cells.values()):
+                yield ("figure", "draw"), f"set {drawing.from_log} (scale {scale}): it is drawn of that"
     if drawing.of_method is not None and method and method["name"] != drawing.of_method:
         yield ("figure", "draw"), f"is of the method {drawing.of_method}; the row {recipe.baseline} has another"
     sites = method.get("sites")

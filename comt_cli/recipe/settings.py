@@ -22,13 +22,11 @@ MAX_LENGTH = 2**20
 MAX_VOCABULARY = 2**24
 MAX_COUNT = 2**31 - 1
 """What a recipe, or a file from anywhere, may ask for at most: hundreds of times what was ever trained, and so little
-that no product of a model's sizes leaves the 64 bits in which tensors are counted. A thousand layers are a minute's
-work to count."""
+that no product of a model's sizes leaves the 64 bits in which tensors are counted."""
 
 
 def matching(pattern: str, allowed: str, names: Sequence[str] = ()) -> AfterValidator:
-    """Validator of text: refuses what is none of `names` nor matches `pattern` as a whole, in words that end with
-    `allowed`."""
+    """Validator of text: refuses what is none of `names` and does not match `pattern`, in words that end `allowed`."""
     refused = f"is none of {', '.join(names)}, nor {allowed}" if names else allowed
 
     def checked(given: str) -> str:
@@ -45,6 +43,7 @@ Width = Annotated[WholeNumber, Field(gt=0, le=MAX_WIDTH)]
 FFNWidth = Annotated[WholeNumber, Field(gt=0, le=MAX_FFN_WIDTH)]
 Layers = Annotated[WholeNumber, Field(gt=0, le=MAX_LAYERS)]
 Vocabulary = Annotated[WholeNumber, Field(gt=0, le=MAX_VOCABULARY)]
+Length = Annotated[WholeNumber, Field(gt=0, le=MAX_LENGTH)]
 Count = Annotated[WholeNumber, Field(gt=0, le=MAX_COUNT)]  # of steps, rows and images
 Tokens = Annotated[WholeNumber, Field(gt=0, le=2**53)]
 
@@ -95,6 +94,21 @@ class NetworkSettings(Section):
         return {key: getattr(self, key) or getattr(self.sizes[self.size], key) for key in keys}
 
 
+class AttentionSettings(NetworkSettings):
+    """A network whose blocks have attention and a feed-forward network."""
+
+    width: Width | None = None
+    ffn_width: FFNWidth | None = None
+    heads: Width | None = None
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        shape = self.shape()
+        if shape.width % shape.heads:
+            raise ValueError(f"heads: width {shape.width} must split evenly into {shape.heads} heads")
+        return self
+
+
 def _steps_or_share(given: float) -> float:
     if given < 0 or (isinstance(given, float) and not 0 < given < 1):
         raise ValueError(f"{given!r} is neither a whole number of steps (without a point) nor a share between 0 and 1")
@@ -113,8 +127,7 @@ def steps_of(share: float, steps: int) -> int:
 
 class Training(Section):
     """Training settings. Steps are optimiser updates; batch sizes count rows or images over all devices. Runs know
-    whole steps alone: recipes may give the keys of `moments` as shares of `steps` too, in the types that stand
-    there."""
+    whole steps alone; recipes may give the keys of `moments` as shares of `steps` too, in these types."""
 
     moments: ClassVar[Mapping[str, Any]] = {"warmup_steps": StepsOrShare, "keep_every": StepsOrShare | None}
     later: ClassVar[frozenset[str]] = frozenset({"select", "deterministic", "keep_every"})
@@ -262,8 +275,7 @@ class Overrides(Section):
 
 @functools.cache
 def overrides_of(settings: type[RunSettings]) -> type[Overrides]:
-    """The class of what one place may say of such settings: any of their keys, moments of training as shares of it
-    too."""
+    """The class of what one place may say of such settings: any of their keys, moments of training as shares too."""
     sections: dict[str, Any] = {}
     for name, info in settings.model_fields.items():
         section: Any = info.annotation

@@ -67,7 +67,7 @@ def table_info(loaded: LoadedRecipe, specs: Sequence[RunSpec]) -> TableInfo:
     """Resolve a recipe for these runs of one scale. A paper's numbers are not shown with a text of one's own
     (`files:GLOB`), or another size or length."""
     recipe, scale, task = loaded.recipe, specs[0].scale, specs[0].task
-    changed, columns = loaded.changed(scale), loaded.columns(scale)
+    changed, columns = loaded.changed(scale), loaded.recipe.columns_at(scale)
     is_own_text = any(":" in str(getattr(spec.settings.data, "corpus", "")) for spec in specs)
     is_published = loaded.is_published and not is_own_text and not any(each.startswith(_OF_PAPER) for each in changed)
     keys = {column: recipe.metric_at(scale, column) for column in columns}

@@ -30,7 +30,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any
@@ -47,8 +47,7 @@ BATCHED = "batched products"
 NUMERICS = 2
 """Version of what trains, as far as it decides bits: kernels, the order of sums, the optimiser, starting values, the
 order of samples. Raised by every change after which the same settings give other bits; ids stay. A result without one
-is older than this record, or was resumed by another version: its version is unknown. It is of that run alone, not of
-one that it started from."""
+is older, or was resumed by another version. It is of that run alone, not of one that it started from."""
 READING_ERRORS = (UserError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 """What reading a run directory that is damaged, or of another version, can raise."""
 
@@ -58,8 +57,7 @@ _SAMPLES = {"sentences": "sentences", "images": "images", "examples": "examples"
 
 
 def scored_on(result: Mapping[str, Any], prefix: str = "") -> tuple[int, str] | None:
-    """Number and kind of the samples that gave the numbers of a `result.json` that begin with `prefix`; None where it
-    does not say so."""
+    """Number and kind of the samples behind the numbers of a `result.json` that begin with `prefix`; None: not said."""
     counts = result.get(f"{prefix}evaluation")
     counted = counts if isinstance(counts, dict) else {}
     return next(((counted[key], what) for key, what in _SAMPLES.items() if isinstance(counted.get(key), int)), None)
@@ -127,8 +125,7 @@ class RunDirectory:
 
     def link(self, changed: Mapping[str, Any]) -> None:
         """Make the readable link, relative, so that the folder `runs` can be moved; what else stands there, stays. The
-        `changed` settings of its table (`RunSpec.changed`) are kept there, too. Raises `StorageError` where the system
-        refuses."""
+        `changed` settings of its table (`RunSpec.changed`) are kept there, too. Raises `StorageError`."""
         if self.label is None or self._is_linked(self.label):
             return
         target = os.path.relpath(self.path, self.label.parent)
@@ -159,8 +156,7 @@ class RunDirectory:
         return self.path / f"weights-{step}.pt"
 
     def remove_weights(self, steps: Iterable[int]) -> None:
-        """Remove the weights of `steps` and the best ones, with which a run might have ended; its checkpoint has those
-        that it did end with."""
+        """Remove the weights of `steps` and the best ones: the checkpoint has those that the run did end with."""
         self.keep_best(None)
         for step in steps:
             self.weights_file(step).unlink(missing_ok=True)
@@ -196,20 +192,18 @@ class RunDirectory:
         return result
 
     def spec(self) -> RunSpec:
-        """`spec.json`. Raises `UserError` if there is none, or it is from another version: one in which the same
-        settings had another id, and may have meant something else, too."""
+        """`spec.json`. Raises `UserError` if there is none, or another version gave its settings another id."""
         data = _read_object(self.spec_file)
         if data is None:
             raise UserError(f"{self.path} is not a run directory", "It has no spec.json.")
-        noted = data.pop("id", None)
+        noted, misfit = data.pop("id", None), f"{self.spec_file} does not fit this version of comt"
         try:
             spec = RunSpec.model_validate(data)
         except ValueError as error:
-            raise UserError(f"{self.spec_file} does not fit this version of comt: {error}") from None
+            raise UserError(f"{misfit}: {error}") from None
         if noted != spec.id:
-            message = f"{self.spec_file} does not fit this version of comt: it says {noted}, and its id is {spec.id}"
             hint = "It is of another version, or was changed; its checkpoint can be read by its path."
-            raise UserError(message, hint)
+            raise UserError(f"{misfit}: it says {noted}, and its id is {spec.id}", hint)
         return spec
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -239,36 +233,22 @@ class RunDirectory:
             return None
 
     def remove_outputs(self, after: int, *, is_final: bool) -> None:
-        """Remove what evaluations of steps after this one put out, and unless its weights are the final ones what those
-        put out: the run will come there with weights of its own."""
+        """Remove what evaluations after this step put out, and unless it `is_final` what those of final weights did."""
         for folder in (self.path / "outputs").glob("*"):
             number = folder.name.removeprefix("step-")
             if int(number) > after if number.isdigit() else not is_final:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def note_error(self, reason: str, details: str = "") -> None:
-        """Write `error.txt`: the reason, which is one line, and a remedy or a traceback. A full disk is no error:
-        the reason is printed anyway."""
+        """Write `error.txt`: the reason, in one line, and a remedy or a traceback. A full disk is no error."""
         with contextlib.suppress(StorageError):
             write_text(self.error_file, f"{reason}\n\n{details}" if details else f"{reason}\n")
 
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold the directory, made if need be, for writing. The system releases the lock when its owner dies. Raises
-        `BeingTrained` where another process is training this run, `StorageError` where the folder or its lock cannot be
-        made."""
-        with self._locked() as handle:
-            try:
-                handle.truncate(0)
-                handle.write(f"process {os.getpid()} on {socket.gethostname()}")
-                handle.flush()
-            except OSError as error:
-                raise StorageError(f"cannot write {self.lock_file}: {error.strerror or error}") from error
-            yield
-
-    def _locked(self) -> IO[str]:
-        """The lock file, locked. Tries again where another has it, which `state()` may for a moment, and where the
-        folder was moved aside in between, so that the open file is not the one that stands here."""
+    def lock(self) -> IO[str]:
+        """Hold the directory, made if need be, for writing, until the lock file, which this returns, is closed, or the
+        process dies. Tries again where another has it, which `state()` may for a moment, and where the folder was moved
+        aside in between, so that the open file is not the one that stands here. Raises `BeingTrained` where another
+        process is training this run, `StorageError` where the folder or its lock cannot be made."""
         refused = 0
         for _ in range(10):
             make_folder(self.path)
@@ -278,6 +258,9 @@ class RunDirectory:
                     unless_locked.enter_context(handle)
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     if os.path.samestat(os.fstat(handle.fileno()), self.lock_file.stat()):
+                        handle.truncate(0)
+                        handle.write(f"process {os.getpid()} on {socket.gethostname()}")
+                        handle.flush()
                         unless_locked.pop_all()
                         return handle
                 except FileNotFoundError:
@@ -297,8 +280,8 @@ class RunDirectory:
         return BeingTrained(message, "Wait for it, or stop it; then run this again.", owner)
 
     def owner(self) -> str | None:
-        """The process that is training the run, `process 12 on some-host`; None if there is none. Raises `UserError`
-        where the system does not let us look."""
+        """The process that is training the run, `process 12 on some-host`, or None. Raises `UserError` where the system
+        does not let us look."""
         try:
             descriptor = os.open(self.lock_file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -324,8 +307,13 @@ ANEW = "Delete the run directory to train it anew."
 
 
 def _read_object(path: Path) -> dict[str, Any] | None:
+    text = _read_text(path)
+    return None if text is None else _object(text, str(path))
+
+
+def _read_text(path: Path) -> str | None:
     try:
-        return _object(read_text(path), str(path))
+        return read_text(path)
     except FileNotFoundError:
         return None
     except ValueError as error:
@@ -336,7 +324,7 @@ def _object(text: str, where: str) -> dict[str, Any]:
     try:
         found = parse_json(text)
     except ValueError as error:
-        raise UserError(f"{where} cannot be read: {error}", if_damaged(ANEW, error)) from None
+        raise UserError(f"{where} cannot be read: {error}", ANEW) from None
     if not isinstance(found, dict):
         raise UserError(f"{where} does not hold a JSON object", ANEW)
     return found
@@ -345,10 +333,5 @@ def _object(text: str, where: str) -> dict[str, Any]:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a JSON-lines file, oldest first; [] if there is none. An unfinished last line is left out. Raises
     `UserError` where another line is not a JSON object, or the file is no text."""
-    try:
-        *lines, _unfinished = read_text(path).split("\n")
-    except FileNotFoundError:
-        return []
-    except ValueError as error:
-        raise UserError(f"{path} cannot be read: {error}", if_damaged(ANEW, error)) from None
+    *lines, _unfinished = (_read_text(path) or "").split("\n")
     return [_object(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]

@@ -1,6 +1,5 @@
-"""The runs in a folder, of all recipes: those that `comt runs` lists and `comt rm` deletes; on which data they were
-trained, for a machine that has them and not the data itself; and the links of runs that several tables share. What is
-asked of a run is read when it is asked."""
+"""The runs in a folder, of all recipes, each read when it is asked; the data that they were trained on, for a machine
+that does not have it; and the links of runs that several tables share."""
 
 from __future__ import annotations
 
@@ -22,6 +21,7 @@ from comt_cli.files import read_json, read_text
 from comt_cli.recipe.find import MARK
 from comt_cli.runs.directory import READING_ERRORS, RunDirectory, RunState
 from comt_cli.runs.plan import BY_ID, CHANGED, RunSpec, with_sources
+from comt_cli.words import plural
 
 ID_DIGITS = 12
 FOLDER_NAME = re.compile(rf"([0-9a-f]{{{ID_DIGITS}}})(?:\.replaced-(\d+))?")
@@ -144,8 +144,7 @@ class KnownRun:
             state, result = self.directory.state(), self.directory.result()
         except READING_ERRORS as error:
             told = error if isinstance(error, UserError) else of_surroundings(error)
-            reason = told.message if told is not None else f"{self.directory.path}: {error!r}"
-            return Standing.unreadable, None, reason
+            return Standing.unreadable, None, told.message if told else f"{self.directory.path}: {error!r}"
         if state is RunState.running:  # perhaps it has only just begun, and says nothing of itself yet
             return Standing.running, None, None
         if self.spec is None:
@@ -224,15 +223,10 @@ _REMOVED = ".removed-"
 
 
 def remove_runs(chosen: Sequence[KnownRun], runs: Path) -> None:
-    """Delete `chosen`. Each loses its links and is renamed first: a reader, and a process that is stopped half-way,
-    sees it whole or not at all. What an earlier call was stopped at is deleted too. Raises `BeingTrained` where another
-    process is training one of them, and `UserError` where one is no run below `runs`: none is deleted; `StorageError`
-    where the system refuses: those before are deleted."""
-    folder = runs / BY_ID
-    for run in chosen:
-        path = run.directory.path
-        if path.parent != folder or not FOLDER_NAME.fullmatch(path.name) or path.is_symlink():
-            raise UserError(f"{path} is no run below {runs}", "comt rm deletes nothing else.")
+    """Delete `chosen`, of `known_runs`. Each loses its links and is renamed first: a reader, and a process that is
+    stopped half-way, sees it whole or not at all. What an earlier call was stopped at is deleted too. Raises
+    `BeingTrained` where another process is training one of them: none is deleted; `StorageError` where the system
+    refuses: those before are deleted."""
     for run in chosen:
         if _has_lock(run) and (owner := run.directory.owner()) is not None:
             raise run.directory.held_by(owner)
@@ -250,7 +244,7 @@ def remove_runs(chosen: Sequence[KnownRun], runs: Path) -> None:
                 continue
             except OSError as error:
                 raise StorageError(f"cannot delete {path}: {error.strerror or error}") from error
-    for left in folder.glob(f".*{_REMOVED}*"):
+    for left in (runs / BY_ID).glob(f".*{_REMOVED}*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
@@ -294,14 +288,10 @@ def adopt_contents(specs: Sequence[RunSpec], runs: Path, *, ambiguous: bool = Fa
     several = {asked: counts for asked, counts in contents.items() if len(counts) > 1}
     if several and not ambiguous:
         asked, counts = next(iter(several.items()))
-        listed = ", ".join(f"{content} ({count} run{'s'[: count != 1]})" for content, count in counts.most_common())
-        data = (spec.task.data_name(spec.settings) for spec in every if spec.data_fingerprint == asked)
-        name = next(data, asked)
-        raise UserError(
-            f"the runs on {name} in {runs} were trained on data of different content: {listed}",
-            "They cannot stand in one column. Training prepares the data here and so says which content is meant; or "
-            "keep the runs of one content only (spec.json of each has data_content).",
-        )
+        listed = ", ".join(f"{content} ({plural(count, 'run')})" for content, count in counts.most_common())
+        names = (spec.task.data_name(spec.settings) for spec in every if spec.data_fingerprint == asked)
+        said = f"the runs on {next(names, asked)} in {runs} were trained on data of different content: {listed}"
+        raise UserError(said, "Train here, which prepares the data, or keep the runs of one data_content (spec.json).")
     only = {asked: next(iter(counts)) for asked, counts in contents.items() if asked in unknown and len(counts) == 1}
     return [spec.with_contents(only) for spec in specs]
 
@@ -329,11 +319,6 @@ class SharedRun:
         """Its run directory."""
         return RunDirectory.of(runs, self.spec)
 
-    def link(self, runs: Path) -> None:
-        """Make its links. Raises `StorageError` where the system refuses."""
-        for spec in self.specs:
-            RunDirectory.of(runs, spec).link(spec.changed)
-
 
 def shared_runs(specs: Iterable[RunSpec]) -> list[SharedRun]:
     """The trainings that `specs` need, each once, in the order in which they come first."""
@@ -358,8 +343,7 @@ def needed_runs(specs: Sequence[RunSpec], runs: Path) -> list[SharedRun]:
 
 
 def link_runs(specs: Iterable[RunSpec], runs: Path) -> None:
-    """Make the links of all runs of `specs` that are there, whichever table they were trained for. Raises
-    `StorageError` where the system refuses."""
+    """Make the links of all runs of `specs` that are there, whatever table they were for. Raises `StorageError`."""
     for spec in specs:
         directory = RunDirectory.of(runs, spec)
         if directory.path.is_dir():

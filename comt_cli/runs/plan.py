@@ -8,14 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import (
-    Field,
-    SerializeAsAny,
-    SerializerFunctionWrapHandler,
-    ValidationInfo,
-    field_validator,
-    model_serializer,
-)
+from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_serializer
 
 from comt_cli.data.published import content_hash
 from comt_cli.errors import UserError
@@ -23,7 +16,7 @@ from comt_cli.files import canonical_json, sha256
 from comt_cli.recipe.find import table_name
 from comt_cli.recipe.load import LoadedRecipe, select
 from comt_cli.recipe.problems import nearest
-from comt_cli.recipe.schema import Name, ScaleName, Seed, Start
+from comt_cli.recipe.schema import Name, ScaleName, Seed
 from comt_cli.recipe.settings import RunSettings, Section
 from comt_cli.tasks import Task, task_of
 
@@ -51,8 +44,8 @@ class RunStart(Section):
 
 
 class WeightsStart(Section):
-    """Published weights from which a run starts, as they were asked for; the hash of their `content`, None where they
-    are not known here; and how what its method adds to them starts."""
+    """Published weights from which a run starts, as asked for; the hash of their `content`, None where that is not
+    known here; and how what its method adds to them starts."""
 
     weights: str
     added: Literal["identity", "paper"] = "identity"
@@ -80,18 +73,16 @@ class RunSpec(Section):
     data_fingerprint: str
     """What is asked of the data: its settings, its source, and the versions of what prepares it."""
     data_content: str | None = None
-    """The hash of the tokens or pixels themselves (of ImageNet: of its files' names and sizes); None where the data is
-    not prepared here."""
+    """The hash of the tokens or pixels themselves (ImageNet: of files' names and sizes); None: not prepared here."""
     start: RunStart | WeightsStart | None = None
     """The run, or published weights, that it starts from; None where it starts from initial values of its own."""
     point: dict[str, Any] = Field(default_factory=dict)
-    """The values that it has of its recipe's grid, by dotted key: a label, since they are among the settings. Stored
-    only where there is a grid."""
+    """Its values of the recipe's grid, by dotted key: a label, stored where there is a grid."""
     changed: dict[str, Any] = Field(default_factory=dict)
-    """What `--set` changed of its recipe (`merge.changes`): a label, too, and stored only where there is some."""
+    """What `--set` changed of its recipe (`merge.changed`): a label, too, and stored only where there is some."""
 
     @model_serializer(mode="wrap")
-    def _without_empty_labels(self, as_usual: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_empty_labels(self, as_usual: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
         return {key: value for key, value in as_usual(self).items() if value or key not in ("point", "changed")}
 
     @field_validator("settings", mode="before")
@@ -128,9 +119,8 @@ class RunSpec(Section):
     def id(self) -> str:
         """12 hex digits: the hash of everything that can change the run's numbers, and of nothing else: the content of
         the data, not the versions of what prepares it; the id of the run, or content of the weights, that it starts
-        from; no row, column or table,
-        so that two tables share a training. While the content is not known this is `request`, under which nothing is
-        stored."""
+        from; no row, column or table, so that two tables share a training. While the content is not known this is
+        `request`, under which nothing is stored."""
         if self.data_content is None or not self.is_known:
             return self.request
         return self._hash(self.begun_with, content=self.data_content)
@@ -273,7 +263,7 @@ def plan(
     if scale not in recipe.scales:
         raise UserError(f"{loaded.path}: there is no scale {scale!r}", nearest(scale, recipe.scales))
     chosen_rows = [row for row in recipe.rows if row in {*select(rows, recipe.rows, "row"), *loaded.added}]
-    chosen_columns = select(columns, loaded.columns(scale), "column")
+    chosen_columns = select(columns, recipe.columns_at(scale), "column")
     chosen_seeds = seeds or recipe.scales[scale].seeds or recipe.seeds
     grid = loaded.grids.get(scale)
     numbers = range(1 if grid is None else len(grid.planned))
@@ -322,14 +312,15 @@ def _planner(scale: str) -> Callable[[LoadedRecipe, str, str, int, int], RunSpec
             hint = "One data set is read from one folder: give data.folder once, or make two tables."
             raise UserError(f"{loaded.path}: {said}", hint)
         start: RunStart | WeightsStart | None = None
-        begun = loaded.starts[scale].get((row, column))
-        if isinstance(begun, Start):
+        source, begun = loaded.starts[scale].get((row, column), (None, None))
+        if source is not None and begun is not None:
+            own_seed = seed if begun.seed is None else begun.seed
+            first_run = run(source, str(begun.row), str(begun.column), own_seed, 0)
+            start = RunStart(run=first_run, new=begun.new, drop=begun.drop)
+        elif begun is not None:
             if (asked := str(begun.weights)) not in weights:
                 weights[asked] = content_hash(asked)
             start = WeightsStart(weights=asked, added=begun.added or "identity", content=weights[asked])
-        elif begun is not None:
-            source = run(begun.source, begun.row, begun.column, seed if begun.seed is None else begun.seed, 0)
-            start = RunStart(run=source, new=begun.new, drop=begun.drop)
         return RunSpec(
             paper=loaded.folder,
             table=loaded.stem,

@@ -17,10 +17,6 @@ from comt_cli import words
 if TYPE_CHECKING:
     from comt_cli.data.storage import ProgressCallback
     from comt_cli.recipe.settings import RunSettings
-    from comt_cli.tasks.settings.captioning import CaptioningSettings
-    from comt_cli.tasks.settings.language import Settings
-    from comt_cli.tasks.settings.masked_lm import MaskedSettings
-    from comt_cli.tasks.settings.translation import TranslationSettings
 
 S = TypeVar("S", bound="RunSettings")
 K = TypeVar("K")
@@ -92,8 +88,7 @@ class Unit:
 @dataclass(frozen=True)
 class DifferenceUnit:
     """The unit of a difference to the baseline: `name` ends the CSV's keys (`difference_percent`), `sign` stands in
-    headings, `spoken` after a number in a sentence, `full` where that is longer. A relative one is 100 (x / b - 1), the
-    other x - b."""
+    headings, `spoken` after a number in a sentence, `full` if that is longer. It is 100 (x / b - 1) or else x - b."""
 
     name: str
     sign: str
@@ -171,15 +166,15 @@ class Task(ABC, Generic[S]):
 
     Its models offer `sites` to methods. `metrics` are by their key in `result.json`; the first is a recipe's default.
     One of its models is a `model_kind`, which `verbs` take. Extra parameters are counted against the model of
-    `plain_method`, in words `plain`; smaller scales have one that `differs`. `runtime_keys`, settings by section, are
-    no part of a run's identity: they change no number, or only the rounding of sums. `description` is a sentence of
-    network, data and training, with fields for the sections of the settings, the `shape` of the network, its `size`,
-    the `amount` that a run saw (of what, says `amount`), and `phrases`. `checkpoint_parts` are what a model needs to be
-    used without its data set. Speeds count the targets of each step where `counts_targets`, since samples differ, else
-    `positions`, padding included; `typical_share` of a matrix product's speed is what a training step usually reaches.
-    Tables show the median over seeds too where `shows_median`, since single runs fail. `trained_on` is the data in
-    overviews: `{column}` stands for the values of a column of `<table>-runs.csv`, `{column:span}` for the least and the
-    greatest. `takes_weights`: whether they can start from published weights.
+    `plain_method`, in words `plain`, which `differs` in smaller scales. `runtime_keys`, settings by section, are no
+    part of a run's identity: they change no number, or only the rounding of sums. `description` is a sentence of
+    network, data and training, with fields for the sections of the settings, the network's `shape` and `size`, the
+    `amount` that a run saw (of what, says `amount`) and `phrases`. `checkpoint_parts` are what a model needs to be used
+    without its data set. Speeds count the targets of each step where `counts_targets`, since samples differ, else
+    `positions`, padding included; a training step usually reaches a `typical_share` of a matrix product's speed. Tables
+    show the median over seeds too where `shows_median`, since single runs fail. `trained_on` is the data in overviews,
+    `{column}` the values of a column of `<table>-runs.csv`, `{column:span}` the least and the greatest.
+    `takes_weights`: they may be published ones.
     """
 
     name: ClassVar[str]
@@ -205,8 +200,7 @@ class Task(ABC, Generic[S]):
 
     @functools.cached_property
     def settings(self) -> type[S]:
-        """The class of a run's settings, the sections `model`, `data` and `train`: the only such class that
-        `tasks/settings/<name>.py` defines."""
+        """The class of a run's settings: the only such class that `tasks/settings/<name>.py` defines."""
         from comt_cli.recipe.settings import RunSettings
 
         return cast("type[S]", only_class(f"comt_cli.tasks.settings.{self.name}", RunSettings))
@@ -218,8 +212,7 @@ class Task(ABC, Generic[S]):
         return None
 
     def start_mismatch(self, settings: S, source: RunSettings) -> str | None:
-        """Why a run must not start from the weights of one with the settings `source`, of any task, where the shapes of
-        the tensors do not tell."""
+        """Why a run must not start from one with the settings `source`, of any task, where no tensor's shape tells."""
         return None
 
     # ---- data
@@ -235,8 +228,7 @@ class Task(ABC, Generic[S]):
 
     def prepare(self, settings: S, progress: ProgressCallback | None = None) -> AnyDataset:
         """The data set, made now unless it was made before. Imports NumPy. Raises `UserError` where the source is not
-        as needed, or prepared files are damaged, and `StorageError` where the disk refuses; what was written before is
-        kept."""
+        as needed, or prepared files are damaged, and `StorageError` where the disk refuses."""
         from comt_cli.data.prepare import prepare
 
         dataset: AnyDataset = prepare(settings.data, progress)
@@ -250,17 +242,16 @@ class Task(ABC, Generic[S]):
 
     @abstractmethod
     def dimensions(self, settings: S) -> dict[str, int]:
-        """The sizes that the data gives the model, `{"vocabulary": 2048, "length": 256}`: with the settings of the
-        model and the method these decide its cost."""
+        """The sizes that the data gives the model, which decide its cost: `{"vocabulary": 2048, "length": 256}`."""
 
     def positions(self, settings: S) -> int:
-        """The positions of a sample, padding included: of an image one. Of samples that differ (`counts_targets`),
-        those of the model's example."""
+        """The positions of a sample, padding included: of an image one; where samples differ those of the example."""
         return 1
 
-    @abstractmethod
     def work(self, settings: S) -> float:
         """The work of a sample, in a unit of the task's own: for comparing runs before any is counted."""
+        shape = settings.model.shape()
+        return float(self.positions(settings) * sum(_layers(shape)) * shape.width**2)
 
     # ---- words
 
@@ -334,21 +325,17 @@ def task_of(command: str) -> Task[Any]:
     return found
 
 
-Text = TypeVar("Text", bound="Settings | MaskedSettings")
-Coded = TypeVar("Coded", bound="CaptioningSettings | TranslationSettings")
-
-
 class TokenTask(Task[S]):
     """Networks read or write tokens of a vocabulary; `family` is what they are called."""
 
     family: ClassVar[str]
     unit: ClassVar = Unit("tokens", "tok")
-    differs: ClassVar = "whose width and vocabulary are other ones"
     runtime_keys: ClassVar = {
         "train": frozenset({"save_every", "keep_every", "sharding", "kernels", "cuda_graphs"}),
         "data": frozenset({"folder"}),
     }
     checkpoint_parts: ClassVar = ("vocabulary", "tokenizer")
+    differs: ClassVar = "whose width and vocabulary are other ones"
 
     @abstractmethod
     def step(self, settings: S) -> str:
@@ -364,45 +351,38 @@ class TokenTask(Task[S]):
     def networks(self, sizes: Sequence[str]) -> str:
         return f"{self.family} {words.listing(sizes)}"
 
-    def work(self, settings: S) -> float:
-        shape, dimensions = settings.model.shape(), self.dimensions(settings)
-        texts = dimensions.get("pairs") or dimensions.get("captions") or 1
-        return float(dimensions["length"] * texts * sum(_layers(shape)) * shape.width**2)
-
 
 def _layers(shape: Any) -> tuple[int, ...]:
-    return (shape.layers,) if hasattr(shape, "layers") else (shape.encoder_layers, shape.decoder_layers)
+    """The blocks of every stack, or stage."""
+    if hasattr(shape, "layers"):
+        return (shape.layers,)
+    return tuple(shape.blocks) if hasattr(shape, "blocks") else (shape.encoder_layers, shape.decoder_layers)
 
 
-class TextTask(TokenTask[Text]):
+class TextTask(TokenTask[S]):
     """Networks read sequences of so many tokens of a corpus."""
 
-    def data_name(self, settings: Text) -> str:
-        return settings.data.corpus
+    def data_name(self, settings: Any) -> str:
+        return str(settings.data.corpus)
 
-    def positions(self, settings: Text) -> int:
-        return settings.data.sequence_length
+    def positions(self, settings: Any) -> int:
+        return int(settings.data.sequence_length)
 
-    def step(self, settings: Text) -> str:
+    def step(self, settings: Any) -> str:
         return f"{settings.train.batch_size:,} x {settings.data.sequence_length:,} tokens"
 
-    def own_columns(self, settings: Text) -> dict[str, Any]:
+    def own_columns(self, settings: Any) -> dict[str, Any]:
         data = settings.data
         return {"corpus": data.corpus, "vocabulary": data.vocabulary_size, "sequence_length": data.sequence_length}
 
 
-class EncoderDecoderTask(TokenTask[Coded]):
+class EncoderDecoderTask(TokenTask[S]):
     """Networks encode a source of any kind and decode a text."""
 
     sites: ClassVar = ENCODER_DECODER_SITES
     plain_method: ClassVar = "post-ln"
     counts_targets: ClassVar = True
 
-    def positions(self, settings: Coded) -> int:
+    def positions(self, settings: S) -> int:
         dimensions = self.dimensions(settings)
         return dimensions["length"] * (dimensions.get("pairs") or dimensions["captions"])
-
-
-def perplexity(of: str, label: str) -> Metric:
-    """The metric `target_perplexity`: that of the tokens of texts, each given those before it."""
-    return relative(f"perplexity of {of}, given those before it", label, "perplexity")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli import words
-from comt_cli.tasks.base import EncoderDecoderTask, Metric, percentage, perplexity, score
+from comt_cli.tasks.base import EncoderDecoderTask, Metric, percentage, relative, score
 
 if TYPE_CHECKING:
     from comt_cli.recipe.settings import RunSettings
@@ -29,22 +29,15 @@ def _metrics() -> dict[str, Metric]:
     for prefix, split in {"": "validation", "test_": "test"}.items():
         for key in SCORES if prefix else ("cider",):
             name, how = SCORES[key]
-            found[prefix + key] = score(
-                f"{name} of the {split} images' captions ({how})",
-                f"{split} {name}",
-                name,
-                decimals=1,
-                beside=f"{prefix}scene_f1" if key == "cider" else None,
-            )
-        found[f"{prefix}scene_f1"] = percentage(
-            f"F1 of what captions of the {split} scenes say, against what is in the scenes, in per cent",
-            f"{split} scene F1, %",
-            "scene F1",
-            decimals=1,
-            remark="CIDEr-D hardly sees whether relations are true; scene F1 does, where the scene is known.",
-        )
-    found["target_perplexity"] = perplexity("a word of a validation caption", "word perplexity")
-    return found
+            said = f"{name} of the {split} images' captions ({how})"
+            beside = f"{prefix}scene_f1" if key == "cider" else None
+            found[prefix + key] = score(said, f"{split} {name}", name, decimals=1, beside=beside)
+        said = f"F1 of what captions of the {split} scenes say, against what is in the scenes, in per cent"
+        remark = "CIDEr-D hardly sees whether relations are true; scene F1 does, where the scene is known."
+        label = f"{split} scene F1, %"
+        found[f"{prefix}scene_f1"] = percentage(said, label, "scene F1", decimals=1, remark=remark)
+    said = "perplexity of a word of a validation caption, given those before it"
+    return {**found, "target_perplexity": relative(said, "word perplexity", "perplexity")}
 
 
 class Captioning(EncoderDecoderTask["CaptioningSettings"]):

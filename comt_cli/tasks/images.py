@@ -51,9 +51,8 @@ class ImageClassification(Task["ImageSettings"]):
         "train": frozenset({"save_every", "keep_every", "kernels", "cuda_graphs"}),
         "data": frozenset({"folder"}),
     }
-    """The number of devices, which is no setting, does no more than that to a language model. To an image classifier it
-    does: the batch norms of each device see its share of the batch. Its run says so when it starts (`caution`), and
-    every `result.json` has the number of its processes."""
+    """The number of devices, no setting either, changes more here: each device's batch norms see its share of the
+    batch. The run says so when it starts (`caution`), and every `result.json` has the number of its processes."""
     checkpoint_parts: ClassVar = ("classes", "mean", "std", "size")
     """The names of the classes, the colours' mean and standard deviation over the training images, the images' size."""
     typical_share: ClassVar = 0.1  # memory binds a ResNet's batch norms, and on a CPU its narrow convolutions
@@ -71,18 +70,12 @@ class ImageClassification(Task["ImageSettings"]):
     def dimensions(self, settings: ImageSettings) -> dict[str, int]:
         return {"classes": settings.data.classes, "size": settings.data.size}
 
-    def work(self, settings: ImageSettings) -> float:
-        shape = settings.model.shape()
-        return float(settings.data.size**2 * sum(shape.blocks) * shape.width**2)
-
     def network_and_data(self, settings: ImageSettings, size: Sequence[str] = ()) -> str:
         model, data, train = settings.model, settings.data, settings.train
         shape = model.shape()
         what = ", ".join([f"{'-'.join(map(str, shape.blocks))} blocks", f"{shape.width} channels at first", *size])
-        return (
-            f"{_named(model.size)} ({what}) on {words.in_words(data.images)} of {data.size} pixels, "
-            f"{words.plural(train.steps, 'step')} of {train.batch_size:,} images"
-        )
+        steps = f"{words.plural(train.steps, 'step')} of {train.batch_size:,} images"
+        return f"{_named(model.size)} ({what}) on {words.in_words(data.images)} of {data.size} pixels, {steps}"
 
     def phrases(self, settings: ImageSettings) -> dict[str, Any]:
         data = settings.data

@@ -20,16 +20,11 @@ It is read as worse than any other, and no difference in per cent is taken from 
 ORIGINAL = "validation perplexity as the original scripts print it"
 
 _perplexity = partial(relative, beside="bits_per_byte", collapsed_above=COLLAPSED_PERPLEXITY)
+_bits = partial(relative, decimals=3, remark="Bits per byte do not depend on the vocabulary, as perplexities do.")
 _OF_VALIDATION = {
     "perplexity": _perplexity("validation perplexity", "validation perplexity", "perplexity"),
     "galore_perplexity": _perplexity(ORIGINAL, ORIGINAL, "galore perplexity"),
-    "bits_per_byte": relative(
-        "validation loss in bits a byte of text",
-        "bits/byte",
-        "bits per byte",
-        decimals=3,
-        remark="Bits per byte do not depend on the vocabulary, as perplexities do.",
-    ),
+    "bits_per_byte": _bits("validation loss in bits a byte of text", "bits/byte", "bits per byte"),
 }
 
 
@@ -91,10 +86,8 @@ class LanguageModelling(TextTask["Settings"]):
 
     def lacks(self, settings: Settings, metric: str) -> str | None:
         if metric.startswith("test_") and settings.train.test_share is None:
-            return (
-                "train.test_share has to say which share of the validation sequences is the test split: "
-                "--set train.test_share=0.5"
-            )
+            split = "which share of the validation sequences is the test split"
+            return f"train.test_share has to say {split}: --set train.test_share=0.5"
         return None
 
     def dimensions(self, settings: Settings) -> dict[str, int]:

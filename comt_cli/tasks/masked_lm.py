@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli.tasks.base import ENCODER_SITES, DifferenceUnit, Metric, TextTask, percentage, relative
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from comt_cli.tasks.settings.masked_lm import MaskedSettings
 
 NATS = DifferenceUnit("nats", "nats", "nats")  # differences of a loss, which is a logarithm already
+_loss = partial(Metric, better="lower", difference=NATS, decimals=3, beside="masked_accuracy")
+_perplexity = partial(relative, beside="masked_accuracy")
 
 
 class MaskedLanguageModelling(TextTask["MaskedSettings"]):
@@ -32,20 +35,9 @@ class MaskedLanguageModelling(TextTask["MaskedSettings"]):
     model_kind: ClassVar = "a masked language model"
     verbs: ClassVar = ("analyze-gates", "plot-cosine", "export")
     metrics: ClassVar[Mapping[str, Metric]] = {
-        "masked_loss": Metric(
-            words="loss of a hidden validation token, in nats",
-            label="masked loss, nats",
-            brief="masked loss",
-            better="lower",
-            difference=NATS,
-            decimals=3,
-            beside="masked_accuracy",
-        ),
-        "masked_perplexity": relative(
-            "perplexity of a hidden validation token",
-            "masked perplexity",
-            "masked perplexity",
-            beside="masked_accuracy",
+        "masked_loss": _loss("loss of a hidden validation token, in nats", "masked loss, nats", "masked loss"),
+        "masked_perplexity": _perplexity(
+            "perplexity of a hidden validation token", "masked perplexity", "masked perplexity"
         ),
         "masked_accuracy": percentage(
             "hidden validation tokens that are predicted exactly, in per cent", "masked accuracy, %", "masked accuracy"

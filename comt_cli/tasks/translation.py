@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli import words
-from comt_cli.tasks.base import EncoderDecoderTask, Metric, percentage, perplexity, score
+from comt_cli.tasks.base import EncoderDecoderTask, Metric, percentage, relative, score
 
 if TYPE_CHECKING:
     from comt_cli.tasks.settings.translation import TranslationSettings
@@ -37,14 +37,11 @@ def _metrics() -> dict[str, Metric]:
             said = f"{name} of the {split} sentences ({how})"
             found[prefix + key] = score(said, f"{split} {name}", name, beside=_beside(prefix, key))
         if prefix != "last_test_":
-            found[f"{prefix}slot_accuracy"] = percentage(
-                f"values of the {split} sentences (dates, amounts, names) translated exactly, in per cent",
-                f"{split} values, %",
-                "values",
-                remark="Values are counted where the data says what they are.",
-            )
-    found["target_perplexity"] = perplexity("a validation target token", "target perplexity")
-    return found
+            said = f"values of the {split} sentences (dates, amounts, names) translated exactly, in per cent"
+            remark = "Values are counted where the data says what they are."
+            found[f"{prefix}slot_accuracy"] = percentage(said, f"{split} values, %", "values", remark=remark)
+    said = "perplexity of a validation target token, given those before it"
+    return {**found, "target_perplexity": relative(said, "target perplexity", "perplexity")}
 
 
 def _beside(prefix: str, key: str) -> str | None:
@@ -107,9 +104,6 @@ class Translation(EncoderDecoderTask["TranslationSettings"]):
 
     def own_columns(self, settings: TranslationSettings) -> dict[str, Any]:
         data = settings.data
-        return {
-            "width": settings.model.shape().width,
-            "corpus": data.corpus,
-            "languages": f"{data.source}-{data.target}",
-            "batch_tokens": data.batch_tokens,
-        }
+        languages = f"{data.source}-{data.target}"
+        shown = {"corpus": data.corpus, "languages": languages, "batch_tokens": data.batch_tokens}
+        return {"width": settings.model.shape().width, **shown}

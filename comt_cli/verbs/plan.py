@@ -13,7 +13,7 @@ from comt_cli.files import read_json
 from comt_cli.methods import catalogue
 from comt_cli.recipe.find import MARK, also_called, as_arguments, find_recipe, place_of, split_variant
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
-from comt_cli.recipe.problems import RecipeError, parse
+from comt_cli.recipe.problems import parse
 from comt_cli.runs.known import adopt_contents
 from comt_cli.runs.plan import CHANGED, RunSpec, parse_seeds, plan, table_folder, with_sources
 
@@ -111,11 +111,8 @@ def also_rows(arguments: Sequence[str] | None) -> dict[str, Any]:
     for argument in arguments or ():
         before, equals, after = argument.partition("=")
         name, text = (before.strip(), after.strip()) if equals and "{" not in before else ("", argument.strip())
-        try:
-            document = parse(text, "--also")
-            method, problem = document.data, next(map(str, document.problems), "")
-        except RecipeError as error:
-            method, problem = None, error.problems[0].message
+        document = parse(text)
+        method, problem = document.data, next((each.message for each in document.problems), "")
         if isinstance(method, dict) and isinstance(method.get("name"), str):
             name = name or method["name"]
         elif isinstance(method, dict | list) or not text:

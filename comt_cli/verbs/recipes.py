@@ -87,11 +87,11 @@ def _described(name: str, loaded: LoadedRecipe) -> dict[str, Any]:
         scales[scale] = {
             "description": settings.description,
             "rows": len(recipe.rows),
-            "columns": len(loaded.columns(scale)),
+            "columns": len(loaded.recipe.columns_at(scale)),
             "seeds": len(settings.seeds or recipe.seeds),
             **({} if grid is None else {"points": len(grid.points)}),
             **({"trial_seeds": len(grid.seeds)} if grid is not None and grid.seeds else {}),
-            "column_names": list(loaded.columns(scale)),
+            "column_names": list(loaded.recipe.columns_at(scale)),
         }
     return {
         "name": name,

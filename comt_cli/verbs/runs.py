@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from comt_cli.campaign.slurm import Job, JobStanding, job_standings, readable_jobs
+from comt_cli.campaign.slurm import JobStanding, job_standings
 from comt_cli.commands import completion, options
 from comt_cli.commands.options import OfRuns
 from comt_cli.errors import UserError
@@ -180,7 +180,7 @@ def _refuse_at_work(chosen: Sequence[KnownRun], runs: Path) -> None:
             message = f"{run.directory.shown} is being trained by {owner}: nothing was deleted"
             raise UserError(message, "Stop it, or wait until it ends.")
     specs = [run.spec for run in chosen if run.spec is not None and not run.is_replaced]
-    for name, standing in job_standings(readable_jobs(specs, runs).values()).items():
+    for name, standing in job_standings(specs, runs).items():
         if standing.is_active:
             message = f"the run {name} is {standing.words}: nothing was deleted"
             raise UserError(message, "scancel takes a job from the queue.")
@@ -276,7 +276,7 @@ def _progress(loaded: LoadedRecipe, scale: str, seeds: str | None, runs: Path, *
             if name.startswith(f"{loaded.name}{MARK}") and name != place["table"]:
                 others.setdefault(name, Counter())[run.standing.value] += 1
     tried = grid.metric if grid is not None and has_trials else None
-    metrics = {column: tried or loaded.recipe.metric_at(scale, column) for column in loaded.columns(scale)}
+    metrics = {column: tried or loaded.recipe.metric_at(scale, column) for column in loaded.recipe.columns_at(scale)}
     data = {
         **place,
         **_counts(every),
@@ -301,16 +301,15 @@ def _open(every: Sequence[Run], runs: Path) -> list[dict[str, Any]]:
     # A job may be queued for a run that has no directory before its data is prepared.
     at_work = (RunState.running, RunState.unfinished)
     begun = [run for run in every if run.state in at_work or not run.spec.is_known]
-    jobs = readable_jobs((run.spec for run in begun), runs)
-    standings = job_standings(jobs.values()) if jobs else {}
+    standings = job_standings((run.spec for run in begun), runs)
     return [
-        _described(run, runs, jobs.get(run.spec.request), standings.get(run.spec.request))
+        _described(run, runs, standings.get(run.spec.request))
         for run in begun
-        if run.state in at_work or run.spec.request in jobs
+        if run.state in at_work or run.spec.request in standings
     ]
 
 
-def _described(run: Run, runs: Path, job: Job | None, standing: JobStanding | None) -> dict[str, Any]:
+def _described(run: Run, runs: Path, standing: JobStanding | None) -> dict[str, Any]:
     spec, progress = run.spec, run.progress
     directory, is_running = RunDirectory.of(runs, spec), run.state is RunState.running
     if standing is not None and is_running and not standing.is_active:
@@ -332,8 +331,8 @@ def _described(run: Run, runs: Path, job: Job | None, standing: JobStanding | No
         "loss": progress.loss if progress else None,
         spec.task.unit.per_second: progress.speed if progress else None,
         "eta_seconds": progress.eta_seconds if progress and is_running else None,
-        "job": job.number if job is not None and standing is not None else None,
-        "job_state": standing.words if standing is not None else None,
+        "job": standing and standing.number,
+        "job_state": standing and standing.words,
     }
 
 

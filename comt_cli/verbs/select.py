@@ -321,8 +321,8 @@ class SelectedTable:
         else:
             self.name, scales = self.loaded.name, self.loaded.recipe.scales
             self.scales = {each: self.loaded for each in scales if of.scale in (None, each)}
-            self.rows = list(self.loaded.recipe.rows)
-            self.columns = list(dict.fromkeys(column for each in scales for column in self.loaded.columns(each)))
+            columns_at, self.rows = self.loaded.recipe.columns_at, list(self.loaded.recipe.rows)
+            self.columns = list(dict.fromkeys(column for each in scales for column in columns_at(each)))
         if self.variant:
             tables = {each for run in self.known for each in run.variants if each.startswith(f"{self.name}{MARK}")}
             self.known = [run for run in self.known if f"{self.name}{MARK}{self.variant}" in run.variants]

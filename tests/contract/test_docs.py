@@ -149,7 +149,10 @@ def misnamed(selector: str) -> str | None:
         loaded = load_recipe(find_recipe(recipe), catalogue())
     except UserError as error:
         return error.message
-    known = (loaded.recipe.rows, {column for scale in loaded.recipe.scales for column in loaded.columns(scale)})
+    known = (
+        loaded.recipe.rows,
+        {column for scale in loaded.recipe.scales for column in loaded.recipe.columns_at(scale)},
+    )
     wrong = [
         part
         for part, names in zip(parts, known, strict=False)

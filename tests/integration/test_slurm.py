@@ -15,7 +15,7 @@ from one_node_slurm import Cluster, one_node_slurm
 from submitit import LocalExecutor
 from tiny_runs import assert_same_run, tiny_spec, train
 
-from comt_cli.campaign.slurm import Site, TrainJob, job_of, job_standings, submit
+from comt_cli.campaign.slurm import Site, TrainJob, job_standings, submit
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 
@@ -38,9 +38,7 @@ def cluster(node: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def words(runs: Path, spec: RunSpec) -> str:
-    job = job_of(runs, spec)
-    assert job is not None
-    return job_standings([job])[spec.id].words
+    return job_standings([spec], runs)[spec.id].words
 
 
 def test_a_run_is_trained_by_one_job_and_goes_on_after_the_time_limits_warning(cluster, tiny_corpus, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat
@@ -20,14 +20,15 @@ def _sgd(settings: Any) -> dict[str, Any]:
     return {"momentum": settings.momentum, "nesterov": settings.nesterov, "fused": True}
 
 
-OPTIMIZERS: Mapping[str, tuple[str, Callable[[Any], dict[str, Any]]]]
 OPTIMIZERS = {"adam": ("Adam", _adam), "adamw": ("AdamW", _adam), "sgd": ("SGD", _sgd)}
-"""By a recipe's name a class of `torch.optim`, and the arguments that settings give it beside the learning rate and
-weight decay: all in the fused form, one pass over the states."""
+"""By a recipe's name a class of `torch.optim`, and its arguments beside learning rate and weight decay."""
 
 Dropped = Annotated[float, Field(ge=0, lt=1)]  # the probability with which dropout sets a number to zero
 
 AdamName = Literal["adam", "adamw"]
+
+UNEQUAL_BATCHES = {"compile": "every batch has another shape, and each would be compiled anew"}
+"""What is refused of tasks whose batches have several shapes."""
 
 
 class AdamSettings(Training):
@@ -35,6 +36,8 @@ class AdamSettings(Training):
 
     moments: ClassVar[Mapping[str, Any]] = {**Training.moments, "average_every": StepsOrShare | None}
     later: ClassVar[frozenset[str]] = Training.later | {"average_last", "average_every"}
+    refused: ClassVar[Mapping[str, str]] = {}
+    """Keys whose defaults alone a task can have, and why."""
 
     learning_rate: PositiveFloat = 1e-3
     schedule: Literal["cosine", "linear", "noam", "constant"] = "cosine"
@@ -61,6 +64,9 @@ class AdamSettings(Training):
             yield "average_every: is how many steps the averaged weights lie apart; give it with average_last alone"
         elif self.average_every is not None and (self.average_last - 1) * self.average_every >= self.steps:
             yield f"average_last: {self.steps} steps have no {self.average_last} that lie {self.average_every} apart"
+        for key, reason in self.refused.items():
+            if getattr(self, key) != type(self).model_fields[key].default:
+                yield f"{key}: {reason}; leave it out"
 
     @property
     def moments_per_parameter(self) -> int:

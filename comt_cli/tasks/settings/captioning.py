@@ -15,8 +15,7 @@ from comt_cli.tasks.settings.translation import MAX_BEAM, BeamSettings, DecoderT
 
 class CaptionerSettings(EncoderDecoderSettings):
     """An encoder-decoder over regions, whose vectors a linear map with ReLU and `region_dropout` takes to the width.
-    `region_positions`: `learned` adds a vector to each place, for patches of a grid; `none` leaves the regions a
-    set."""
+    `region_positions`: `learned` adds a vector to each place, for patches of a grid; `none` leaves a set."""
 
     family: Literal["captioner"] = "captioner"
     region_positions: Literal["learned", "none"] = "none"
@@ -30,8 +29,7 @@ class CaptionTrainSettings(DecoderTrainSettings):
     """Training of a captioner. Batch sizes count images, each with one of its captions, which `objective:
     cross-entropy` predicts. `objective: cider` is self-critical training (Rennie et al. 2017): of every image `samples`
     captions are drawn from the model, and one becomes likelier as far as its CIDEr-D is above `self_critical_baseline`:
-    that of the `greedy` caption, or the mean of the `others`. Dropout is off then: captions are drawn from the network
-    that is trained."""
+    that of the `greedy` caption, or the mean of the `others`. Dropout is off then: the trained network draws."""
 
     objective: Literal["cross-entropy", "cider"] = "cross-entropy"
     samples: Annotated[WholeNumber, Field(ge=1, le=MAX_SAMPLES)] | None = None

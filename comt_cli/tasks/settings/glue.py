@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from pydantic import PositiveFloat, model_validator
 
 from comt_cli.data.glue.settings import GlueData
 from comt_cli.recipe.settings import Count, RunSettings
-from comt_cli.tasks.settings import StartedTraining
+from comt_cli.tasks.settings import UNEQUAL_BATCHES, StartedTraining
 from comt_cli.tasks.settings.masked_lm import BertSettings, BertTrainSettings, check_positions
 
 
@@ -17,14 +16,10 @@ class GlueTrainSettings(BertTrainSettings, StartedTraining):
     """Fine-tuning as BERT had it, unless said otherwise. Batch sizes count examples."""
 
     later: ClassVar[frozenset[str]] = StartedTraining.later
+    refused: ClassVar = {**BertTrainSettings.refused, **UNEQUAL_BATCHES}
 
     batch_size: Count = 32
     learning_rate: PositiveFloat = 2e-5
-
-    def _contradictions(self) -> Iterator[str]:
-        yield from super()._contradictions()
-        if self.compile:
-            yield "compile: every batch has another shape, and each would be compiled anew; leave it out"
 
 
 class GlueSettings(RunSettings):
@@ -34,7 +29,4 @@ class GlueSettings(RunSettings):
     data: GlueData
     train: GlueTrainSettings
 
-    @model_validator(mode="after")
-    def _examples_fit(self) -> Self:
-        check_positions(self.model, self.data.sequence_length)
-        return self
+    _examples_fit = model_validator(mode="after")(check_positions)

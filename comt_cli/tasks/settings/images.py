@@ -92,10 +92,7 @@ class ImageTrainSettings(CapturedTraining):
         if list(self.milestones) != sorted(set(self.milestones)):
             yield "milestones: should be steps in rising order"
         if self.milestones and self.milestones[-1] >= self.steps:
-            yield (
-                f"milestones: the rate cannot fall after {self.milestones[-1]} of {self.steps} steps; "
-                f"give steps below {self.steps}"
-            )
+            yield f"milestones: no rate falls after {self.milestones[-1]} of {self.steps} steps; give earlier ones"
         if self.warmup_learning_rate is not None and not self.warmup_steps:
             yield "warmup_learning_rate: there is no warm-up; give warmup_steps"
         if self.nesterov and not self.momentum:

@@ -13,16 +13,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 from pydantic import Field, PositiveFloat, model_validator
 
 from comt_cli.data.text.settings import DataSettings
-from comt_cli.recipe.settings import (
-    CapturedTraining,
-    Count,
-    FFNWidth,
-    Layers,
-    NetworkSettings,
-    RunSettings,
-    Tokens,
-    Width,
-)
+from comt_cli.recipe.settings import AttentionSettings, CapturedTraining, Count, Layers, RunSettings, Tokens, Width
 from comt_cli.tasks.settings import StartedTraining
 
 
@@ -47,17 +38,14 @@ LLAMA_SIZES: dict[str, LlamaShape] = {
 }
 
 
-class ModelSettings(NetworkSettings):
+class ModelSettings(AttentionSettings):
     """A LLaMA: a named size, any of whose numbers may be overridden, and its initialisation."""
 
     sizes: ClassVar[Mapping[str, LlamaShape]] = LLAMA_SIZES
 
     family: Literal["llama"] = "llama"
     size: str = "130m"
-    width: Width | None = None
-    ffn_width: FFNWidth | None = None
     layers: Layers | None = None
-    heads: Width | None = None
     kv_heads: Width | None = None
     tied_embeddings: bool = False
     rope_theta: PositiveFloat = 10000.0
@@ -68,11 +56,8 @@ class ModelSettings(NetworkSettings):
     @model_validator(mode="after")
     def _shape_fits(self) -> Self:
         shape = self.shape()
-        if shape.width % shape.heads or (shape.width // shape.heads) % 2:
-            raise ValueError(
-                f"heads: width {shape.width} must split into {shape.heads} heads of an even size "
-                "(rotary embeddings turn channels in pairs)"
-            )
+        if (shape.width // shape.heads) % 2:
+            raise ValueError(f"heads: {shape.heads} heads are odd in width; rotary embeddings turn pairs of channels")
         if shape.heads % shape.kv_heads:
             raise ValueError(f"kv_heads: {shape.heads} heads cannot share {shape.kv_heads} key-value heads evenly")
         return self

@@ -6,81 +6,53 @@ heads of 64, feed-forward networks four times as wide as the stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, NamedTuple
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import PositiveFloat, model_validator
 
 from comt_cli.data.text.settings import MaskedData
-from comt_cli.recipe.settings import (
-    MAX_LENGTH,
-    Count,
-    FFNWidth,
-    Layers,
-    NetworkSettings,
-    NonNegative,
-    RunSettings,
-    Tokens,
-    WholeNumber,
-    Width,
-)
+from comt_cli.recipe.settings import AttentionSettings, Count, Layers, Length, NonNegative, RunSettings, Tokens
 from comt_cli.tasks.settings import AdamName, AdamSettings, Dropped
 
 
-class BertSize(NamedTuple):
-    """Width and depth of a BERT; the vocabulary comes from the tokenizer."""
+class BertShape(NamedTuple):
+    """Widths and depth of a BERT; the vocabulary comes from the tokenizer. Named sizes give the first two."""
 
     width: int
     layers: int
+    ffn_width: int = 0
+    heads: int = 0
 
 
-BERT_SIZES: dict[str, BertSize] = {
-    "tiny": BertSize(width=128, layers=2),
-    "mini": BertSize(width=256, layers=4),
-    "small": BertSize(width=512, layers=4),
-    "medium": BertSize(width=512, layers=8),
-    "base": BertSize(width=768, layers=12),
+BERT_SIZES: dict[str, BertShape] = {
+    "tiny": BertShape(width=128, layers=2),
+    "mini": BertShape(width=256, layers=4),
+    "small": BertShape(width=512, layers=4),
+    "medium": BertShape(width=512, layers=8),
+    "base": BertShape(width=768, layers=12),
 }
 HEAD_WIDTH = 64
 
 
-class BertShape(NamedTuple):
-    """The widths and depth of a BERT, all given."""
-
-    width: int
-    ffn_width: int
-    layers: int
-    heads: int
-
-
-class BertSettings(NetworkSettings):
+class BertSettings(AttentionSettings):
     """A BERT: a named size, any of whose numbers may be overridden, its longest sequence, and its dropout."""
 
-    sizes: ClassVar[Mapping[str, BertSize]] = BERT_SIZES
+    sizes: ClassVar[Mapping[str, BertShape]] = BERT_SIZES
 
     family: Literal["bert"] = "bert"
     size: str = "base"
-    width: Width | None = None
-    ffn_width: FFNWidth | None = None
     layers: Layers | None = None
-    heads: Width | None = None
-    positions: Annotated[WholeNumber, Field(gt=0, le=MAX_LENGTH)] = 512
+    positions: Length = 512
     dropout: Dropped = 0.1
     attention_dropout: Dropped = 0.1
     norm_eps: PositiveFloat = 1e-12
 
     relu_dropout: ClassVar[float] = 0.0  # dropout within the feed-forward network, which BERT has not
 
-    @model_validator(mode="after")
-    def _shape_fits(self) -> Self:
-        shape = self.shape()
-        if shape.width % shape.heads:
-            raise ValueError(f"heads: width {shape.width} must split evenly into {shape.heads} heads")
-        return self
-
     def shape(self) -> BertShape:
-        width, layers = self._numbers(BertSize._fields).values()
-        return BertShape(width, self.ffn_width or 4 * width, layers, self.heads or max(1, width // HEAD_WIDTH))
+        width, layers = self._numbers(("width", "layers")).values()
+        return BertShape(width, layers, self.ffn_width or 4 * width, self.heads or max(1, width // HEAD_WIDTH))
 
     @property
     def residual_dropout(self) -> float:
@@ -92,6 +64,7 @@ class BertTrainSettings(AdamSettings):
     """Pre-training and fine-tuning as BERT had them. Biases and norms have no weight decay."""
 
     decays_matrices_alone: ClassVar[bool] = True
+    refused: ClassVar = {"sharding": "an evaluation reads more than the loss, for which no shards are gathered"}
 
     schedule: Literal["cosine", "linear", "noam", "constant"] = "linear"
     optimizer: AdamName = "adamw"
@@ -99,19 +72,14 @@ class BertTrainSettings(AdamSettings):
     weight_decay: NonNegative = 0.01
     gradient_clipping: NonNegative = 1.0
 
-    def _contradictions(self) -> Iterator[str]:
-        yield from super()._contradictions()
-        if self.sharding == "fsdp":
-            yield "sharding: an evaluation reads more than the loss, for which no shards are gathered; leave it out"
 
-
-def check_positions(model: BertSettings, length: int) -> None:
-    """Raises `ValueError` where sequences of so many tokens are longer than a model's positions."""
-    if length > model.positions:
-        raise ValueError(
-            f"data: sequence_length {length:,} is longer than the model's {model.positions:,} positions; use a shorter "
-            "one, or more model.positions"
-        )
+def check_positions(settings: Any) -> Any:
+    """The settings. Raises `ValueError` where their sequences are longer than the model's positions."""
+    length, positions = settings.data.sequence_length, settings.model.positions
+    if length > positions:
+        said = f"data: sequence_length {length:,} is longer than the model's {positions:,} positions"
+        raise ValueError(f"{said}; use a shorter one, or more model.positions")
+    return settings
 
 
 class MaskedTrainSettings(BertTrainSettings):
@@ -129,7 +97,4 @@ class MaskedSettings(RunSettings):
     data: MaskedData
     train: MaskedTrainSettings
 
-    @model_validator(mode="after")
-    def _rows_fit(self) -> Self:
-        check_positions(self.model, self.data.sequence_length)
-        return self
+    _rows_fit = model_validator(mode="after")(check_positions)

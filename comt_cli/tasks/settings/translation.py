@@ -7,24 +7,14 @@ ReLU too. `tiny` is tensor2tensor's, `nano` half of it, for laptops.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveFloat, model_validator
 
 from comt_cli.data.pairs.settings import PairData
-from comt_cli.recipe.settings import (
-    MAX_LENGTH,
-    Count,
-    FFNWidth,
-    Layers,
-    NetworkSettings,
-    RunSettings,
-    Section,
-    WholeNumber,
-    Width,
-)
-from comt_cli.tasks.settings import AdamSettings, Dropped
+from comt_cli.recipe.settings import MAX_LENGTH, AttentionSettings, Count, Layers, RunSettings, Section, WholeNumber
+from comt_cli.tasks.settings import UNEQUAL_BATCHES, AdamSettings, Dropped
 
 
 class TransformerShape(NamedTuple):
@@ -51,18 +41,15 @@ TRANSFORMER_SIZES: dict[str, TransformerShape] = {
 }
 
 
-class EncoderDecoderSettings(NetworkSettings):
+class EncoderDecoderSettings(AttentionSettings):
     """An encoder-decoder: a named size, any of whose numbers may be overridden, and its dropout. Without
     `cross_attention` the decoder reads zeros instead of the encoded source: a control that has to guess."""
 
     sizes: ClassVar[Mapping[str, TransformerShape]] = TRANSFORMER_SIZES
 
     size: str = "base"
-    width: Width | None = None
-    ffn_width: FFNWidth | None = None
     encoder_layers: Layers | None = None
     decoder_layers: Layers | None = None
-    heads: Width | None = None
     dropout: Dropped | None = None
     attention_dropout: Dropped = 0.0
     relu_dropout: Dropped = 0.0
@@ -71,11 +58,9 @@ class EncoderDecoderSettings(NetworkSettings):
 
     @model_validator(mode="after")
     def _shape_fits(self) -> Self:
-        shape = self.shape()
-        if shape.width % shape.heads:
-            raise ValueError(f"heads: width {shape.width} must split evenly into {shape.heads} heads")
-        if shape.width % 2:
-            raise ValueError(f"width: {shape.width} is odd, and positions are pairs of a sine and a cosine")
+        width = self.shape().width
+        if width % 2:
+            raise ValueError(f"width: {width} is odd, and positions are pairs of a sine and a cosine")
         return self
 
     def shape(self) -> TransformerShape:
@@ -97,8 +82,7 @@ MAX_BEAM = 1000
 
 
 class BeamSettings(Section):
-    """Beam search. `beam` is the number of live hypotheses (1: greedy), `penalty` and `alpha` what log-probabilities
-    are divided by (`generation.beam.PENALTIES`)."""
+    """Beam search with `beam` live hypotheses (1: greedy); `penalty` and `alpha`: see `generation.beam.PENALTIES`."""
 
     beam: Annotated[WholeNumber, Field(gt=0, le=MAX_BEAM)] = 4
     alpha: Annotated[float, Field(ge=0, le=10)] = 0.6  # beyond that scores leave what a float can hold
@@ -114,18 +98,16 @@ class DecodeSettings(BeamSettings):
 class DecoderTrainSettings(AdamSettings):
     """Training of an encoder-decoder, by the schedule and with the Adam of Vaswani et al. unless it is said."""
 
+    refused: ClassVar = {
+        **UNEQUAL_BATCHES,
+        "sharding": "beam search steps as often as its sentences need, which shards cannot follow",
+    }
+
     learning_rate: PositiveFloat = 6.99e-4
     schedule: Literal["cosine", "linear", "noam", "constant"] = "noam"
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.98
     epsilon: PositiveFloat = 1e-9
     label_smoothing: Annotated[float, Field(ge=0, le=0.9)] = 0.0
-
-    def _contradictions(self) -> Iterator[str]:
-        yield from super()._contradictions()
-        if self.compile:
-            yield "compile: every batch has another shape, and each would be compiled anew; leave it out"
-        if self.sharding == "fsdp":
-            yield "sharding: beam search steps as often as its sentences need, which shards cannot follow; leave it out"
 
 
 class TranslationTrainSettings(DecoderTrainSettings):

@@ -44,7 +44,7 @@ def finish(spec: RunSpec, runs: Path, speed: float, *, device: str = "A processo
         "train_seconds": flops / speed,
         "device": device,
         "processes": 1,
-        "evaluation": {"batches": 5, "batch_size": 2, "processes": 1},
+        "evaluation": {"samples": 10, "processes": 1},
     }
     directory.result_file.write_text(json.dumps(said | result))
 

@@ -16,7 +16,6 @@ from comt_cli.campaign.slurm import (
     job_standings,
     minutes,
     read_site,
-    readable_jobs,
     submit,
 )
 from comt_cli.errors import UserError
@@ -49,7 +48,7 @@ def numbers(specs: list[RunSpec], runs: Path, site: Site = SITE) -> list[tuple[s
 
 
 def words(runs: Path, specs: list[RunSpec]) -> list[str]:
-    standings = job_standings(readable_jobs(specs, runs).values())
+    standings = job_standings(specs, runs)
     return [standings[spec.request].words for spec in specs if spec.request in standings]
 
 

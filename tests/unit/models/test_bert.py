@@ -33,7 +33,7 @@ def model_of(method: str | dict = "post-ln", **dimensions: int):
 
 
 def test_parameters_are_those_of_the_public_models():
-    for size, (d, L) in BERT_SIZES.items():
+    for size, (d, L, *_) in BERT_SIZES.items():
         assert counted(size, "post-ln") == PLAIN[size]
         assert counted(size, "pre-ln") == PLAIN[size] + 2 * d
         assert counted(size, {"name": "grc", "norm": "post"}) == PLAIN[size] + 2 * L * (d * d + d)

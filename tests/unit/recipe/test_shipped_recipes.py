@@ -107,7 +107,7 @@ def test_every_scale_can_be_planned_and_its_steps_overridden_alone(name):
         a_cell = len(seeds) * points
         if loaded.has_trials(scale):  # and what these choose is not known yet
             a_cell = len(seeds) + len(loaded.grids[scale].seeds) * points
-        assert len(runs) == len(loaded.recipe.rows) * len(loaded.columns(scale)) * a_cell
+        assert len(runs) == len(loaded.recipe.rows) * len(loaded.recipe.columns_at(scale)) * a_cell
         assert len({run.relative_path for run in runs}) == len(runs)
         assert all(loaded.compared_column(scale, run.column) in loaded.recipe.columns for run in runs)
         if scale != "paper":

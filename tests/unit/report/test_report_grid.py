@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from comt_cli.files import read_csv
 from comt_cli.recipe.merge import LoadedGrid, Origin
+from comt_cli.recipe.problems import Document
 from comt_cli.report.collect import Cell, Run, cell_of, collect
 from comt_cli.report.exhibits.sweep import tuned_cell
 from comt_cli.report.statistics import Verdict
@@ -176,7 +177,7 @@ def tuned(values: list[float], losses: list[list[float | None]], better: str = "
                 runs.append(Run(spec, RunState.missing, None))
             else:
                 runs.append(Run(spec, RunState.done, None, {"loss": loss}))
-    grid = LoadedGrid(("sweep",), "loss", {KEY: [(value, Origin()) for value in values]}, (0,))
+    grid = LoadedGrid(("sweep",), "loss", {KEY: [(value, Origin((), Document())) for value in values]}, (0,))
     return tuned_cell(Cell("gated", "tiny", tuple(runs)), grid)
 
 
