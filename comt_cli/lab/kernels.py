@@ -20,7 +20,7 @@ from typing import Any, cast
 
 import torch
 import torch._inductor.config
-from torch import Tensor
+from torch import Tensor, nn
 
 from comt_cli.campaign.processes import begin_as_helper, signals_blocked, usable_cores
 from comt_cli.kernels import choice, measurements
@@ -183,7 +183,7 @@ def operation(op: str, part: str, shape: Shape, gates: str, dtype: torch.dtype, 
         return found
 
     product_BTC = site.product(normal(site.weight.shape[1])).detach().requires_grad_()
-    site.product = lambda _: product_BTC  # type: ignore[method-assign]
+    site.product = lambda _: product_BTC  # type: ignore[method-assign, assignment]
     # the gates' summaries are part of the product, which is given here
     read = {id(site.gate(name).down_projection()) for name in site.gates}
     own: list[Tensor] = list(site.gates.parameters())
@@ -201,7 +201,7 @@ def operation(op: str, part: str, shape: Shape, gates: str, dtype: torch.dtype, 
     elif op == "swiglu":
         forms = both(block.mlp, lambda each: (each.inner(product_BTC),))
     elif op == "add_norm":
-        norm, stream_BTD = block.mlp_connection.norm, normal(built.width).requires_grad_()
+        norm, stream_BTD = cast(nn.Module, block.mlp_connection.norm), normal(built.width).requires_grad_()
         leaves, own = [*leaves, stream_BTD, *norm.parameters()], [*own, *norm.parameters()]
         forms = {
             "reference": lambda: State(stream_BTD + site.gated(product_BTC)[0]).normalised(norm),

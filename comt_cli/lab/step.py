@@ -302,10 +302,8 @@ class DecodeCase(Case):
 
     def build(self, key: str, shared: dict[Any, Any]) -> Built:
         graph, dtype = self.device.type == "cuda", DTYPES[self.dtype]
-        if "prompts" not in shared:
-            generator, shape = torch.Generator().manual_seed(0), (self.batch, PROMPT)
-            tokens_BT = torch.randint(0, self.shape.dimensions["vocabulary"], shape, generator=generator)
-            shared["prompts"] = tokens_BT.to(self.device)
+        generator, shape = torch.Generator().manual_seed(0), (self.batch, PROMPT)
+        prompts_BT = torch.randint(0, self.shape.dimensions["vocabulary"], shape, generator=generator).to(self.device)
         model = cast(Llama, model_of(self.shape.spec(LANGUAGE.networks[key.partition("-")[0]])))
         materialise(model, self.device, seed=0)
         model.to(dtype).eval()
@@ -319,7 +317,7 @@ class DecodeCase(Case):
         @torch.no_grad()
         def prefill() -> None:
             decoder.cache.begin([PROMPT] * self.batch)
-            decode_step(decoder.model, decoder.cache, shared["prompts"])  # any number of tokens are one step
+            decode_step(decoder.model, decoder.cache, prompts_BT)  # any number of tokens are one step
 
         def decode() -> None:
             decoder.cache.rewind(PROMPT)

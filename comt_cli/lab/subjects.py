@@ -54,8 +54,9 @@ class Shape:
         train |= {"learning_rate": 1e-4, "gradient_clipping": 0}  # the rate only has to keep the weights finite
         given = {"model": dict(self.model), "data": dict(self.data), "train": train}
         settings = task_of(self.command).settings.model_validate(given)
-        names = {"paper": "bench", "table": "step", "scale": "smoke", "row": "bench", "data_fingerprint": "none"}
-        return RunSpec(**names, column=self.size, command=self.command, seed=0, method=dict(method), settings=settings)
+        names: dict[str, Any] = {"paper": "bench", "table": "step", "scale": "smoke", "row": "bench"}
+        names |= {"column": self.size, "command": self.command, "data_fingerprint": "none"}
+        return RunSpec(**names, seed=0, method=dict(method), settings=settings)
 
     @cached_property
     def settings(self) -> RunSettings:
