@@ -16,8 +16,7 @@ class Finding:
 
 
 def judge(text: str, *problems: tuple[bool, Status, str, str | None]) -> Finding:
-    """The first of `problems` that there is, behind what was found; ok without any. A problem: whether there is one,
-    its status, what is wrong, and what to do."""
+    """The first of `problems` (whether there is one, status, what is wrong, what to do) behind the text; ok without."""
     for is_one, status, wrong, fix in problems:
         if is_one:
             return Finding(status, f"{text}; {wrong}", fix)

@@ -1,5 +1,4 @@
-"""`comt doctor` and its checks. Each is a function that returns one `Finding`; none relies on another having passed,
-nor on torch, which it imports itself."""
+"""`comt doctor` and its checks, none of which relies on another having passed, nor on torch."""
 
 from __future__ import annotations
 
@@ -9,6 +8,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 import sysconfig
@@ -27,21 +27,18 @@ from comt_cli.files import cache_folder, check_writable
 from comt_cli.installing import install_package
 
 PYTHONS = ((3, 11), (3, 13))
-TORCHES = ((2, 11), (2, 13))
-"""First and last supported versions; a test holds them to those of pyproject.toml."""
+TORCHES = ((2, 11), (2, 13))  # first and last supported versions; a test holds them to those of pyproject.toml
 
 GIB = 2**30
 LITTLE_MEMORY, TOO_LITTLE_MEMORY = 4 * GIB, 1 * GIB
 LITTLE_DISK, TOO_LITTLE_DISK = 5 * GIB, GIB // 5
-COLOURS: dict[Status, str] = {"ok": "green", "warn": "yellow", "fail": "red"}
-"""Of each status, the worst last."""
+COLOURS: dict[Status, str] = {"ok": "green", "warn": "yellow", "fail": "red"}  # of each status, the worst last
 
 Check = Callable[[], Finding]
 
 
 def all_checks(runs: Path) -> dict[str, Sequence[Check]]:
-    """Every check by its name, in the order of its number, with its parts; `runs` is where run directories are
-    written."""
+    """Every check by its name, with its parts; `runs` is where run directories are written."""
     return {
         "Python": [check_python],
         "PyTorch": [check_torch],
@@ -103,11 +100,9 @@ def _found(check: Check) -> Finding:
         return check()
     except UserError as error:
         return Finding("fail", error.message, error.hint)
-    except ImportError as error:
-        return Finding("fail", f"cannot import {error.name or error}: {error}", "Install comt again: make setup")
     except Exception as error:
-        text = f"the check itself failed: {type(error).__name__}: {error}"
-        return Finding("fail", text, "Please report this line.")
+        fix = "Install comt again (make setup), or report this line."
+        return Finding("fail", f"the check itself failed: {type(error).__name__}: {error}", fix)
 
 
 def check_python(version: tuple[int, int] | None = None) -> Finding:
@@ -137,19 +132,16 @@ def check_devices() -> Finding:
 
     from comt_cli.training.devices import device_name
 
-    gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    found = [
-        f"cuda:{index} {gpu.name}, {gpu.total_memory / GIB:.0f} GiB, capability {gpu.major}.{gpu.minor}"
-        for index, gpu in enumerate(gpus)
-    ]
+    found = []
+    for index in range(torch.cuda.device_count()):
+        gpu = torch.cuda.get_device_properties(index)
+        found.append(f"cuda:{index} {gpu.name}, {gpu.total_memory / GIB:.0f} GiB, capability {gpu.major}.{gpu.minor}")
     if torch.backends.mps.is_available():
         found.append("mps (Apple GPU)")
     capability = torch.backends.cpu.get_cpu_capability()
     found.append(f"cpu {device_name(torch.device('cpu'))}, {os.cpu_count()} cores, {capability}")
     has_nvidia = Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi") is not None
     is_idle = not torch.cuda.is_available() and has_nvidia
-    if not gpus and not is_idle:
-        found.append("no GPU, or CUDA_VISIBLE_DEVICES hides it")
     repair = "Install a CUDA build of PyTorch (make clean setup TORCH_BACKEND=auto) or repair the driver: nvidia-smi"
     wrong = "there is an NVIDIA device, but this PyTorch cannot use it"
     return judge("; ".join(found), (is_idle, "warn", wrong, repair))
@@ -176,18 +168,19 @@ def check_precision() -> Finding:
 def check_memory(available: int | None = None) -> Finding:
     """Enough memory that can be had without swapping, within a container's limit, for the smallest scale at least."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    free = [total if available is None else available]
+    free = total if available is None else available
     with contextlib.suppress(OSError):  # this system does not say how much is free
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines() if available is None else []
-        free += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8").strip()
-        if available is None and limit != "max":
-            free.append(int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="utf-8")))
+        if available is None:
+            known = re.search(r"MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text(encoding="utf-8"))
+            free = min(free, int(known[1]) * 1024) if known else free
+            files = (Path(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
+            limit, used = (file.read_text(encoding="utf-8").strip() for file in files)
+            free = min(free, int(limit) - int(used)) if limit != "max" else free
     more = "For larger ones: free memory, or lower train.micro_batch_size."
     return judge(
-        f"{min(free) / GIB:.1f} GiB of {total / GIB:.1f} GiB memory are free",
-        (min(free) < TOO_LITTLE_MEMORY, "fail", "scale smoke needs about 1 GiB", "Close other programs."),
-        (min(free) < LITTLE_MEMORY, "warn", "enough for scale smoke", more),
+        f"{free / GIB:.1f} GiB of {total / GIB:.1f} GiB memory are free",
+        (free < TOO_LITTLE_MEMORY, "fail", "scale smoke needs about 1 GiB", "Close other programs."),
+        (free < LITTLE_MEMORY, "warn", "enough for scale smoke", more),
     )
 
 

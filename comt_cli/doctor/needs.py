@@ -24,35 +24,34 @@ from comt_cli.scoring.captions import JAVA_METRICS, why_missing
 from comt_cli.tasks.captioning import SCORES
 from comt_cli.tasks.settings.language import LLAMA_SIZES
 
-PACKAGES = ("babel", "sacrebleu", "sacremoses")
-"""What translation needs beside a network."""
+PACKAGES = ("babel", "sacrebleu", "sacremoses")  # what translation needs beside a network
 
 
 def check_data(name: str) -> Finding:
     """The needs of a kind of data here, its sets in the cache, and those whose list of files cannot be read."""
     needs, place, manifest = KINDS[name]
-    found, here, damaged = needs(), 0, []
-    for folder in sorted(path.parent for path in (cache_folder() / place).glob(f"*/{MANIFEST}")):
+    found, damaged = needs(), []
+    folders = sorted(path.parent for path in (cache_folder() / place).glob(f"*/{MANIFEST}"))
+    for folder in folders:
         try:
             manifest.read(folder, folder.name.partition("-")[0])
-            here += 1
         except UserError:
             damaged.append(str(folder))
-    text = f"{name}: {found.text}; sets in the cache: {here}"
-    if not damaged:
+    text = f"{name}: {found.text}; sets in the cache: {len(folders) - len(damaged)}"
+    if not damaged or found.status != "ok":
         return Finding(found.status, text, found.fix)
-    fixes = [*([found.fix] if found.fix else []), f"rm -r {' '.join(damaged)}; then run the recipe again"]
-    status = "warn" if found.status == "ok" else found.status
-    return Finding(status, f"{text}; damaged: {', '.join(damaged)}", " ".join(fixes))
+    fix = f"rm -r {' '.join(damaged)}; then run the recipe again"
+    return Finding("warn", f"{text}; damaged: {', '.join(damaged)}", fix)
 
 
 def _corpora() -> Finding:
     """Without network there is text to train on: this Python carries its library's sources and its topics."""
-    missing = [not any(Path(sysconfig.get_path("stdlib")).glob("*.py")), find_spec("pydoc_data.topics") is None]
+    has_sources = any(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    is_whole = has_sources and find_spec("pydoc_data.topics") is not None
     wrong = "this Python lacks sources or topics of its library: python-docs is smaller, and numbers will differ"
     fix = "Use a Python with its whole library (from python.org or pyenv), or --set data.corpus=files:GLOB."
     text = "without network python-docs, python-source and files:GLOB; c4 and openwebtext need it once"
-    return judge(text, (any(missing), "fail" if all(missing) else "warn", wrong, fix))
+    return judge(text, (not is_whole, "warn", wrong, fix))
 
 
 def _images() -> Finding:
@@ -92,8 +91,7 @@ KINDS: dict[str, tuple[Callable[[], Finding], str, type[Manifest]]] = {
 
 
 def check_kernels() -> Finding:
-    """The way the gates of a typical language model, and its loss, would be computed on each device here, and why no
-    faster one is."""
+    """How gates of a typical language model, and its loss, would be computed on each device here, and why."""
     import torch
 
     from comt_cli.kernels import choice, products
@@ -111,13 +109,15 @@ def check_kernels() -> Finding:
     widths: dict[choice.Op, int] = {"heads": 3 * model.width, "swiglu": 2 * model.ffn_width, "add_norm": model.width}
     for device in map(torch.device, [*(f"cuda:{index}" for index in sorted(gpus.values())), "cpu"]):
         for dtype, compiled in itertools.product((torch.float32, torch.bfloat16), (False, True)):
-            how = {"compiled": compiled, "may_build": False}
-            found: dict[str, choice.Choice] = {"loss": choice.choose_loss("auto", device, dtype, may_build=False)}
+            by_choice: dict[choice.Choice, list[str]] = {}
+            by_choice[choice.choose_loss("auto", device, dtype, may_build=False)] = ["loss"]
             for op, width in widths.items():
-                found[op] = choice.choose(op, "auto", device, dtype, width, gates, **how)
+                chosen = choice.choose(op, "auto", device, dtype, width, gates, compiled=compiled, may_build=False)
+                by_choice.setdefault(chosen, []).append(op)
             of = f"{str(dtype).removeprefix('torch.')}{' compiled' if compiled else ''}"
-            lines.append(f"{device}, {of}: {choice.summary(found, compiled=compiled)}")
-    lines.append(f"cpu, fp32 products: {f'PyTorch ({kept})' if kept else f'oneDNN ({products.GAIN})'}")
+            said = [f"{', '.join(ops)} {chosen}" for chosen, ops in by_choice.items()]
+            lines.append(f"{device}, {of}: {'; '.join(said)}")
+    lines.append(f"cpu, fp32 products: {f'PyTorch ({kept})' if kept else 'oneDNN'}")
     lines.append(f"cpu, bf16 attention of up to {MOST_TOKENS} tokens: {attention_form('cpu', torch.bfloat16)}")
     damaged = [str(path) for path in (*measurements(FILE)[1], *measurements(STEP_FILE)[1])]
     again = "Delete it and measure anew: comt bench kernels, comt bench step."

@@ -24,11 +24,8 @@ CLASSES = ("Intel AMX", "AMD AVX-512")
 """Classes of processors on which batched products were measured to be faster, with one thread and with two: at 32 to
 512 tokens a layer's forward and backward pass took 1 / 1.9 to 1 / 9 of the time on a Xeon with AMX, 1 / 1.1 to 1 / 8 on
 an EPYC with AVX-512 (results/bench)."""
-MOST_TOKENS = 512
-"""Of those that attend, and of keys. At 1024 fused attention is as fast or faster, and the weights take four times
-the memory."""
-FEW_QUERIES = 8
-"""Up to so many tokens that attend, as in decoding, fused attention is often faster: it reads a cache where it lies."""
+MOST_TOKENS = 512  # that attend, and keys; at 1024 fused attention is as fast and keeps no weights
+FEW_QUERIES = 8  # with fewer, as in decoding, fused attention is often faster: it reads a cache where it lies
 
 
 def attention_form(device_type: str, dtype: torch.dtype) -> str:

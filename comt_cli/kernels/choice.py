@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from importlib import metadata
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -32,29 +32,20 @@ NormGate = Literal["none", "window", "pixel", "both"]
 
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 """Types that the kernels store, and what measurements call them."""
-MOST_RANK = 128
-"""The widest bottleneck that the kernels take."""
-NARROW_RANK = 16
-"""Measurements on one side of it say nothing about the other, where the kernels work in other tiles."""
+MOST_RANK = 128  # the widest bottleneck that the kernels take
+NARROW_RANK = 16  # above it the kernels work in other tiles, of which measurements below it say nothing
 WITHOUT_GATES = "without gates whole steps were not measured faster with kernels"
 """Of compiled models on a CPU, where an operation is also fused with its neighbours, which measuring it alone does not
 show; and of decoding, where calling a kernel costs more than it saves. With gates both are faster (results/bench)."""
-TUNE = "comt bench kernels --tune"
-"""The command that measures the kernels of a GPU."""
-NORM_CHANNELS = 64
-"""The fewest channels of the ResNets whose steps are measured; with 8 the kernels were measured to be slower."""
+NORM_CHANNELS = 64  # the fewest of the ResNets whose steps are measured; with 8 the kernels were measured to be slower
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Whether the hand-written kernel is used, and why, in a phrase. `speed` is how many times as fast as the
-    alternative the kernel was measured, on `measured_on`, with what differs here; None where that did not decide.
-    `tiles` are those that Triton's kernels were measured with."""
+    """Whether the hand-written kernel is used, why, in a phrase, and the tiles that Triton's were measured with."""
 
     fused: bool
     reason: str
-    speed: float | None = None
-    measured_on: str | None = None
     tiles: Tuned = ()
 
     def __str__(self) -> str:
@@ -131,20 +122,6 @@ def _as_asked(wanted: Wanted, device: torch.device, dtype: torch.dtype, gates: G
 def _if_built(choice: Choice, device: torch.device, may_build: bool) -> Choice:
     problem = cpu_obstacle(may_build=may_build) if choice.fused and device.type == "cpu" else None
     return choice if problem is None else Choice(False, problem)
-
-
-def summary(choices: Mapping[Any, Choice], *, compiled: bool) -> str:
-    """One text for all operations: the reason if they share it, else how fast each was measured."""
-    texts = [str(choice) for choice in choices.values()]
-    if len({*texts}) == 1:
-        return texts[0]
-    parts = [
-        f"{op} {text}" if choice.speed is None else f"{op} {text.partition(' ')[0]} ({choice.speed:.2f})"
-        for (op, choice), text in zip(choices.items(), texts, strict=True)
-    ]
-    places = dict.fromkeys(choice.measured_on for choice in choices.values() if choice.measured_on)
-    other = "compiled reference" if compiled else "reference"
-    return ", ".join(parts) + (f"; fused over {other}, measured on {' and '.join(places)}" if places else "")
 
 
 _tuned: dict[Key, Tile] = {}
@@ -231,12 +208,12 @@ def _by_operations(
 
     variants = "fused", "reference-compiled" if compiled else "reference"
     asked = f"{op} with {f'gates of rank {rank}' if rank else 'no gates'} in {dtype}"
-    return _by_measurement(FILE, variants, device, fits, order, asked, TUNE if on_gpu else "comt bench kernels")
+    command = f"comt bench kernels{' --tune' if on_gpu else ''}"
+    return _by_measurement(FILE, variants, device, fits, order, asked, command)
 
 
 def _by_steps(device: torch.device, dtype: str, gate: NormGate, compiled: bool) -> Choice:
-    """By steps with the kernel and without it, of those the one in which it gains least. No method has both kinds of
-    gates; those measured are windows of C_in // 64 and pixel gates of 2, which decide for wider ones too."""
+    """By steps, of those the one in which the kernel gains least. The narrowest gates of each kind were measured."""
     base = {"none": "plain", "both": "pixel"}.get(gate, gate)
     eager = "plain" if base == "plain" else f"{base}-eager"
     variants = (f"{base}-fused", f"{base}-compiled") if compiled else (f"{base}-fused-eager", eager)
@@ -251,13 +228,11 @@ def _by_measurement(
     order: Callable[[Measured], tuple[float, ...]], asked: str, command: str,
 ) -> Choice:  # fmt: skip
     """Kernel or reference, the `variants`, by what `fits` in a file of measurements: of this very device, else of one
-    of its class, the user's own before the shipped, today's versions before others, and then the first in `order`.
-    Where there is none the reason names what was `asked`, and the `command` that measures it."""
-    here, now, (found, damaged) = device_here(device), versions_here(), measurements(file)
-    found = [row for row in found if row.device.says_about(here)]
+    of its class, the user's own before the shipped, today's versions before others, and then the first in `order`."""
+    here, now = device_here(device), versions_here()
+    found = [row for row in measurements(file)[0] if row.device.says_about(here)]
     if not found:
-        lost = "".join(f" ({path} is damaged)" for path in damaged[:1])
-        return Choice(False, f"no kernel was measured on this device or another of its class: {command}{lost}")
+        return Choice(False, f"no kernel was measured on this device or another of its class: {command}")
     what = {"reference": "the reference", "reference-compiled": "the compiled reference"}.get(variants[1], variants[1])
     rows = [row for row in found if fits(row) and row.decides(*variants)]
     if not rows:
@@ -265,7 +240,7 @@ def _by_measurement(
     row = min(rows, key=lambda row: (row.device != here, not row.own, (row.torch, row.triton) != now, *order(row)))
     speed = row.speed(*variants)
     where = str(row.device) if row.device == here else f"{row.device} (here {here}, of the same class)"
-    return Choice(speed > MARGIN, f"{speed:.2f} times as fast as {what} on {where} ({row})", speed, where, row.tiles)
+    return Choice(speed > MARGIN, f"{speed:.2f} times as fast as {what} on {where} ({row})", row.tiles)
 
 
 def versions_here() -> tuple[str, str]:

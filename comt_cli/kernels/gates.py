@@ -111,8 +111,8 @@ class Bottleneck(NamedTuple):
 
 
 class Modulation(NamedTuple):
-    """The gates of all sites of a product: `Wc`, [Mg, R], and `ws`, [S, R], hold those of the gated sites under each
-    other. Copies, not the parameters themselves: they may be used after the parameters were given back (FSDP)."""
+    """The gates of all sites of a product: `Wc`, [Mg, R], and `ws`, [S, R], hold copies of those of the gated sites
+    under each other: they may be used after the parameters were given back (FSDP)."""
 
     Wc: Tensor | None
     ws: Tensor | None
@@ -137,17 +137,17 @@ def gated_sites(product_TC: Tensor, modulation: Modulation, widths: Sequence[int
     z = torch.split(product_TC[..., :width], list(widths), dim=-1)
     u_TU = product_TC[..., width : width + modulation.columns]
     u = iter(torch.split(u_TU, rank, dim=-1) if any(gated) else ())
-    channel = iter(torch.split(Wc, [n for n, has in zip(widths, gated, strict=True) if has]) if Wc is not None else ())
-    scalar = iter(torch.split(ws, 1) if ws is not None else ())
+    factors = []
+    if Wc is not None:
+        factors.append(iter(torch.split(Wc, [n for n, has in zip(widths, gated, strict=True) if has])))
+    if ws is not None:
+        factors.append(iter(torch.split(ws, 1)))
     result = []
     for z_TN, has in zip(z, gated, strict=True):
-        if not has:
-            result.append(z_TN)
-            continue
-        p_TR, gated_TN = torch.sigmoid(next(u)), z_TN
-        if Wc is not None:
-            gated_TN = gated_TN * (scale * torch.sigmoid(p_TR @ next(channel).to(p_TR.dtype).T))
-        if ws is not None:
-            gated_TN = gated_TN * (scale * torch.sigmoid(p_TR @ next(scalar).to(p_TR.dtype).T))
+        gated_TN = z_TN
+        if has:
+            p_TR = torch.sigmoid(next(u))
+            for rows in factors:
+                gated_TN = gated_TN * (scale * torch.sigmoid(p_TR @ next(rows).to(p_TR.dtype).T))
         result.append(gated_TN)
     return result

@@ -6,7 +6,6 @@ to it. `comt bench` adds what it measures on the user's machine to the cache fol
 
 from __future__ import annotations
 
-import csv
 import functools
 import hashlib
 import math
@@ -16,30 +15,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from comt_cli.files import cache_folder
+from comt_cli.files import cache_folder, read_csv
 from comt_cli.kernels.processors import Device
 from comt_cli.kernels.triton.tiles import Key, Kind, Tile
 
-FILE = "kernels.csv"
-STEP_FILE = "step-images.csv"
+FILE, STEP_FILE = "kernels.csv", "step-images.csv"
 SHIPPED = Path(__file__).parent / "measured"
-MARGIN = 1.05
-"""How many times as fast a kernel must have been measured to be taken, however certain the measurement."""
+MARGIN = 1.05  # times as fast must a kernel have been measured to be taken, however certain the measurement
 _GATES = re.compile(r"(none|comt|transponder)(?:-r(\d+))?")
 
-Tuned = tuple[tuple[Key, Tile], ...]
-"""Tiles of Triton's kernels, and for which launches they are."""
+Tuned = tuple[tuple[Key, Tile], ...]  # tiles of Triton's kernels, and for which launches they are
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One operation, or a ResNet's training step, timed on one device in one run, whatever it was computed with.
+    """One operation, or a ResNet's training step, timed on one device in one run.
 
-    own: by the user, and not for this program. op: of a step the network and its batch, as `comt bench step` names
-    them. kind: of gates: none, `comt` (scalar) or `transponder` (channel-wise); `rank`: their bottleneck's width, or 0.
-    width: channels of the operation's product, M. kernel_hash: of the Triton kernels' sources; empty of C++; `tiles`:
-    of these, where not the defaults. step_ms: by variant, of a forward and a backward pass, or of a step; `error`: how
-    far off, as a part (`_error`).
+    own: by the user, and not for this program. op: of a step its size. kind: of gates: none, `comt` (scalar) or
+    `transponder` (channel-wise); rank: their bottleneck's width, or 0. width: channels of the operation's product, M.
+    kernel_hash: of the Triton kernels' sources, empty of C++; tiles: of these, where not the defaults. step_ms: by
+    variant, of a forward and a backward pass, or of a step; error: how far off, as a part (`_error`).
     """
 
     own: bool
@@ -104,12 +99,12 @@ def kernel_hash(op: str) -> str:
 
 
 def own_folder() -> Path:
-    """The folder of what `comt bench` measures on this machine for the choice: a folder for each device in it."""
+    """The folder of what `comt bench` measures on this machine for the choice."""
     return cache_folder() / "measured"
 
 
 def roots() -> list[Path]:
-    """Folders of measurements, a folder for each device in them: the user's own, then those of this program."""
+    """The user's own measurements, then those of this program: folders with a folder for each device."""
     return [own_folder(), SHIPPED]
 
 
@@ -120,51 +115,41 @@ def measurements(name: str = FILE) -> tuple[list[Measured], list[Path]]:
         for path in sorted(root.glob(f"*/{name}")):
             try:
                 found += _read(path, path.stat().st_mtime_ns, root != SHIPPED)
-            except (OSError, ValueError, LookupError, TypeError, csv.Error):
+            except (OSError, ValueError, LookupError, TypeError):
                 damaged.append(path)
     return found, damaged
 
 
 @functools.lru_cache(maxsize=64)
 def _read(path: Path, _changed: int, own: bool) -> tuple[Measured, ...]:
-    """The rows of a file, last changed then; raises one of many errors if it is not what the benchmark writes. One row
-    has what differs by its variant alone, and was timed in one run: only such times may be divided by each other. A
-    file may have rows of several runs, since one of some variants is added to what is there."""
+    """The rows of a file, last changed then; raises one of many errors if it is not what the benchmark writes. Rows of
+    one run that differ by their variant alone are one: only such times may be divided by each other."""
     found: dict[tuple[Any, ...], Measured] = {}
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file, strict=True):
-            if None in row.values():
-                raise ValueError("a line is too short")
-            device = Device.of(row["device_type"], row["device"], row["device_class"])
-            subject = _step(row) if path.name == STEP_FILE else _operation(row)
-            if subject is None or not row["step_ms"]:  # a later version's, or not measured
-                continue
-            step_ms = float(row["step_ms"])
-            if not 0 < step_ms < math.inf:
-                raise ValueError(row["step_ms"])
-            of: tuple[Any, ...] = (own, device, row["torch"], row["triton"], row["shape"], *subject)
-            measured = found.setdefault((*of, row.get("git_commit"), row.get("rounds")), Measured(*of))
-            measured.step_ms[row["variant"]], measured.error[row["variant"]] = step_ms, _error(row, step_ms)
+    for row in read_csv(path):
+        if None in row.values():
+            raise ValueError("a line is too short")
+        device = Device.of(row["device_type"], row["device"], row["device_class"])
+        if path.name == STEP_FILE:
+            known: object = row["precision"] in ("fp32", "bf16-mixed")  # under autocast, as ResNets are trained
+            subject: tuple[Any, ...] = row["precision"].removesuffix("-mixed"), row["size"]
+        elif known := _GATES.fullmatch(row["gates"]):
+            tuned = row.get("kernel_hash") or "", tiles_of(row.get("tiles") or "")  # older files have neither
+            sizes = int(known[2] or 0), int(row["width"]), int(row["tokens"])
+            subject = row["dtype"], row["op"], known[1], *sizes, *tuned
+        if not known or not row["step_ms"]:  # a later version's, or not measured
+            continue
+        step_ms = float(row["step_ms"])
+        if not 0 < step_ms < math.inf:
+            raise ValueError(row["step_ms"])
+        of: tuple[Any, ...] = (own, device, row["torch"], row["triton"], row["shape"], *subject)
+        measured = found.setdefault((*of, row.get("git_commit"), row.get("rounds")), Measured(*of))
+        measured.step_ms[row["variant"]], measured.error[row["variant"]] = step_ms, _error(row, step_ms)
     return tuple(found.values())
 
 
-def _step(row: Mapping[str, str]) -> tuple[Any, ...] | None:
-    """Type and network of a step. In bf16 those under autocast count, which is how ResNets are trained."""
-    known = row["precision"] in ("fp32", "bf16-mixed")
-    return (row["precision"].removesuffix("-mixed"), row["size"]) if known else None
-
-
-def _operation(row: Mapping[str, str]) -> tuple[Any, ...] | None:
-    """The fields of an operation from `dtype` to `tiles`; None of an unknown kind of gates."""
-    if (label := _GATES.fullmatch(row["gates"])) is None:
-        return None
-    tuned = row.get("kernel_hash") or "", tiles_of(row.get("tiles") or "")  # older files have neither
-    return row["dtype"], row["op"], label[1], int(label[2] or 0), int(row["width"]), int(row["tokens"]), *tuned
-
-
 def _error(row: Mapping[str, str], step_ms: float) -> float:
-    """Error of `step_ms`, as a part of it: the reach of its 90 % interval, infinite where
-    there were too few rounds for one. Of older files, which have none: that of the 10th or 90th percentile, or 0."""
+    """Error of `step_ms`, as a part of it: the reach of its 90 % interval, infinite where there were too few rounds for
+    one. Of older files, which have none: that of the 10th or 90th percentile, or 0."""
     if text := row.get("step_ms_uncertainty"):
         return float(text)
     if row.get("step_ms_settled"):

@@ -27,8 +27,7 @@ IMPLEMENTATIONS = {"cpu": "cpu", "cuda": "triton"}
 
 Function = Callable[..., Any]
 
-EMPTY: dict[str, Function] = {}
-"""By operator, the function that gives empty tensors like its results."""
+EMPTY: dict[str, Function] = {}  # by operator, the function that gives empty tensors like its results
 
 _TYPES = {
     "Tensor | None": "Tensor?",
@@ -189,8 +188,7 @@ def refuse_second(what: object) -> None:
 
 
 def unit_stride(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy whose columns lie side by side, as kernels want them. The gradient of a sum is expanded:
-    all its elements are one."""
+    """The tensor, or a copy whose columns lie side by side: the gradient of a sum is expanded, all its elements one."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 

@@ -11,11 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-UNKNOWN = "unknown"
-"""The class of a device that cannot be classified; it is no class: nothing else belongs to it."""
-MOST_RATIO = 4
-"""Measurements say something about up to so many times as many threads or tokens, or as few. With many more threads
-memory bandwidth and the start of threads weigh more than arithmetic does."""
+UNKNOWN = "unknown"  # the class of a device that cannot be classified: nothing else belongs to it
+MOST_RATIO = 4  # measurements say something about up to so many times as many threads or tokens, or as few
 _CPUINFO = Path("/proc/cpuinfo")
 _CLASSES = {
     "Intel AMX": {"GenuineIntel", "amx_tile", "amx_bf16"},
@@ -29,9 +26,8 @@ _CLASSES = {
 
 @dataclass(frozen=True)
 class Device:
-    """A device that measures or computes. `type` is `cpu`, `cuda` or `mps`; `name` what it calls itself, which in
-    virtual machines may stand for different processors; `device_class` maker and instruction set, `AMD AVX-512`, or a
-    GPU's `sm_90`; `threads` 0 on a GPU."""
+    """A device that measures or computes. `type` is `cpu`, `cuda` or `mps`; `name` what it calls itself; `device_class`
+    maker and instruction set, `AMD AVX-512`, or a GPU's `sm_90`; `threads` 0 on a GPU."""
 
     type: str
     name: str
@@ -70,16 +66,15 @@ def processor_name() -> str:
 def processor_class() -> str:
     """This processor's maker and the widest vector or matrix instructions that it has: `Intel AMX`, `AMD AVX2`.
     Unknown where `ATEN_CPU_CAPABILITY` has PyTorch use fewer of them."""
-    entries = described()
-    has = {entries.get("vendor_id", ""), *entries.get("flags", "").split()}
     if os.environ.get("ATEN_CPU_CAPABILITY"):
         return UNKNOWN
+    entries = described()
+    has = {entries.get("vendor_id", ""), *entries.get("flags", "").split()}
     return next((name for name, needs in _CLASSES.items() if needs <= has), UNKNOWN)
 
 
 def described() -> dict[str, str]:
-    """Features by which the kernel distinguishes processors for which other code would be compiled, of the first one;
-    nothing where there is no Linux."""
+    """Features of the first processor that decide what would be compiled for it; nothing where there is no Linux."""
     wanted = ("vendor_id", "model name", "flags", "Features", "CPU implementer", "CPU part")
     try:
         lines = _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -97,8 +92,7 @@ def built_for(kind: str) -> bool | None:
 
 @functools.cache
 def torch_build() -> str:
-    """The text of `torch/version.py`, which names the version, the commit and the CUDA or ROCm it was built for; "" if
-    there is no PyTorch, or it does not say."""
+    """The text of `torch/version.py`: version, commit, and the CUDA or ROCm it was built for; "" if there is none."""
     try:
         found = importlib.util.find_spec("torch")
         return Path(found.origin or "").with_name("version.py").read_text(encoding="utf-8") if found else ""

@@ -1,12 +1,11 @@
 """fp32 matrix products by oneDNN, on processors for which MKL has none of their widest instructions.
 
 PyTorch multiplies fp32 matrices with MKL, which computes with AVX-512 on Intel's processors alone; oneDNN, which comes
-with PyTorch, asks for the instructions rather than for the maker. On Zen 5 its products take about half the time
-(results/bench, rows `gemm`); it adds in another order, so that rounding errors are up to twice as large.
+with PyTorch, does on all. On Zen 5 its products take about half the time (results/bench, rows `gemm`); it adds in
+another order, so that rounding errors are up to twice as large.
 
-What is replaced is PyTorch's own product of two matrices, for the whole process: that of `F.linear` and `@`, whoever
-wrote the layer, forward and backward, and in compiled code. So no method of a comparison is faster than another for
-the function that it calls. Products of batches of matrices (attention's) stay MKL's.
+What is replaced is PyTorch's own product of two matrices, for the whole process: so no method of a comparison is faster
+than another for the function that it calls. Products of batches of matrices (attention's) stay MKL's.
 """
 
 from __future__ import annotations
@@ -21,14 +20,9 @@ from torch import Tensor
 from comt_cli.kernels.processors import processor_class
 from comt_cli.runs.directory import ONEDNN, PYTORCH
 
-GAIN = "MKL has no AVX-512 code for processors of this maker"
-CLASSES = ("AMD AVX-512",)
-"""Classes of processors whose instructions MKL does not use."""
-LEAST_MULTIPLICATIONS = 2**21
-"""Of smaller products MKL's are mostly quicker: a call of oneDNN costs some ten microseconds more."""
-LEAST_WIDTH = 32
-"""Of the result's smaller side; of narrower results MKL's are mostly quicker, as oneDNN copies transposed factors."""
-
+CLASSES = ("AMD AVX-512",)  # classes of processors whose instructions MKL does not use
+LEAST_MULTIPLICATIONS = 2**21  # a call of oneDNN costs some ten microseconds more
+LEAST_WIDTH = 32  # of the result's smaller side: oneDNN copies transposed factors
 _OPERATORS = ("mm", "mm.out", "addmm", "addmm.out", "addmm_")
 """What `F.linear` and `@` come to; compiled code calls those with `out`."""
 _KEY = "CPU"
@@ -83,7 +77,7 @@ def fits(a: Tensor, b: Tensor) -> bool:
 
 
 def _is_dense(rows: int, columns: int, row: int, column: int) -> bool:
-    """Whether rows, or columns, lie one after the other. Expanded ones do not, and those with gaps between elements."""
+    """Whether rows, or columns, lie one after the other, without gaps between elements."""
     return (column == 1 and row >= columns) or (row == 1 and column >= rows)
 
 

@@ -11,6 +11,7 @@ import typer
 from comt_cli.commands import options
 from comt_cli.commands.options import Verb, VerbGroup
 from comt_cli.errors import UserError
+from comt_cli.lab import whole_numbers
 from comt_cli.lab.subjects import DECODED, DTYPES, LANGUAGE, OPS, SUBJECTS, TABLES, subject_of
 from comt_cli.recipe.load import select
 from comt_cli.recipe.settings import Precision
@@ -51,6 +52,7 @@ Kernels and decoding are those of language models."""
 _VARIANTS = """Only these variants, such as plain-compiled,transponder-fused; of images window-fused, of translators and
 captioners sas-eager, at 60m-b64 plain-compiled-graphs."""
 _DTYPES = "Types of the numbers: bf16, fp32. If not given both, of decoding bf16."
+_TUNE = "On an NVIDIA GPU: find the fastest tiles of each kernel first; go on where it was stopped."
 _ROUNDS = """Rounds; each times every variant once. Up to as many more follow until the times have settled. With fewer
 than 14 in all there is no interval, and nothing for `kernels: auto` to go by."""
 _MINUTES = """After so many, finish no round but a first one, and begin nothing: what whole rounds have measured is
@@ -63,7 +65,7 @@ Dtypes = Annotated[str | None, _option(_DTYPES)]
 
 @dataclass(frozen=True)
 class How:
-    """Options of all that is measured here."""
+    """Options of all that is measured."""
 
     rounds: Annotated[int, typer.Option(min=3, help=_ROUNDS)] = 15
     minutes: Annotated[float | None, typer.Option(min=0, metavar="N", help=_MINUTES, show_default=False)] = None
@@ -72,7 +74,7 @@ class How:
 
     def where(self) -> torch.device:
         """Import PyTorch; the device to measure on."""
-        loading("PyTorch and the benchmarks", self.device)
+        loading("PyTorch", self.device)
         from comt_cli.training.devices import pick_device
 
         return pick_device(self.device)
@@ -131,12 +133,7 @@ def kernels(
     sizes: Sizes = None,
     ops: Annotated[str | None, _option("Only these: heads, swiglu, add_norm, modulate.", None)] = None,
     dtypes: Dtypes = None,
-    tune: Annotated[
-        bool,
-        typer.Option(
-            "--tune", help="On an NVIDIA GPU: find the fastest tiles of each kernel first; go on where it was stopped."
-        ),
-    ] = False,
+    tune: Annotated[bool, typer.Option("--tune", help=_TUNE)] = False,
     how: How = _HOW,
 ) -> None:
     """Time each gated operation in PyTorch, compiled, and fused. By these times `kernels: auto` chooses.
@@ -189,9 +186,7 @@ def decode(
     """
     named = None if sizes is None else select(sizes, LANGUAGE.shapes, "size")
     chosen, types = select(variants, DECODED, "variant"), None if dtypes is None else select(dtypes, DTYPES, "type")
-    if batch is not None and not all(part.isdecimal() and int(part) for part in batch.split(",")):
-        raise UserError(f"--batch {batch}: batch sizes are whole numbers from 1", "For instance --batch 1,16.")
-    batches = None if batch is None else [int(part) for part in batch.split(",")]
+    batches = None if batch is None else whole_numbers(batch, "--batch")
     where = how.where()
     from comt_cli.lab.runner import run_cases
     from comt_cli.lab.step import decoding_cases
@@ -254,10 +249,7 @@ def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
     if not found:
         raise UserError(f"nothing has been measured in {folder}", "comt bench all measures.")
     for path in sorted(found):
-        try:
-            say_written([renew_page(found[path], path)])
-        except UserError as error:
-            typer.echo(f"{error.message}; left as it is", err=True)
+        say_written([renew_page(found[path], path)])
 
 
 @app.command("all", cls=Verb)
@@ -281,12 +273,9 @@ def everything(how: How = _HOW) -> None:
         raise UserError("comt bench all is for a CPU", "On a GPU comt bench gpu measures (make gpu); or: --device cpu.")
     with how.session(9) as session:
         for needed, kind, size, type_, *of in TABLES["all"]:
-            what = f"{kind} at {size}, {type_}"
             if needed > session.left():
-                session.say(f"{OUT_OF_TIME}: {what} (about {needed} s)")
-                continue
-            session.say(f"{what} ({session.left():.0f} s left)")
-            if kind == "kernels":
+                session.say(f"{kind} at {size}, {type_}: {OUT_OF_TIME} (about {needed} s)")
+            elif kind == "kernels":
                 run_cases(kernel_cases([LANGUAGE.shapes[size]], [*OPS], [type_], where), session)
             elif kind == "step":
                 wanted = of[0].split(",") if of else subject_of(size).variants_of(size)

@@ -1,17 +1,12 @@
 """The printed claims of the chapter on residual connections (Brenndoerfer, "Residual Connections: The Gradient Highways
-Enabling Deep Transformers", 2025), each beside our number and a verdict.
-
-`chapter.csv` has the texts: what is said, the chapter's number, ours, and why the verdict is what it is, the last two
-with places for our numbers in braces; `ours` is empty where a list of numbers is printed and ours should be the same.
-The functions here measure these numbers and judge.
-"""
+Enabling Deep Transformers", 2025), each beside our number and a verdict. `chapter.csv` has the texts, with places for
+our numbers in braces; `ours` is empty there where a list of numbers is printed and ours should be the same."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -34,32 +29,23 @@ _NOISE = 1e-4  # below this share of what another loss gives, an fp32 gradient i
 _ROUNDING = 1e-5  # what fp32 sums taken in another order may make of what the chapter prints to more digits
 
 
-class Verdict(StrEnum):
-    """The verdict on a claim."""
-
-    digits = "reproduces"
-    in_kind = "reproduces in kind"
-    its_loss = "reproduces only with its loss"
-    no = "does not reproduce"
-
-
-Found = tuple[str, Verdict | bool, dict[str, Any]]
-"""The name of a claim, the verdict or whether it reproduces in kind, and the numbers that its row has places for. Where
-a list is printed ours is under `ours`, and the verdict is that of a list that is not the printed one."""
+DIGITS, IN_KIND, NO = "reproduces", "reproduces in kind", "does not reproduce"
+ITS_LOSS = "reproduces only with its loss"
+Found = tuple[str, str | bool, dict[str, Any]]
+"""The name of a claim, the verdict or whether it reproduces in kind, and numbers for its row, a list as `ours`."""
 
 
 def claims_frame() -> pd.DataFrame:
-    """Every claim, in the chapter's order: `name` for reference, what is claimed, the chapter's number and ours as
-    text, the verdict and why it is that."""
+    """Every claim, in the chapter's order: its text, the chapter's number and ours, the verdict and its reason."""
     chapter = {row["name"]: row for row in read_csv(Path(__file__).with_name("chapter.csv"))}
     for name, holds, numbers in (found for check in CHECKS for found in check()):
         row = chapter[name]
-        verdict = holds if isinstance(holds, Verdict) else Verdict.in_kind if holds else Verdict.no
+        verdict = holds if isinstance(holds, str) else IN_KIND if holds else NO
         if not row["ours"]:
             pairs = list(zip(numbers["ours"], row["chapter"].split("; "), strict=True))
             row["ours"] = "; ".join(f"{number:.{_decimals(text)}f}" for number, text in pairs)
-            verdict = Verdict.digits if all(same_digits(*pair) for pair in pairs) else verdict
-        row |= {"verdict": verdict.value, **{key: row[key].format(**numbers) for key in ("ours", "why")}}
+            verdict = DIGITS if all(_same_digits(*pair) for pair in pairs) else verdict
+        row |= {"verdict": verdict, **{key: row[key].format(**numbers) for key in ("ours", "why")}}
     return pd.DataFrame(list(chapter.values()))[["name", "claim", "chapter", "ours", "verdict", "why"]]
 
 
@@ -67,14 +53,14 @@ def _decimals(printed: str) -> int:
     return len(printed.partition(".")[2])
 
 
-def same_digits(number: float, printed: str) -> bool:
+def _same_digits(number: float, printed: str) -> bool:
     """Whether `number` is what was printed: equal when rounded as it is, or but for the rounding of fp32 sums."""
     value = float(printed)
     return f"{number:.{_decimals(printed)}f}" == printed or abs(number - value) <= _ROUNDING * abs(value)
 
 
-def _exactly(holds: bool) -> Verdict:
-    return Verdict.digits if holds else Verdict.no
+def _exactly(holds: bool) -> str:
+    return DIGITS if holds else NO
 
 
 def _seen(setup: Setup, wiring: Wiring, depth: int = 1, seed: int = SEED) -> Trace:
@@ -161,15 +147,15 @@ def norm_place() -> Iterator[Found]:
     names = ("post-norm", "pre-norm", "pre-norm, final norm")
     post, pre, ended = ({loss: at[name, "float32", loss, 20] for loss in networks.LOSSES} for name in names)
     is_by_loss = post["sum"] < _NOISE * post["functional"]
-    verdict = Verdict.its_loss if is_by_loss else Verdict.digits
+    verdict = ITS_LOSS if is_by_loss else DIGITS
     first = {f"fp{bits}": at["post-norm", f"float{bits}", "sum", 1] for bits in (32, 64)}
-    yield "post-norm-20", verdict if same_digits(post["sum"], "0.0000") else False, {**post, **first}
+    yield "post-norm-20", verdict if _same_digits(post["sum"], "0.0000") else False, {**post, **first}
     yield "pre-norm-20", False, {"ours": [pre["sum"]], **pre}
     ratio = {loss: pre[loss] / post[loss] for loss in networks.LOSSES}
     in_fp64 = at["pre-norm", "float64", "sum", 20] / at["post-norm", "float64", "sum", 20]
     is_huge = ratio["sum"] > 1e6
-    yield "ratio-20", Verdict.its_loss if is_by_loss and is_huge else is_huge, {"fp64": in_fp64, **ratio}
-    yield "final-norm", Verdict.its_loss if ended["sum"] < _NOISE * pre["sum"] else Verdict.digits, ended
+    yield "ratio-20", ITS_LOSS if is_by_loss and is_huge else is_huge, {"fp64": in_fp64, **ratio}
+    yield "final-norm", ITS_LOSS if ended["sum"] < _NOISE * pre["sum"] else DIGITS, ended
     along = at["pre-norm", "float32", "sum"][[*DEPTHS]]
     times = along.max() / along.min()
     yield "pre-norm-depth", times < _FLAT, {"at5": along[5], "at50": along[50], "times": times}
@@ -177,7 +163,7 @@ def norm_place() -> Iterator[Found]:
     shrinks = {loss: np.corrcoef(DEPTHS, np.log(path))[0, 1] < -0.8 for loss, path in by_loss.items()}
     fair, with_sum = by_loss.values()
     told = {"at5": fair[5], "at50": fair[50], "least": with_sum.min(), "most": with_sum.max()}
-    yield "post-norm-depth", bool(shrinks["functional"]) or (Verdict.its_loss if shrinks["sum"] else False), told
+    yield "post-norm-depth", bool(shrinks["functional"]) or (ITS_LOSS if shrinks["sum"] else False), told
 
 
 def thirty_layers() -> Iterator[Found]:
@@ -204,7 +190,7 @@ def thirty_layers() -> Iterator[Found]:
             told |= {f"residual{depth}": alike(residual.output), f"plain{depth}": alike(plain.output)}
         told[loss] = ", ".join(f"{ratio:.1f} at {depth}" for depth, ratio in ratios.items())
         widens[loss] = ratios[100] > 2 * ratios[10]
-    yield "gap-depth", widens["functional"] or (Verdict.its_loss if widens["sum"] else False), told
+    yield "gap-depth", widens["functional"] or (ITS_LOSS if widens["sum"] else False), told
 
 
 CHECKS = arithmetic, one_block, scaling, norm_place, thirty_layers

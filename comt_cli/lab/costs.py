@@ -20,7 +20,7 @@ from torch._inductor import metrics
 from torch._inductor.utils import fresh_cache
 
 from comt_cli.errors import UserError
-from comt_cli.lab.runner import Built, Case, Row, Session, Unavailable, run_cases, versions
+from comt_cli.lab.runner import Built, Case, Row, Session, Unavailable, run_cases
 from comt_cli.lab.step import TrainedNetwork
 from comt_cli.lab.timing import Part, Times, compared, mebibytes, saved_bytes
 from comt_cli.models.accounting import cost_of
@@ -36,8 +36,7 @@ HOW = ("step", "compiled_step")
 
 
 def measure_recipe(planned: Planned, device: torch.device, rounds: int, minutes: float | None, results: Path) -> None:
-    """Measure the planned rows, column by column, and write them after each. Raises `UserError` where what is there is
-    of another device."""
+    """Measure and write the planned rows, column by column. Raises `UserError` where there are another device's."""
     loaded, scale, baseline = planned.loaded, planned.scale, planned.loaded.recipe.baseline
     path = costs_file(results, scale, loaded)
     if (other := other_device(path, device_name(device))) is not None:
@@ -64,10 +63,7 @@ def measure_recipe(planned: Planned, device: torch.device, rounds: int, minutes:
 
 
 class CostCase(Case):
-    """The rows of one column of a recipe, the row `baseline` among them, without which there is nothing to compare
-    with, and so no row. All networks are there at once, and so must fit in the device's memory."""
-
-    warm_up = 2
+    """The rows of one column of a recipe, and its `baseline`. All networks must fit in the device's memory at once."""
 
     def __init__(self, specs: Mapping[str, RunSpec], baseline: str, device: torch.device) -> None:
         self.page = self.what = next(iter(specs.values())).column
@@ -78,49 +74,40 @@ class CostCase(Case):
     def build(self, key: str, shared: dict[Any, Any]) -> Built:
         if key != self.baseline and self.baseline not in shared:
             raise Unavailable(f"there is no {self.baseline} to compare it with")
-        step = shared[key] = _Step(self.specs[key], self.device)
+        spec, train = self.specs[key], self.specs[key].settings.train
+        samples = min(train.micro_batch_size or train.batch_size, train.batch_size)
+        network, can, read = TrainedNetwork(spec, samples, self.device), can_compile(spec), None
+        hows = [how for how, there in zip(HOW, (not train.compile, can), strict=True) if there]
+        objectives = {how: network.form(train.kernels, compiled=how == HOW[1])[0] for how in hows}
+        forms = {how: network.prepared(objective) for how, objective in objectives.items()}
+        if can:
+            objectives[HOW[1]].compile_model()
+            read = bytes_while_compiling(forms[HOW[1]].step)
+        saved = saved_bytes(forms[hows[-1]].loss, network.model.parameters())
+        shared[key] = network
         prepare_compiler(versions=16 * len(self.keys))  # counted alone: in the end all come from the compiler's cache
-        return Built(step.parts, step)
+        return Built({how: form.step for how, form in forms.items()}, (samples, read, saved))
 
     def rows(self, ready: Mapping[str, Built], times: Mapping[tuple[str, str], Times]) -> list[Row]:
-        baseline, rounds = ready[self.baseline].facts, max(len(each.seconds) for each in times.values())
-        plain, rows = cost_of(baseline.spec), []
+        plain_samples, *plain_bytes = ready[self.baseline].facts
+        plain_flops = cost_of(self.specs[self.baseline]).flops_per_row * plain_samples
+        rounds, rows = max(len(each.seconds) for each in times.values()), []
         for name, built in ready.items():
-            step, cost = built.facts, cost_of(built.facts.spec)
-            flops = cost.flops_per_row * step.samples
-            row: Row = {"row": name, "column": step.spec.column, "baseline": self.baseline}
-            row |= {"device": device_name(self.device), "precision": step.spec.settings.train.precision}
-            row |= {"samples": step.samples, "rounds": rounds, "parameters": cost.parameters, "flops": flops}
-            row["flops_ratio"] = round(flops / (plain.flops_per_row * baseline.samples), 4)
-            for what, of, to in (("bytes", step.bytes, baseline.bytes), ("saved", step.saved, baseline.saved)):
+            spec, (samples, *counted) = self.specs[name], built.facts
+            cost = cost_of(spec)
+            flops = cost.flops_per_row * samples
+            row: Row = {"row": name, "column": spec.column, "baseline": self.baseline}
+            row |= {"device": device_name(self.device), "precision": spec.settings.train.precision}
+            row |= {"samples": samples, "rounds": rounds, "parameters": cost.parameters, "flops": flops}
+            row["flops_ratio"] = round(flops / plain_flops, 4)
+            for what, of, to in zip(("bytes", "saved"), counted, plain_bytes, strict=True):
                 row |= {f"{what}_mib": mebibytes(of), f"{what}_ratio": round(of / to, 4) if of and to else None}
             for how in HOW:
                 row |= dict.fromkeys(f"{how}_ms{end}" for end in ("", "_p10", "_p90"))
                 row |= times[how, name].columns(f"{how}_ms", 3) if (how, name) in times else {}
                 row |= compared(f"{how}_ratio", times, (how, name), (how, self.baseline))
-            rows.append(row | versions())
+            rows.append(row)
         return rows
-
-
-class _Step:
-    """The training step of one row: its network with weights and optimiser, on a batch of noise. `parts`: the steps to
-    time, by `HOW`; `bytes`: read and written by the compiled passes, None where its task cannot be compiled; `saved`:
-    bytes that a forward pass, compiled where that is possible, keeps for the backward pass."""
-
-    def __init__(self, spec: RunSpec, device: torch.device) -> None:
-        self.spec, self.bytes, train = spec, None, spec.settings.train
-        self.samples = min(train.micro_batch_size or train.batch_size, train.batch_size)
-        network = TrainedNetwork(spec, self.samples, device)
-        can = can_compile(spec)
-        hows = [how for how, there in zip(HOW, (not train.compile, can), strict=True) if there]
-        objectives = {how: network.form(train.kernels, compiled=how == HOW[1])[0] for how in hows}
-        forms = {how: network.prepared(objective, clips=True) for how, objective in objectives.items()}
-        self.parts: dict[str, Part] = {how: form.step for how, form in forms.items()}
-        if can:
-            objectives[HOW[1]].compile_model()
-            self.bytes = bytes_while_compiling(self.parts[HOW[1]])
-        form = forms[hows[-1]]
-        self.saved = saved_bytes(form.loss, form.model.parameters())
 
 
 def can_compile(spec: RunSpec) -> bool:
@@ -135,8 +122,7 @@ def can_compile(spec: RunSpec) -> bool:
 
 
 def bytes_while_compiling(part: Part) -> int | None:
-    """What the code reads and writes that `part` compiles, as the compiler counts it where its log of that name is
-    wanted, which goes nowhere here; None where that is nothing."""
+    """Bytes that the code that `part` compiles reads and writes, counted by the compiler for its log; None for 0."""
     log = logging.getLogger("torch._inductor.compile_fx.__inductor_metrics")
     before = log.level, log.propagate
     log.setLevel(logging.INFO)

@@ -1,5 +1,4 @@
-"""`comt diagnose`: residual connections before any training, and which printed claims about that hold, as CSV files, a
-figure and a page."""
+"""`comt diagnose`: residual connections before any training, and which printed claims about that hold."""
 
 from __future__ import annotations
 
@@ -12,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from comt_cli.commands import options
+from comt_cli.commit import git_commit
 from comt_cli.errors import UserError
+from comt_cli.files import write_text
+from comt_cli.lab import whole_numbers
+from comt_cli.methods import catalogue, in_words
+from comt_cli.recipe.find import find_recipe
+from comt_cli.recipe.load import load_recipe, select
+from comt_cli.report import format
+from comt_cli.report.caption import Caption, in_markdown, pipes
+from comt_cli.runs.plan import parse_seeds
 from comt_cli.verbs.models import loading
 
 if TYPE_CHECKING:
@@ -22,12 +30,9 @@ if TYPE_CHECKING:
     from comt_cli.lab.networks import Setup
     from comt_cli.methods.base import Wiring
 
-_DEPTH = 30
-"""Of the networks that are looked into layer by layer: the chapter's."""
-_MOST_DEPTH = 1000
+_DEPTH = 30  # of the networks that are looked into layer by layer: the chapter's
 _COMPARED = "pre-norm,post-norm,rezero,highway,deepnorm,sas"
-_TRAINED = "ours/modern"
-"""The recipe whose rows are looked at beside the methods as they come."""
+_TRAINED = "ours/modern"  # the recipe whose rows are looked at beside the methods as they come
 _ALSO = {"name": "resformer", "learned": True}
 """A row of no recipe, which learns something where the method as it comes has nothing that could."""
 _BRANCHES = ("linear-relu", "gelu-mlp", "llama")
@@ -36,8 +41,6 @@ _BRANCH_HELP = """What the blocks compute: linear-relu and gelu-mlp with LayerNo
 language models' block with RMSNorm."""
 _METHODS_HELP = """Methods, or rows of the recipe ours/modern, whose language models' start is compared with Pre-LN's,
 and followed for 20 updates; all, or none."""
-_SAY_WHERE = ("outputs", "identity", "start", "claims")
-"""Tables whose rows say where they were measured."""
 
 
 def diagnose(
@@ -65,25 +68,17 @@ def diagnose(
 
       comt diagnose --connections pre-norm,post-norm,comt --branch llama --depths 2,4,8,16 --seeds 1-5 --results look
     """
-    from comt_cli.recipe.load import select
-    from comt_cli.runs.plan import parse_seeds
-
-    parts = [part.strip() for part in depths.split(",")]
-    if not all(part.isdecimal() and 1 <= int(part) <= _MOST_DEPTH for part in parts):
-        said = f"--depths {depths}: depths are whole numbers from 1 to {_MOST_DEPTH}"
-        raise UserError(said, "for instance 10,20,40")
-    chosen_depths, chosen_seeds = sorted({int(part) for part in parts}), parse_seeds(seeds) or []
-    branches, started = select(branch, _BRANCHES, "branch"), chosen_methods(methods)
+    chosen_depths, chosen_seeds = sorted({*whole_numbers(depths, "--depths")}), parse_seeds(seeds) or []
+    branches = select(branch, _BRANCHES, "branch")
     loading("the networks")
     import torch
 
-    from comt_cli.commit import git_commit
     from comt_cli.lab.claims import claims_frame
     from comt_cli.lab.networks import RELU_MLP, SETUPS, measured, starts
     from comt_cli.training.devices import device_name
 
     setups = [SETUPS[name] for name in branches]
-    wirings = _wirings(connections, setups)
+    wirings, started = _wirings(connections, setups), _chosen_methods(methods)
     where = {"device": device_name(torch.device("cpu")), "torch": torch.__version__, "git_commit": git_commit()}
     tables = measured(wirings, setups, chosen_depths, _DEPTH, chosen_seeds)
     tables |= {"claims": claims_frame(), "start": starts(started, chosen_seeds[0])}
@@ -93,20 +88,14 @@ def diagnose(
     typer.echo(f"Written to {folder}: diagnose.md with the reasons for every verdict, a figure, and CSV files.")
 
 
-def chosen_methods(text: str) -> list[dict[str, Any]]:
+def _chosen_methods(text: str) -> list[dict[str, Any]]:
     """The methods for language models that are given, each with its options; all are those that need no options, the
     rows of `_TRAINED`, and `_ALSO`. A name means the method, and the row, that are called so."""
-    from comt_cli.methods import catalogue, in_words, methods
-    from comt_cli.recipe.find import find_recipe
-    from comt_cli.recipe.load import load_recipe, select
+    from comt_cli.lab.networks import as_they_come
 
     if text.strip() == "none":
         return []
-    named: list[tuple[str, dict[str, Any]]] = [
-        (name, {"name": name})
-        for name, method in methods("train-lm").items()
-        if not any(field.is_required() for field in method.model_fields.values())
-    ]
+    named: list[tuple[str, dict[str, Any]]] = [(name, {"name": name}) for name in as_they_come()]
     named += [*load_recipe(find_recipe(_TRAINED), catalogue()).methods.items(), (in_words(_ALSO), _ALSO)]
     wanted = select(None if text.strip() == "all" else text, dict(named), "method")
     # A row whose options are all defaults is the method itself: each is there once, beside others of its name.
@@ -115,15 +104,13 @@ def chosen_methods(text: str) -> list[dict[str, Any]]:
 
 
 def _wirings(text: str, setups: list[Setup]) -> dict[str, Wiring]:
-    """The wirings of connections, or of methods, that are given; of all connections. Raises `UserError` where one that
-    is named cannot be measured, or a set-up has no place for it."""
+    """The wirings of these connections or methods. Raises `UserError` where a set-up has no place for one."""
     from comt_cli.lab.networks import wirings
     from comt_cli.methods.base import residual_connections
-    from comt_cli.recipe.load import select
 
     known = wirings()
     if text.strip() == "all":
-        text = ",".join(name for name in known if name in residual_connections())
+        return {name: known[name] for name in known if name in residual_connections()}
     select(text, known, "residual connection or method with one stream of tokens")
     chosen = {name: known[name] for part in text.split(",") if (name := part.strip())}
     if left := [name for name, wiring in chosen.items() if not all(setup.fits(wiring) for setup in setups)]:
@@ -143,9 +130,6 @@ def _write(
     folder: Path,
 ) -> None:
     """Write the tables as CSV files, the figure with its caption, and the page."""
-    from comt_cli.files import write_text
-    from comt_cli.report import format
-    from comt_cli.report.caption import Caption, in_markdown, pipes
     from comt_cli.report.figures import sign, write_figure
 
     by_depth = tables["gradient-by-depth"]
@@ -159,9 +143,8 @@ def _write(
     write_figure(figure, by_depth, folder, "gradient-by-depth", caption)
     for stem, table in tables.items():
         if len(table) and table is not by_depth:  # which the figure has written
-            told = table.assign(**where) if stem in _SAY_WHERE else table
-            text = told.to_csv(index=False, float_format="%.6g", lineterminator="\n")
-            write_text(folder / f"{stem}.csv", text)
+            told = table.assign(**where) if stem in ("outputs", "identity", "start", "claims") else table
+            write_text(folder / f"{stem}.csv", told.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     counts = Counter(tables["claims"]["verdict"])
     at = f", commit {where['git_commit']}" if where["git_commit"] else ""
     filled = {
@@ -222,8 +205,7 @@ def _spread(frame: pd.DataFrame, value: str) -> list[str]:
 
 
 def draw(frame: pd.DataFrame) -> Figure:
-    """The gradient that gets through, against depth: a panel for each set-up and a line for each connection, means with
-    bands from the least to the greatest of the seeds."""
+    """The gradient that gets through, against depth: a panel a set-up, a line a connection, with bands of all seeds."""
     from matplotlib.ticker import MaxNLocator
 
     from comt_cli.report.figures.style import QUIET, page_figure, series_colours, style

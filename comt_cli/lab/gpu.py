@@ -1,8 +1,5 @@
-"""The parts of `comt bench gpu`, for a GPU machine that is lent for minutes: tests, tuning, speeds, a table.
-
-Each part is a command in a process of its own with a time limit, so that what one leaves in memory, or its failure, is
-no other's. A file says which parts are done: the next call goes on there.
-"""
+"""The parts of `comt bench gpu`, for a GPU machine that is lent for minutes: tests, tuning, speeds, a table. Each is a
+command in a process of its own with a time limit. A file says which parts are done: the next call goes on there."""
 
 from __future__ import annotations
 
@@ -23,15 +20,13 @@ from pathlib import Path
 import typer
 
 from comt_cli.commit import git_commit
-from comt_cli.files import write_text
+from comt_cli.files import atomic_file, write_text
 from comt_cli.lab.runner import OUT_OF_TIME, Session
 from comt_cli.lab.subjects import TABLES
 
-ROOT = Path(__file__).resolve().parents[2]
-"""The repository, whose tests are run."""
+ROOT = Path(__file__).resolve().parents[2]  # the repository, whose tests are run
 _GRACE, _ENDING = 10.0, 10.0  # seconds for a part to end after it was asked to, and for what is written after all
-_LEAST = 45.0  # seconds in which what resumes begins at all
-_LAST = 25.0  # seconds that what a benchmark has begun may take when its own time is up
+_LEAST, _LAST = 45.0, 25.0  # seconds in which what resumes begins at all; and for a benchmark to end in
 _TAKEN = {".csv", ".json", ".jsonl", ".log", ".md", ".pdf", ".png", ".tex", ".txt"}
 INCOMPLETE = re.compile(f"{OUT_OF_TIME}|cut short and not settled")
 """Said by a benchmark that ends well and has not measured all of it, its time being up."""
@@ -39,9 +34,8 @@ INCOMPLETE = re.compile(f"{OUT_OF_TIME}|cut short and not settled")
 
 @dataclass(frozen=True)
 class Part:
-    """A command, as words behind `python -m`, and how many seconds it may take. `{minutes}` in a word: how many it has
-    when it begins, less what it takes to end. `after`: there is nothing to it before that part is done. `resumes`: what
-    is stopped goes on in the next call."""
+    """A command, as words behind `python -m`, and how many seconds it may take; `{minutes}` in a word stands for those
+    that it has. `after`: it needs that part. `resumes`: what is stopped goes on in the next call."""
 
     name: str
     seconds: float
@@ -64,8 +58,7 @@ def parts_for(folder: Path, *, on_cuda: bool) -> list[Part]:
 
 
 class State:
-    """The state of each part that was begun, in a file: `done`, `failed`, or `cut short`; none of another commit or
-    device."""
+    """`done`, `failed` or `cut short` of each part that was begun with this commit and device, in a file."""
 
     def __init__(self, folder: Path, **of: str | None) -> None:
         self._path, self._of = folder / "state.json", of
@@ -80,21 +73,18 @@ class State:
         write_text(self._path, json.dumps({**self._of, "parts": self.parts}, indent=1) + "\n")
 
     def open(self, parts: Sequence[Part]) -> list[Part]:
-        """The parts that are not done; last those that were tried, which may end alike, and what needs one of them."""
+        """The parts that are not done; last those that were tried, which may end alike."""
         left = [part for part in parts if self.parts.get(part.name) != "done"]
-        tried = {part.name for part in left if part.name in self.parts and not part.resumes}
-        return sorted(left, key=lambda part: not tried.isdisjoint({part.name, part.after}))
+        return sorted(left, key=lambda part: part.name in self.parts and not part.resumes)
 
 
 def run_parts(parts: Sequence[Part], state: State, folder: Path, session: Session) -> None:
-    """Run what is open. A part begins where at least four fifths of its seconds are left, or where it resumes. After
-    each the archive is written anew."""
+    """Run what is open. A part begins where at least four fifths of its seconds are left, or where it resumes."""
     for part in state.open(parts):
         left = session.left() - _ENDING - _GRACE
         misses = part.after is not None and state.parts.get(part.after) != "done"
         if misses or left < (_LEAST if part.resumes else 0.8 * part.seconds):
-            why = f"{part.after} is not done" if misses else f"{part.seconds:g} s, {max(0.0, left):.0f} s left"
-            typer.echo(f"{part.name}: left for the next call ({why})")
+            typer.echo(f"{part.name}: left for the next call")
             continue
         typer.echo(f"{part.name} (at most {min(left, part.seconds):.0f} s; {left:.0f} s left)")
         log = folder / "logs" / f"{re.sub('[^a-z0-9]+', '-', part.name.lower()).strip('-')}.log"
@@ -103,13 +93,13 @@ def run_parts(parts: Sequence[Part], state: State, folder: Path, session: Sessio
         session.rows += 1
         status = _run(part, min(left, part.seconds), log, session)
         text = log.read_text(encoding="utf-8", errors="replace")
-        if status is not None and (status or not INCOMPLETE.search(text)):
-            state.put(part, "failed" if status else "done")
-        typer.echo(f"{part.name}: {state.parts[part.name]} (the log: {log})")
         if status:
+            state.put(part, "failed")
             session.fail(part.name, RuntimeError(f"status {status}, {log}"))
             typer.echo("\n".join(f"    {line}" for line in text.splitlines()[-15:]))
-        archive(folder)
+        elif status is not None and not INCOMPLETE.search(text):
+            state.put(part, "done")
+        typer.echo(f"{part.name}: {state.parts[part.name]} (the log: {log})")
 
 
 def _run(part: Part, seconds: float, log: Path, session: Session) -> int | None:
@@ -130,34 +120,29 @@ def _run(part: Part, seconds: float, log: Path, session: Session) -> int | None:
         try:
             while child.poll() is None and time.monotonic() < end and session.goes_on():
                 time.sleep(0.2)
-            in_time = child.returncode is not None
-        finally:
-            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
-                if child.poll() is None:  # ended as by Ctrl-C, and killed with its processes where it does not end
-                    child.send_signal(signal.SIGINT)  # not to the compilers that it has called
-                    child.wait(_GRACE)
+            return child.returncode
+        finally:  # ended as by Ctrl-C, without the compilers that it has called; what is left of it then is killed
+            child.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(_GRACE)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-    return child.returncode if in_time else None
 
 
 def archive(folder: Path) -> Path:
-    """Write what is to be taken home into one file: the state, logs, tables, pages, figures, and records of runs
-    without weights."""
+    """Write what is to be taken home into one file: the state, logs, results, and records of runs without weights."""
     path = folder / "gpu.tar.gz"
-    new = path.with_suffix(".new")
-    with tarfile.open(new, "w:gz") as tar:
+    with atomic_file(path) as handle, tarfile.open(fileobj=handle, mode="w:gz") as tar:
         for file in sorted(folder.rglob("*")):
             if file.suffix in _TAKEN and file.is_file() and not file.is_symlink():
                 tar.add(file, file.relative_to(folder))
-    new.replace(path)
     return path
 
 
 def measure_parts(folder: Path, minutes: float, devices: Sequence[str] | None) -> None:
     """Run the parts that are for these CUDA devices within so many minutes. Raises as `Session` does."""
-    on_cuda = devices is None or len(devices) > 0  # None: they could not be counted
+    on_cuda = devices is None or bool(devices)  # None: they could not be counted
     parts = parts_for(folder, on_cuda=on_cuda)
     if not on_cuda:
         typer.echo("no CUDA device here: neither tests nor tuning, and networks for a CPU")

@@ -2,14 +2,14 @@
 
 All kinds of gates and all forms of an operation on one product take turns; ratios are to the compiled operation
 without gates, which is what a plain model runs there. A row is one form of one operation; `step` is forward and
-backward together, `forward` the forward part of it. The reference is the model's own path, its gates and parameters
-included, and the fused form calls the operators as the model does.
+backward together.
 Shapes: B samples, T tokens of one, C columns of a product, D width, N output width of a site.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import math
 import multiprocessing
@@ -20,26 +20,22 @@ from typing import Any, cast
 
 import torch
 import torch._inductor.config
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.campaign.processes import begin_as_helper, signals_blocked, usable_cores
 from comt_cli.kernels import choice, measurements
-from comt_cli.kernels.add_norm import add_norm
 from comt_cli.kernels.choice import Op, device_here, versions_here
 from comt_cli.kernels.gates import Modulation
-from comt_cli.kernels.heads import heads
 from comt_cli.kernels.measurements import Tuned, kernel_hash, tiles_text
 from comt_cli.kernels.modulate import modulate
 from comt_cli.kernels.operators import computed_by_triton
-from comt_cli.kernels.swiglu import swiglu
 from comt_cli.kernels.triton import tiles
 from comt_cli.kernels.triton.tiles import Key, Kind, Tile
-from comt_cli.lab.runner import DTYPES, Built, Case, Row, Session, Unavailable, run_cases, versions
+from comt_cli.lab.runner import DTYPES, Built, Case, Row, Session, Unavailable, run_cases
 from comt_cli.lab.subjects import GATES, KERNELS, Shape
 from comt_cli.lab.timing import Part, Times, compared, free, in_turns, reliability, saved_bytes, stopwatch_for
-from comt_cli.layers.positions import rotate, rotation_table
-from comt_cli.layers.projection import aligned
+from comt_cli.layers.positions import rotation_table
+from comt_cli.layers.residual.base import State
 from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.models.llama import Block
 from comt_cli.tasks.settings.language import ModelSettings
@@ -69,10 +65,9 @@ class KernelCase(Case):
 
     def __post_init__(self) -> None:
         built, length = self.shape.built, self.shape.dimensions["length"]
-        heads = f"{built.heads}" if built.kv_heads == built.heads else f"{built.heads}-k{built.kv_heads}"
-        self.shape_name = f"d{built.width}-f{built.ffn_width}-h{heads}-b{self.shape.batch}x{length}-{self.part}"
+        self.shape_name = f"d{built.width}-f{built.ffn_width}-h{built.heads}-b{self.shape.batch}x{length}-{self.part}"
         self.what = f"{self.shape.size} {self.dtype} {self.op} {self.part}"
-        self.keys = [*itertools.product(GATES, ("reference", "fused", "reference-compiled"))]
+        self.keys = [*itertools.product(GATES, KERNELS["variants"])]
         self.tiles = dict[str, str]()
 
     def build(self, key: tuple[str, str], shared: dict[Any, Any]) -> Built:
@@ -91,9 +86,8 @@ class KernelCase(Case):
         if self.tune is not None and variant == "fused":
             tuned, note = self.tune(built, step)
             kernel = replace(kernel, tiles=tuned)
-        if self.tune is None or variant == "fused":
-            choice.use_tiles([kernel])
-            self.tiles[gates] = tiles_text(kernel.tiles)
+        choice.use_tiles([kernel])
+        self.tiles[gates] = tiles_text(kernel.tiles)
         step()
         return Built({"forward": form, "step": step}, (built.width, saved_bytes(form, built.own)), note)
 
@@ -116,7 +110,7 @@ class KernelCase(Case):
             row |= compared("step_ratio_to_plain_compiled", times, step, ("step", plain))
             row["saved_bytes"] = saved
             row["kernel_hash"] = kernel_hash(self.op) if computed_by_triton(self.device) else None
-            rows.append(row | {"tiles": self.tiles.get(gates, "")} | versions())
+            rows.append(row | {"tiles": self.tiles.get(gates, "")})
         return rows
 
 
@@ -133,8 +127,8 @@ def kernel_cases(
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation on one product, by its forms. `width` is that of all sites of the product, `widest` that of the
-    widest as the kernel takes it; `leaves` have gradients, `own` are its parameters."""
+    """One operation on one product. `width` is that of all its sites, `widest` that of the widest as the kernel takes
+    it; `leaves` have gradients, `own` are its parameters."""
 
     op: str
     width: int
@@ -170,8 +164,7 @@ def step_of(form: Form, built: Operation) -> Callable[[], object]:
 
 
 def operation(op: str, part: str, shape: Shape, gates: str, dtype: torch.dtype, device: torch.device) -> Operation:
-    """An operation on a product of a block (`qkv`, `o`, `gate-up`), with inputs of the distribution that a new model
-    has."""
+    """An operation on a product of a block (`qkv`, `o`, `gate-up`) of a new model, by the model's own modules."""
     settings = ModelSettings.model_validate({**shape.model, "layers": 1})
     built, length = settings.shape(), shape.dimensions["length"]
     model = empty_network(settings, wiring_of({"name": GATES[gates]}), vocabulary=8)
@@ -189,69 +182,45 @@ def operation(op: str, part: str, shape: Shape, gates: str, dtype: torch.dtype, 
         assert found is not None  # all gates timed here have a bottleneck
         return found
 
-    width, widest = sum(site.widths), max(site.widths)
     product_BTC = site.product(normal(site.weight.shape[1])).detach().requires_grad_()
+    site.product = lambda _: product_BTC  # type: ignore[method-assign, assignment]
     # the gates' summaries are part of the product, which is given here
     read = {id(site.gate(name).down_projection()) for name in site.gates}
     own: list[Tensor] = list(site.gates.parameters())
     leaves = [product_BTC, *(each for each in own if id(each) not in read)]
 
-    def flat() -> Tensor:
-        return product_BTC.flatten(0, 1)
-
-    def reference() -> Sequence[Tensor]:
-        return site.gated(product_BTC)
-
-    def fused() -> Sequence[Tensor]:
-        return (modulate(flat(), modulation(), site.widths),)
+    def both(module: Any, outputs: Callable[[Any], Sequence[Tensor]]) -> dict[str, Form]:
+        fused = copy.copy(module)
+        fused.fused = True
+        return {"reference": lambda: outputs(module), "fused": lambda: outputs(fused)}
 
     if op == "heads":
         rotation = rotation_table(length, built.width // built.heads, settings.rope_theta, product_BTC)
-        own = [*own, *rotation]
-
-        def reference() -> Sequence[Tensor]:
-            counts = built.heads, built.kv_heads, built.kv_heads
-            q, k, v = (
-                x_BTN.view(*x_BTN.shape[:2], count, -1).transpose(1, 2)
-                for x_BTN, count in zip(site.gated(product_BTC), counts, strict=True)
-            )
-            return rotate(q, rotation), rotate(k, rotation), v
-
-        def fused() -> Sequence[Tensor]:
-            return heads(flat(), modulation(), *rotation, built.heads, built.kv_heads)
-
+        own += rotation
+        forms = both(block.attention, lambda each: each.rotated_heads(product_BTC, (), rotation, [])[0])
     elif op == "swiglu":
-        widest = aligned(built.ffn_width, product_BTC)  # every site's columns are filled up in the product
-
-        def reference() -> Sequence[Tensor]:
-            gate, up = site.gated(product_BTC)
-            inner = F.silu(gate) * up
-            return (F.pad(inner, (0, widest - built.ffn_width)) if widest > built.ffn_width else inner,)
-
-        def fused() -> Sequence[Tensor]:
-            return (swiglu(flat(), modulation(), widest, widest),)
-
+        forms = both(block.mlp, lambda each: (each.inner(product_BTC),))
     elif op == "add_norm":
-        norm, stream_BTD = block.mlp_connection.norm, normal(width).requires_grad_()
-        assert isinstance(norm, nn.RMSNorm)
-        weight, eps = norm.weight, norm.eps or 0.0
-        leaves, own = [*leaves, stream_BTD, weight], [*own, weight]
-
-        def reference() -> Sequence[Tensor]:
-            y_BTD = stream_BTD + site.gated(product_BTC)[0]
-            return y_BTD, norm(y_BTD)
-
-        def fused() -> Sequence[Tensor]:
-            return add_norm(stream_BTD.flatten(0, 1), flat(), modulation(), weight, eps)
-
-    return Operation(op, width, widest, gates, leaves, own, {"reference": reference, "fused": fused})
+        norm, stream_BTD = cast(nn.Module, block.mlp_connection.norm), normal(built.width).requires_grad_()
+        leaves, own = [*leaves, stream_BTD, *norm.parameters()], [*own, *norm.parameters()]
+        forms = {
+            "reference": lambda: State(stream_BTD + site.gated(product_BTC)[0]).normalised(norm),
+            "fused": lambda: State(stream_BTD, deferred=(product_BTC, modulation())).normalised(norm),
+        }
+    else:
+        forms = {
+            "reference": lambda: site.gated(product_BTC),
+            "fused": lambda: (modulate(product_BTC.flatten(0, 1), modulation(), site.widths),),
+        }
+    widest = max(site.packing.filled(product_BTC))
+    return Operation(op, sum(site.widths), widest, gates, leaves, own, forms)
 
 
 # ---- tiles of the Triton kernels
 
 
 def to_tune(cases: Sequence[KernelCase]) -> list[KernelCase]:
-    """The cases that have not been measured under this very key, each with all kinds of gates that a kernel takes."""
+    """The cases that have not been measured on this card with these kernels and versions, in all gates."""
     known = {
         (row.device, row.op, row.shape, row.dtype, f"{row.kind}-r{row.rank}" if row.rank else row.kind)
         for row in measurements.measurements()[0]
@@ -269,9 +238,8 @@ def to_tune(cases: Sequence[KernelCase]) -> list[KernelCase]:
 
 
 def run_tuning(todo: Sequence[KernelCase], session: Session) -> None:
-    """Compile what is to be timed by several processes at once, into the caches of Triton and of PyTorch's compiler;
-    then this process alone times it. Compiling ends with half of the time: what is missing then is compiled when it is
-    first timed."""
+    """Compile what is to be timed by several processes, into the caches of Triton and of PyTorch's compiler; then this
+    process alone times it. Compiling ends with half of the time: what is missing is compiled when it is first timed."""
     compile_all(todo, session)
     for case in todo:
         case.tune = partial(_fastest_tiles, session, case.device)
@@ -279,16 +247,11 @@ def run_tuning(todo: Sequence[KernelCase], session: Session) -> None:
 
 
 def compile_all(todo: Sequence[KernelCase], session: Session) -> None:
-    """Run everything once, and forget it, for half of the time that is left: in as many processes, each with an
-    operation's tensors, as the cores and half of the device's free memory allow."""
+    """Run everything once, and forget it, for half of the time that is left, in several processes."""
     half = session.left() / 2
     jobs = [(case, *key) for case in todo for key in case.keys if key[1] != "reference"]
-    elements = max(2 * case.shape.built.ffn_width * case.shape.units for case in todo)
-    each = 2**30 + 6 * elements * max(DTYPES[case.dtype].itemsize for case in todo)  # and the device's own GiB
-    have_room = torch.cuda.mem_get_info(todo[0].device)[0] // 2 // each
     with signals_blocked():
-        processes = max(1, min(MOST_PROCESSES, usable_cores(), have_room))
-        started = multiprocessing.get_context("spawn").Pool(processes, begin_as_helper)
+        started = multiprocessing.get_context("spawn").Pool(min(MOST_PROCESSES, usable_cores()), begin_as_helper)
     with started as pool:
         compiled = pool.map_async(compile_one, jobs, chunksize=1)
         while not compiled.ready() and session.left() >= half:
@@ -330,8 +293,7 @@ def _tiles_to_try(built: Operation) -> list[tuple[Key, Tile]]:
 
 
 def _fastest_tiles(session: Session, device: torch.device, built: Operation, step: Part) -> tuple[Tuned, str]:
-    """The tiles with which a step takes the least time, and a remark on those with which it cannot run. Each kernel's
-    are timed with the other in its default, since the two run one after the other."""
+    """The tiles of a quickest step, each kernel's with the other's defaults, and a remark on those that cannot run."""
     parts, notes, best = dict[tuple[Key, Tile], Part](), list[str](), dict[Key, Tile]()
     for key, tile in _tiles_to_try(built):
         part = _in_tiles({key: tile}, step)
@@ -343,7 +305,7 @@ def _fastest_tiles(session: Session, device: torch.device, built: Operation, ste
             parts[key, tile] = part
     try:
         how = stopwatch_for(device, head_start=True)
-        times = in_turns(parts, session.rounds, how, go_on=session.goes_on) if parts else {}
+        times = in_turns(parts, session.rounds, how, session.goes_on) if parts else {}
     finally:
         choice.use_tiles(())  # again those of the kinds of gates before
     for key, tile in sorted(times, key=lambda each: times[each].undisturbed):

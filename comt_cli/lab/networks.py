@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import torch
@@ -20,13 +20,12 @@ from torch import Tensor, nn
 
 from comt_cli.analysis.figures.mixing import DISPERSION, READ_OUT, mixtures
 from comt_cli.files import read_csv
-from comt_cli.kernels.gates import Modulation
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.positions import rotation_table
 from comt_cli.layers.residual.base import Branch, ResidualConnection, ResidualSite, State
 from comt_cli.layers.residual.scaled import FollowsTraining, ProgressiveResidual, Scale, ScaledBranch
 from comt_cli.methods import in_words, method_from, methods
-from comt_cli.methods.base import Wiring, residual_connection, residual_connections
+from comt_cli.methods.base import Method, Wiring, residual_connection, residual_connections
 from comt_cli.models.build import empty_network, materialise
 from comt_cli.models.flops import parameter_count
 from comt_cli.models.llama import Llama
@@ -34,8 +33,6 @@ from comt_cli.tasks.base import DECODER_SITES
 from comt_cli.tasks.settings.language import ModelSettings
 
 _HEAD_WIDTH, _VOCABULARY = 16, 64
-_ONE_STREAM = replace(DECODER_SITES, features=())
-"""The sites of language models whose blocks share nothing but the stream."""
 
 
 class Plain(ResidualConnection):
@@ -50,20 +47,6 @@ class Plain(ResidualConnection):
 
 
 PLAIN = {"plain": Wiring(Plain)}
-
-
-class FreeBranch(nn.Sequential):
-    """A linear map and an activation, and perhaps another linear map."""
-
-    def before_gate(self, h: Tensor) -> tuple[Tensor, Modulation] | None:
-        return None
-
-
-def _zero_branch(width: int) -> FreeBranch:
-    branch = FreeBranch(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
-    for parameter in branch[-1].parameters():
-        nn.init.zeros_(parameter)
-    return branch
 
 
 _UNCHANGED = nn.Identity()
@@ -88,23 +71,20 @@ class Network:
 
 @dataclass(frozen=True)
 class Setup:
-    """A kind of network. `leading` are the dimensions of x before its width, which is usually `width`; `branch` makes
-    one of a width. Without it the blocks are those of our language models, with branches and norms of their own."""
+    """A kind of network. `leading` are the dimensions of x before its width; `branch` makes one of a width. Without it
+    the blocks are those of our language models, with branches and norms of their own."""
 
     name: str
     says: str
     leading: tuple[int, ...]
     width: int
-    branch: Callable[[int], FreeBranch] | None = None
+    branch: Callable[[int], nn.Sequential] | None = None
     norm: Callable[[int], nn.Module] = nn.LayerNorm
 
     def build(self, wiring: Wiring, depth: int, seed: int) -> tuple[Network, Tensor, Tensor]:
         """A network at its start, its input x and a random tensor like x, N(0, 1). So is x, but of language models,
-        where it is their own embedding of random tokens: beside a larger one their branches would vanish.
-
-        Drawn from PyTorch's global stream in the chapter's order (blocks, then x), so that a seed gives the chapter's
-        numbers. The stream of the caller is left as it was.
-        """
+        where it is their own embedding of random tokens: beside a larger one their branches would vanish. Drawn from
+        PyTorch's global stream in the chapter's order (blocks, then x), so that a seed gives the chapter's numbers."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network, x = (self._stack if self.branch else self._llama)(wiring, depth, seed)
@@ -115,11 +95,10 @@ class Setup:
         return self.branch is None or wiring == Wiring(wiring.residual)
 
     def _stack(self, wiring: Wiring, depth: int, seed: int) -> tuple[Network, Tensor]:
-        """Blocks of one connection and one branch each. As in our models two connections, of the kinds attention and
-        mlp, count as one layer: the i-th block is half of layer i // 2."""
+        """Blocks of one connection and one branch each. As in our models two connections count as one layer."""
         assert self.branch is not None
         layers, norm = (depth + 1) // 2, partial(self.norm, self.width)
-        pairs: list[tuple[ResidualConnection, FreeBranch]] = []
+        pairs: list[tuple[ResidualConnection, nn.Sequential]] = []
         for index in range(depth):
             kind, before = ("mlp", (pairs[-1][0],)) if index % 2 else ("attention", ())
             place = ResidualSite(self.width, "decoder", index, 2 * layers, index // 2, layers, kind, norm, before)
@@ -131,7 +110,7 @@ class Setup:
         for path, part in module.named_modules():  # norms and branches keep PyTorch's defaults, as in the chapter
             if isinstance(part, Initialised):
                 part.initialise(Draw(seed, path))
-        blocks = [partial(connection.step, branch=branch) for connection, branch in pairs]
+        blocks = [partial(connection.step, branch=cast(Branch, branch)) for connection, branch in pairs]
         return Network(module, blocks), torch.randn(*self.leading, self.width)
 
     def _llama(self, wiring: Wiring, depth: int, seed: int) -> tuple[Network, Tensor]:
@@ -147,18 +126,25 @@ class Setup:
         return Network(model, blocks, model.entry, model.final_norm), x
 
 
+def _zero_branch(width: int) -> nn.Sequential:
+    branch = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+    for parameter in branch[-1].parameters():
+        nn.init.zeros_(parameter)
+    return branch
+
+
 # The chapter's PreNormBlock and PostNormBlock, its FlexibleResidualBlock, and its ScaledResidualBlock without a norm.
 LINEAR_RELU = Setup(
     *("linear-relu", "F = ReLU(W h + b), LayerNorm, x of 4 samples", (4,), 64),
-    branch=lambda width: FreeBranch(nn.Linear(width, width), nn.ReLU()),
+    branch=lambda width: nn.Sequential(nn.Linear(width, width), nn.ReLU()),
 )
 GELU_MLP = Setup(
     *("gelu-mlp", "F = W2 GELU(W1 h + b1) + b2, four times as wide inside, LayerNorm, x of 4 x 8 tokens", (4, 8), 128),
-    branch=lambda width: FreeBranch(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)),
+    branch=lambda width: nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)),
 )
 RELU_MLP = Setup(
     *("relu-mlp", "F = W2 ReLU(W1 x + b1) + b2, no norm, x of 1 sample", (1,), 64),
-    branch=lambda width: FreeBranch(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)),
+    branch=lambda width: nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)),
     norm=lambda _: nn.Identity(),
 )
 ZERO_BRANCH = replace(RELU_MLP, name="zero_branch", branch=_zero_branch)
@@ -168,19 +154,22 @@ SETUPS = {setup.name: setup for setup in (LINEAR_RELU, GELU_MLP, LLAMA)}
 
 
 def wirings() -> dict[str, Wiring]:
-    """Every residual connection by its name, and every other method for language models that needs no options; none
-    that passes more than a stream."""
+    """Every residual connection, and every other method `as_they_come`, that passes no more than a stream."""
     connections = {name: residual_connection(name) for name in residual_connections()}
     found = {
         name: Wiring(each)
         for name, each in connections.items()
         if "states" not in each.needs or issubclass(each, ProgressiveResidual)  # which follows training, on one stream
     }
-    for name, method in methods().items():
-        needs_options = any(field.is_required() for field in method.model_fields.values())
-        if method.fits(_ONE_STREAM) and not needs_options and name not in found:
-            found[name] = method().wiring()
-    return found
+    one_stream = replace(DECODER_SITES, features=())
+    others = {name: each for name, each in as_they_come().items() if name not in found and each.fits(one_stream)}
+    return found | {name: method().wiring() for name, method in others.items()}
+
+
+def as_they_come() -> dict[str, type[Method]]:
+    """The methods for language models that need no options."""
+    every = methods("train-lm").items()
+    return {name: each for name, each in every if not any(field.is_required() for field in each.model_fields.values())}
 
 
 # ---- norms along them
@@ -196,7 +185,7 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @dataclass(frozen=True)
 class Trace:
     """One forward and backward pass: the stream before the first block and after each, its L2 norm and that of the
-    loss's gradient there; the output behind a final norm, if there is one, and the gradient's norm there."""
+    loss's gradient there; the output behind a final norm, if any, and the gradient's norm there."""
 
     streams: list[Tensor]
     activations: list[float]
@@ -279,8 +268,7 @@ def measured(
 
     `identity` has the largest |h - x| of the stream h behind all blocks, of the first seed: a column for each set-up,
     and `zero_branch`, where branches end in zeros, with `zero_branch_norm`, the norm of h there. Exactly 0: h and x are
-    equal to the last bit. The others are a `_summary` each.
-    """
+    equal to the last bit. The others are a `_summary` each."""
     compared = {**wirings, **PLAIN}
     layers = along_layers(setups, compared, sorted({*depths, depth}), seeds)
     scaled = along_layers([RELU_MLP, *setups], scalings(depth), [depth], seeds)
@@ -312,19 +300,15 @@ VOCABULARY, SAMPLES, TOKENS, UPDATES, RATE = 256, 4, 32, 20, 1e-3
 NOTHING = 1e-9
 """A gradient's norm over that of all gradients, at which it is rounding and what the norms' epsilon leaves of a zero
 gradient (1e-11): Adam makes steps of that too, so that movement by itself says nothing."""
-LEAST_APART = 5e-3
-"""|H - mean| / |H| below which streams are one: nothing that mixes them can have an effect."""
-LEAST_MOVED = 1e-4
-"""How far a weight of a mixture has moved at least, of those of one kind, for the mixture to have learnt something."""
+LEAST_APART, LEAST_MOVED = 5e-3, 1e-4
+"""|H - mean| / |H| of streams that are not one, and the least movement of a mixture that has learnt something."""
 PUBLISHED = {row["method"]: row["published"] for row in read_csv(Path(__file__).with_name("published.csv"))}
 """The start of a method's model according to its paper or its public code, by the method in words."""
 
 
 def starts(methods: Sequence[Mapping[str, Any]], seed: int) -> pd.DataFrame:
     """One row for each of these methods, its name and its options, in fp64, with the same draws where they share
-    parameters; the page explains the columns. NaN, and "": there is no such thing. A method whose parameters get no
-    gradient, or whose streams stay equal, has not been measured by any table.
-    """
+    parameters; the page explains the columns. NaN, and "": there is no such thing."""
     tokens_BT = torch.randint(VOCABULARY, (SAMPLES, TOKENS), generator=torch.Generator().manual_seed(seed))
 
     def built(method: Mapping[str, Any]) -> tuple[Llama, Tensor]:
@@ -372,21 +356,14 @@ def _train(model: Llama, tokens_BT: Tensor, own: dict[str, nn.Parameter]) -> tup
                 module.at_update(update)
         optimizer.zero_grad()
         torch.autograd.backward(_loss(model(tokens_BT), tokens_BT))
-        least = least_gradient(model)
+        least = NOTHING * nn.utils.get_total_norm([each.grad for each in model.parameters() if each.grad is not None])
         without.append({key for key, part in own.items() if part.grad is None or part.grad.norm() <= least})
         optimizer.step()
     return len(without[0]), len(set.intersection(*without))
 
 
-def least_gradient(model: nn.Module) -> Tensor:
-    """The norm up to which a gradient of the model is `NOTHING`."""
-    total: Tensor = nn.utils.get_total_norm([part.grad for part in model.parameters() if part.grad is not None])
-    return NOTHING * total
-
-
 def _mixtures(model: Llama, tokens_BT: Tensor) -> tuple[float, dict[str, list[Tensor]]]:
-    """The dispersion of the streams that the last residual add is handed, the mean over the tokens, and the weights of
-    all mixtures by their kind, those of read-outs apart."""
+    """The dispersion of the streams before the last residual add, and the weights of all mixtures by their kind."""
     dispersion, weights = float("nan"), dict[str, list[Tensor]]()
     with torch.no_grad():
         places = mixtures(model, lambda: model(tokens_BT))

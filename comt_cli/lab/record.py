@@ -2,101 +2,73 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from comt_cli.errors import StorageError, UserError
-from comt_cli.files import Unreadable, read_csv, write_text
+from comt_cli.errors import UserError
+from comt_cli.files import Unreadable, make_folder, read_csv, write_text
 from comt_cli.kernels import measurements
-from comt_cli.lab.subjects import DECODED, DTYPES, GATES, KERNELS, LANGUAGE, OPS, SUBJECTS, TABLES
+from comt_cli.lab.subjects import SUBJECTS, TABLES
+from comt_cli.report.frame import csv_text
 
-Row = Mapping[str, str]
-"""A line of the CSV: every value is text, empty where there is none."""
+Row = Mapping[str, str]  # a line of the CSV: every value is text, empty where there is none
 
 
 @dataclass(frozen=True)
 class Page:
-    """One kind of measurement (`measured.yaml`): its file's `name`, what makes two rows the same thing (`key`), of
-    which `turns` is the part by which rows differ that took turns in one run, and how rows are sorted and shown.
-    `order`: sizes, types and the like in the order of rows; others come last. `meanings`: of words in the rows; and
-    `measured` are the variants that there are today."""
+    """One kind of measurement (`measured.yaml`): what makes two rows the same thing (`key`), of which `turns` is the
+    part by which rows differ that took turns in one run, and how rows are shown."""
 
-    name: str
     title: str
     notes: str
     key: Sequence[str]
-    sort: Sequence[str]
     columns: Mapping[str, str]
-    measured: Sequence[str]
+    measured: Collection[str]
+    meanings: Sequence[Mapping[str, str]]
     turns: Sequence[str] = ("variant",)
-    order: Sequence[str] = ()
-    meanings: Mapping[str, str] = field(default_factory=dict)
 
-    def key_of(self, row: Mapping[str, Any]) -> tuple[str, ...]:
-        """The values that a row is known by."""
-        return tuple(str(row.get(name) or "") for name in self.key)
-
-    def run_of(self, row: Mapping[str, Any]) -> tuple[str, ...]:
-        """Those of them that all rows have which took turns."""
-        return tuple(str(row.get(name) or "") for name in self.key if name not in self.turns)
-
-    def place_of(self, row: Row) -> list[tuple[float, str]]:
-        """The place of a row: by the order of a column's values, numbers by their size, words last."""
-        known = {text: (float(number), "") for number, text in enumerate([*self.order, *self.measured])}
-        texts = [row.get(name, "") for name in self.sort]
-        return [known.get(text) or (float(text) if text.isdigit() else float("inf"), text) for text in texts]
+    def key_of(self, row: Mapping[str, Any], without: Sequence[str] = ()) -> tuple[str, ...]:
+        """The values that a row is known by; without `turns` those of all rows of its run."""
+        return tuple(str(row.get(name) or "") for name in self.key if name not in without)
 
 
 def pages() -> dict[str, Page]:
-    """Every page by its name."""
-    more: dict[str, dict[str, Any]] = {
-        "kernels": {"order": [*OPS, *GATES, *DTYPES], "measured": [*KERNELS["variants"]]},
-        "decode": {"order": [*LANGUAGE.shapes, *DTYPES], "measured": [*DECODED], "meanings": DECODED},
-        "decode-translation": {"measured": [], "meanings": TABLES["older-searches"]},
-    }
-    more["kernels"]["meanings"] = OPS | KERNELS["variants"] | KERNELS["older"]
+    """Every page by its name, which is that of its file."""
+    common, step = TABLES["pages"]["common"], TABLES["pages"]["step"]
+    fields = {name: own for name, own in TABLES["pages"].items() if name not in ("common", "step")}
     for name, of in SUBJECTS.items():
-        more[name] = {"order": [*of.shapes], "measured": [*of.variants], "meanings": {**of.older, **of.variants}}
-        more[name] |= {"title": of.title, "notes": TABLES["pages"]["step"]["notes"] + of.notes}
-    found = {}
-    for name, own in more.items():
-        fields = TABLES["pages"]["step" if name in SUBJECTS else name] | own
-        found[name] = Page(**fields | {"name": name, "notes": TABLES["pages"]["common"] + fields["notes"]})
-    return found
+        own = {"title": of.title, "measured": of.variants, "meanings": [of.older, of.variants]}
+        fields[name] = step | own | {"notes": step["notes"] + of.notes}
+    return {name: Page(**own | {"notes": common + own["notes"]}) for name, own in fields.items()}
 
 
 def merge_rows(page: Page, rows: Sequence[Mapping[str, Any]], path: Path) -> list[Row]:
-    """Add `rows` to the CSV at `path`, which need not be there yet: each replaces an older one with the same key, all
-    others stay. Lines that lack a part of the key are dropped: nobody knows what they are of. A run of too few rounds
-    for an interval does not replace one that has it, nor one of some variants that of more, since ratios are relative
-    to all of them: its rows are returned."""
+    """Add `rows` to the CSV at `path`, which need not be there yet: each takes the place of an older one with the same
+    key, all others stay. Lines that lack a part of the key are dropped: nobody knows what they are of. A run of too few
+    rounds for an interval does not replace one that has it, nor one of some variants that of more, since ratios are
+    relative to all of them: its rows are returned."""
     older = read_rows(path)
-    columns = [*dict.fromkeys([*rows[0], *(older[0] if older else ())])]
     merged = {key: row for row in older if all(key := page.key_of(row))}
     found = {page.key_of(row): {k: "" if v is None else str(v) for k, v in row.items()} for row in rows}
     intervals = [name for name in rows[0] if name.endswith("_uncertainty")]
     lesser = {
-        page.run_of(row)
+        page.key_of(row, page.turns)
         for key, row in merged.items()
         if (key not in found and row["variant"] in page.measured)
         or (key in found and any(row.get(name) and not found[key][name] for name in intervals))
     }
-    left_out: list[Row] = [row for row in found.values() if page.run_of(row) in lesser]
+    left_out: list[Row] = [row for row in found.values() if page.key_of(row, page.turns) in lesser]
     if len(left_out) < len(found):
-        merged |= {key: row for key, row in found.items() if page.run_of(row) not in lesser}
-        text = io.StringIO()
-        writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(sorted(merged.values(), key=page.place_of))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, text.getvalue())
+        merged |= {key: row for key, row in found.items() if page.key_of(row, page.turns) not in lesser}
+        empty = dict.fromkeys([*rows[0], *(older[0] if older else ())], "")
+        make_folder(path.parent)
+        write_text(path, csv_text([empty | row for row in merged.values()]))
     return left_out
 
 
@@ -108,9 +80,8 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return []
     except Unreadable as error:
         raise _damaged(path, str(error)) from error
-    for line, row in enumerate(rows, 2):
-        if None in row or None in row.values():
-            raise _damaged(path, f"row {line} has more or fewer cells than the first one")
+    if any(None in row or None in row.values() for row in rows):
+        raise _damaged(path, "a row has more or fewer cells than the first one")
     return rows
 
 
@@ -119,12 +90,11 @@ def _damaged(path: Path, problem: str) -> UserError:
 
 
 def renew_page(page: Page, path: Path) -> Path:
-    """Write the Markdown beside the CSV `path` anew; returns the file. Raises `UserError` where the CSV is damaged, has
-    no rows, or lacks columns that rows are known by."""
+    """Write the Markdown beside the CSV `path` anew; returns the file. Raises `UserError` where the CSV is damaged."""
     rows = read_rows(path)
     if not rows:
         raise _damaged(path, "it has no rows")
-    if lacking := {*page.key, *page.sort} - {*rows[0]}:
+    if lacking := {*page.key} - {*rows[0]}:
         raise _damaged(path, f"it lacks the columns {', '.join(sorted(lacking))}")
     written = path.with_suffix(".md")
     try:
@@ -136,7 +106,8 @@ def renew_page(page: Page, path: Path) -> Path:
 
 def markdown(page: Page, rows: Sequence[Row]) -> str:
     """The page of a CSV's rows. Raises `ValueError` where a cell is no number that ought to be one."""
-    commits = sorted({row["git_commit"] or "unknown" for row in rows if "git_commit" in row})
+    by_row = [row.get("git_commit") or "unknown" for row in rows]
+    commits = sorted({*by_row})
     lines = [f"# {page.title} on {rows[0]['device']}", "", page.notes.rstrip("\n")]
     lines += [f"Measured at commit {', '.join(commits)}.", ""]
     table = {
@@ -145,16 +116,16 @@ def markdown(page: Page, rows: Sequence[Row]) -> str:
         if how.split()[0] in rows[0]
     }
     if len(commits) > 1:
-        table["commit", "---"] = [row["git_commit"] or "unknown" for row in rows]
+        table["commit", "---"] = by_row
     lines += [f"| {' | '.join(cells)} |" for cells in (*zip(*table, strict=True), *zip(*table.values(), strict=True))]
     there = {row[name] for row in rows for name in ("op", "variant") if name in row}
-    meanings = [f"- `{name}`: {meaning}" for name, meaning in page.meanings.items() if name in there]
+    known = itertools.chain(*(of.items() for of in page.meanings))
+    meanings = [f"- `{name}`: {meaning}" for name, meaning in known if name in there]
     return "\n".join([*lines, "", *meanings, ""])
 
 
 def _cell(row: Row, name: str, how: str = "") -> str:
-    """A column of a row: a word, a number as it stands (`number`), a time with its 10th and 90th percentile (`time`),
-    or a number with so many decimals and its error."""
+    """A word or `number` as it stands, a `time` with its percentiles, a number with so many decimals and its error."""
     if not (text := row.get(name)):
         return "-"
     if how == "time":
@@ -169,20 +140,17 @@ def _cell(row: Row, name: str, how: str = "") -> str:
 
 
 def writer(results: Path) -> Callable[[str, list[dict[str, Any]]], list[Path]]:
-    """Writes rows below `results` as they come, and returns the files. Rows that would replace a part of a run of more
-    variants, or one of enough rounds by too few, are shown and not written."""
-    known = pages()
+    """Writes rows below `results` as they come, and returns the files. What `merge_rows` leaves out is shown."""
 
     def write(name: str, rows: list[dict[str, Any]]) -> list[Path]:
-        page = known[name]
+        page = pages()[name]
         path = results / "bench" / device_folder(str(rows[0]["device"])) / f"{name}.csv"
         lesser = merge_rows(page, rows, path)
         if lesser:
             typer.echo(markdown(page, lesser))
-            typer.echo(f"not written, since {path} has a run of more variants or rounds: delete it, or choose another "
-                       "--results", err=True)  # fmt: skip
+            typer.echo(f"not written: {path} has a run of more variants or rounds; see --results", err=True)
         if path.name in (measurements.FILE, measurements.STEP_FILE):
-            _keep(page, rows)
+            _keep(page, rows, path.name)
         return [path, renew_page(page, path)] if len(lesser) < len(rows) else []
 
     return write
@@ -193,15 +161,12 @@ def device_folder(device: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", device).strip("-").lower()
 
 
-def _keep(page: Page, rows: list[dict[str, Any]]) -> None:
-    """Add what `kernels: auto` chooses by to the cache folder: wherever one stands, it finds it there. One name may
-    stand for processors of several classes, so the class is part of the folder's."""
-    folder = device_folder(f"{rows[0]['device']} {rows[0]['device_class']}")
-    path = measurements.own_folder() / folder / f"{page.name}.csv"
+def _keep(page: Page, rows: list[dict[str, Any]], name: str) -> None:
+    """Add what `kernels: auto` chooses by to the cache folder, by class too: one name may stand for several."""
+    path = measurements.own_folder() / device_folder(f"{rows[0]['device']} {rows[0]['device_class']}") / name
     if rows[0].get("kernel_hash"):  # a GPU's: what was measured with other kernels or versions stays
         page = replace(page, key=(*page.key, "kernel_hash", "torch", "triton"))
     try:
-        if merge_rows(page, rows, path):
-            typer.echo("`kernels: auto` keeps to an earlier measurement of more variants or rounds", err=True)
-    except (OSError, StorageError, UserError, ValueError) as error:  # the results have them all the same
+        merge_rows(page, rows, path)
+    except (OSError, UserError) as error:  # the results have them all the same
         typer.echo(f"`kernels: auto` will not know of this, {path} cannot be added to: {error}", err=True)

@@ -1,25 +1,21 @@
-"""The runner of all benchmarks: measured cases one after another, within a time, whatever fails or does not fit.
-
-A case is a set of variants that take turns (`timing`). The runner builds them, times their parts, and hands the rows
-that the case makes of the times to a `Session`, which ends as the whole command does.
-"""
+"""The runner of all benchmarks: cases one after another, within a time, whatever fails or does not fit. A case is a set
+of variants that take turns (`timing`), and makes rows of their times."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import torch
 import typer
 
 from comt_cli.commit import git_commit
+from comt_cli.data.storage import first_line
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.kernels.choice import use_tiles, version_of
 from comt_cli.lab.timing import Part, Times, free, in_turns, stopwatch_for, unsettled
@@ -28,6 +24,7 @@ from comt_cli.training.devices import prepare_process
 from comt_cli.training.processes import StopSignal
 
 Row = dict[str, Any]
+Write = Callable[[str, list[Row]], Iterable[Path]]  # takes a page's name and rows, returns the files
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 OUT_OF_TIME = "left out for want of time"
 
@@ -37,36 +34,26 @@ class Unavailable(Exception):
 
 
 class NotMeasured(UserError):
-    """A part of what was wanted has not been measured, or nothing at all has."""
+    """A part of what was wanted, or all of it, has not been measured."""
 
     exit_status = 1
 
 
 class Session:
     """A command that measures: in at least so many rounds, for so many minutes; what failed, and how many `rows` were
-    handed to `write`, with their page, which returns the files that it wrote. Pages are shown at the end, however that
-    comes. Ends with `RunInterrupted` where a signal came, what whole rounds had measured having been written; and with
-    `NotMeasured` where something failed, or there is not one row."""
+    handed to `write`, with their page, which returns the files that it wrote. Pages are shown at the end. Ends with
+    `RunInterrupted` where a signal came, what whole rounds had measured having been written; and with `NotMeasured`
+    where something failed, or there is not one row."""
 
-    def __init__(
-        self,
-        rounds: int = 15,
-        minutes: float | None = None,
-        write: Callable[[str, list[Row]], Iterable[Path]] = lambda *_: (),
-    ) -> None:
+    def __init__(self, rounds: int = 15, minutes: float | None = None, write: Write = lambda *_: ()) -> None:
         self.rounds, self.write = rounds, write
         self._end = time.monotonic() + (math.inf if minutes is None else 60 * minutes)
         self._stop = StopSignal(_announce)
         self.rows, self.failed, self._written = 0, list[str](), dict[Path, None]()
 
-    @property
-    def stopped(self) -> bool:
-        """Whether a signal has come."""
-        return self._stop.number is not None
-
     def left(self) -> float:
-        """Seconds; below 0 when the time is up, as it is once a signal has come."""
-        return -math.inf if self.stopped else self._end - time.monotonic()
+        """Seconds; below 0 when the time is up, and minus infinity once a signal has come."""
+        return -math.inf if self._stop.number is not None else self._end - time.monotonic()
 
     def goes_on(self) -> bool:
         return self.left() > 0
@@ -75,9 +62,7 @@ class Session:
         typer.echo(line, err=True)
 
     def fail(self, what: str, error: Exception) -> None:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        name = [] if isinstance(error, UserError) else [type(error).__name__]
-        self.failed.append(f"{what}: failed ({': '.join([*name, *lines[:1]])})")
+        self.failed.append(f"{what}: failed ({type(error).__name__}: {first_line(error)})")
         self.say(self.failed[-1])
 
     def add(self, page: str, rows: list[Row]) -> None:
@@ -89,28 +74,26 @@ class Session:
         self._stop.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stop.__exit__()
         for path in self._written:
             if path.suffix == ".md":
                 typer.echo(path.read_text(encoding="utf-8"))
         say_written(self._written)
-        if kind is not None and (kind is not KeyboardInterrupt or self._stop.number is None):
-            return
-        if self._stop.number is not None:
+        if self._stop.number is not None and kind in (None, KeyboardInterrupt):
             said = f"interrupted: measured {self.rows}, those cut short not settled"
             raise RunInterrupted(said, "The same command measures anew what is missing.", self._stop.number)
+        if kind is not None:
+            return
         if self.failed:
-            rest = "the rest was measured" if self.rows else "nothing was measured"
-            raise NotMeasured(f"failed: {len(self.failed)}; {rest}", "\n  ".join(self.failed))
+            raise NotMeasured(f"failed: {len(self.failed)}; rows measured: {self.rows}", "\n  ".join(self.failed))
         if not self.rows:
             raise NotMeasured("nothing was measured: all of it was left out", "The lines above say why.")
 
 
 def _announce(again: bool) -> None:
-    # In a signal's handler: past the buffer, of which it may have interrupted a line.
-    with contextlib.suppress(OSError):
-        os.write(2, b"stopping at once\n" if again else b"stopping after the part at hand; again: at once\n")
+    if not again:  # in a signal's handler: past the buffer, of which it may have interrupted a line
+        os.write(2, b"stopping after the part at hand; again: at once\n")
 
 
 @dataclass(frozen=True)
@@ -123,8 +106,7 @@ class Built:
 
 
 class Case:
-    """Variants of `what` that take turns, by their keys, in the order of the rows of `page`. A subclass builds them and
-    makes rows of their times. `deterministic` is as for `prepare_process`."""
+    """Variants of `what` that take turns, by their keys, in the order of the rows of `page`."""
 
     page: str
     what: str
@@ -132,15 +114,13 @@ class Case:
     device: torch.device
     deterministic: bool = True
     head_start: ClassVar[bool] = False
-    warm_up: ClassVar[int] = 1
 
     def build(self, key: Any, shared: dict[Any, Any]) -> Built:
-        """A variant that has run once. Raises `Unavailable` where there is no such here. `shared` is for what variants
-        have in common, and is freed with them."""
+        """A variant that has run once. Raises `Unavailable`. `shared` is for what variants have in common."""
         raise NotImplementedError
 
     def rows(self, ready: Mapping[Any, Built], times: Mapping[tuple[str, Any], Times]) -> list[Row]:
-        """The rows, from the times by part and key."""
+        """The rows, from the times by part and key, without versions."""
         raise NotImplementedError
 
 
@@ -168,7 +148,6 @@ def _measure(case: Case, session: Session) -> None:
         if not session.goes_on():
             session.say(f"{what}: {OUT_OF_TIME}")
             continue
-        begin = time.perf_counter()
         try:
             ready[key] = case.build(key, shared)
         except Unavailable as reason:
@@ -180,16 +159,12 @@ def _measure(case: Case, session: Session) -> None:
         if key not in ready:
             free(case.device)  # the error's trace is gone, and with it what it held
         else:
-            session.say(f"{what}: {ready[key].note or f'ready after {time.perf_counter() - begin:.1f} s'}")
-    if not ready or session.stopped:
+            session.say(f"{what}: {ready[key].note or 'ready'}")
+    if not ready or session.left() == -math.inf:
         return
     parts = {(name, key): part for key, built in ready.items() for name, part in built.parts.items()}
     stopwatch = stopwatch_for(case.device, head_start=case.head_start)
-    times = in_turns(parts, session.rounds, stopwatch, case.warm_up, session.goes_on)
-    session.add(case.page, case.rows(ready, times))
+    times = in_turns(parts, session.rounds, stopwatch, session.goes_on)
+    made = {"torch": torch.__version__, "triton": version_of("triton"), "git_commit": git_commit()}
+    session.add(case.page, [row | made for row in case.rows(ready, times)])
     session.say(f"{case.what}: {unsettled(times) or f'measured in {len(next(iter(times.values())).seconds)} rounds'}")
-
-
-def versions() -> dict[str, str | None]:
-    """The columns that end a row: the libraries and the commit of a measurement."""
-    return {"torch": torch.__version__, "triton": version_of("triton"), "git_commit": git_commit()}

@@ -1,14 +1,10 @@
 """Training steps of any task, and decoding of language models, timed: each variant as a ratio to the best plain one of
 the same run.
 
-A row is one variant. Times are in milliseconds (undisturbed, as `timing` has it, with the 10th and 90th percentile of
-the turns). `forward` is training's forward pass without gradients, loss included; `saved` what it keeps for the
-backward pass; `peak` the most that a step takes beyond weights and the optimiser's states (CUDA only; not where it lies
-in CUDA graphs, which keep it between steps). FLOPs are those of the variant's own network as training counts them, of
+A row is one variant. Times are in milliseconds. `forward` is training's forward pass without gradients, loss included;
+`saved` what it keeps for the backward pass; `peak` the most that a step takes beyond weights and the optimiser's states
+(CUDA only, and not of CUDA graphs, which keep it between steps). FLOPs are those of the variant's own network, of
 transformers' those of the plain one; `mfu` is what it has of them a second, over the device's peak.
-
-All variants are on a device at once: those of one network share its weights and its optimiser's states, so that only
-what a step makes differs.
 
 Of decoding `decode_ms` is a step, a token of every text, on CUDA a captured graph that is replayed; `prefill_ms` the
 reading of all prompts. Ratios are to `best_plain`, for the reading to the quicker plain one there.
@@ -30,13 +26,13 @@ from torch import Tensor, nn
 from comt_cli.exchange.huggingface import llama_config
 from comt_cli.generation.cached import Decoder, decode_step
 from comt_cli.kernels.choice import Choice, device_here
-from comt_cli.lab.runner import DTYPES, Built, Case, Row, Unavailable, versions
+from comt_cli.lab.runner import DTYPES, Built, Case, Row, Unavailable
 from comt_cli.lab.subjects import GRAPHS, LANGUAGE, PEER, SUBJECTS, Shape, subject_of
 from comt_cli.lab.timing import Part, Times, compared, mebibytes, peak_beyond, quickest, reliability, saved_bytes
 from comt_cli.layers.dropout import Masks
+from comt_cli.models.accounting import cost_of
 from comt_cli.models.base import Model
 from comt_cli.models.build import materialise, model_of
-from comt_cli.models.flops import flops_per_sample, parameter_count
 from comt_cli.models.kernels import use_kernels
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import Kernels, Precision
@@ -51,7 +47,7 @@ from comt_cli.training.update import optimizer_of
 def step_cases(
     device: torch.device, sizes: Sequence[str] | None, precisions: Sequence[str] | None, variants: Sequence[str]
 ) -> Iterator[StepCase]:
-    """The cases of these sizes, or of those of the device, with those of `variants` that there are of each."""
+    """The cases of these sizes, or of those of the device, with the `variants` that each has."""
     for size in sizes or [size for subject in SUBJECTS.values() for size in subject.default_sizes(device.type)]:
         subject = subject_of(size)
         of_size = [name for name in subject.variants_of(size) if name in variants]
@@ -62,8 +58,8 @@ def step_cases(
 
 @dataclass
 class StepCase(Case):
-    """Variants of the training step of one shape in one precision, which train on one batch of noise: making a batch is
-    no part of the step."""
+    """Variants of the training step of one shape in one precision, all on one batch of noise and on a device at once;
+    those of one network share its weights and its optimiser's states."""
 
     shape: Shape
     precision: Precision
@@ -73,11 +69,14 @@ class StepCase(Case):
     def __post_init__(self) -> None:
         self.subject = subject_of(self.shape.size)
         self.page, self.what = self.subject.page, f"{self.shape.size} {self.precision}"
+        # Equal blocks share their code, where a deep model as one graph would take minutes.
+        self.compiles_blocks = self.device.type == "cuda" and self.shape.command == "train-lm"
 
     def build(self, key: str, shared: dict[Any, Any]) -> Built:
         prepared, note = self.prepare(key, shared)
+        forward = torch.no_grad()(prepared.loss)
         try:
-            for part in (prepared.step, prepared.step, prepared.forward, prepared.forward):
+            for part in (prepared.step, prepared.step, forward, forward):
                 part()
             saved = saved_bytes(prepared.loss, prepared.model.parameters())
             peak = None if key.endswith(GRAPHS) else peak_beyond(prepared.step, self.device)
@@ -85,11 +84,10 @@ class StepCase(Case):
             for parameter in prepared.model.parameters():
                 parameter.grad = None
             raise
-        return Built({"step": prepared.step, "forward": prepared.forward}, (saved, peak), note)
+        return Built({"step": prepared.step, "forward": forward}, (saved, peak), note)
 
     def prepare(self, variant: str, networks: dict[str, TrainedNetwork]) -> tuple[Prepared, str]:
-        """A variant, one of those of its network, and a remark on what is not fused. Raises `Unavailable` where this
-        machine has none of its parts, or not the library."""
+        """A variant, and a remark on what is not fused. Raises `Unavailable`."""
         if variant.endswith(GRAPHS) and self.device.type != "cuda":
             raise Unavailable("it is for CUDA devices")
         name, _, how = variant.partition("-")
@@ -98,19 +96,13 @@ class StepCase(Case):
             model = peer_network(self.shape) if name == PEER else None
             networks[name] = TrainedNetwork(spec, self.shape.batch, self.device, model)
         kernels: Kernels | None = "fused" if how.startswith("fused") else None
-        objective, choices = networks[name].form(kernels, compiled=self.subject.compiles)
+        objective, choices = networks[name].form(kernels, compiled="plain-compiled" in self.subject.variants)
         missing = [f"{op}: {choice.reason}" for op, choice in choices.items() if not choice.fused]
         if kernels and len(missing) == len(choices):
             raise Unavailable(f"nothing is fused here ({'; '.join(missing)})")
         if _is_compiled(variant):
             self._compile(objective, captured=variant.endswith(GRAPHS))
         return networks[name].prepared(objective), f"not fused: {'; '.join(missing)}" if missing else ""
-
-    @property
-    def compiles_blocks(self) -> bool:
-        """Whether blocks are compiled one at a time, whose code equal blocks share, and not a model as one graph, which
-        takes minutes where it is deep: on CUDA, language models."""
-        return self.device.type == "cuda" and self.shape.command == "train-lm"
 
     def _compile(self, objective: Objective, *, captured: bool) -> None:
         if not self.compiles_blocks or not isinstance(objective.model, Model):
@@ -128,38 +120,32 @@ class StepCase(Case):
         steps, forwards = ({name: times[part, name] for name in ready} for part in ("step", "forward"))
         best, best_forward = quickest(steps, plain), quickest(forwards, plain)
         plain_saved = min((ready[n].facts[0] for n in plain if n in ready and not n.endswith(GRAPHS)), default=None)
-        wanted = {"plain", *(name.partition("-")[0] for name in ready)} - {PEER}
-        models = {name: model_of(shape.spec(subject.networks[name])) for name in wanted}
-        flops = {name: flops_per_sample(model) for name, model in models.items()}
-        parameters = {name: parameter_count(model) for name, model in models.items()}
+        plain_cost = cost_of(shape.spec(subject.networks["plain"]))
         peak, rows = peak_flops(device, self.precision), []
         for name, built in ready.items():
             step, network = steps[name], name.partition("-")[0]
-            network = "plain" if network == PEER else network
-            more, (saved, most) = flops[network] / flops["plain"], built.facts
+            cost = cost_of(shape.spec(subject.networks["plain" if network == PEER else network]))
+            more, (saved, most) = cost.flops_per_row / plain_cost.flops_per_row, built.facts
             row: Row = {"device": device_name(device)}
             if subject.decides_kernels:
                 row |= {"device_type": device.type, "device_class": device_here(device).device_class}
             row |= {"shape": str(shape), "size": shape.size, "precision": self.precision, "variant": name}
             row |= {"rounds": len(step.seconds), **step.columns("step_ms", 3), **reliability("step_ms", step)}
             row[f"{subject.unit}_per_second"] = round(shape.units / step.undisturbed, 1)
-            row["mfu"] = None if peak is None else round(flops[network] * shape.batch / step.undisturbed / peak, 4)
+            row["mfu"] = None if peak is None else round(cost.flops_per_row * shape.batch / step.undisturbed / peak, 4)
             row["flops_ratio_to_plain"] = round(more, 4)
             if subject.counts_arithmetic:  # the extra matrices must at least be read
-                arithmetic = max(more, parameters[network] / parameters["plain"])
-                row["arithmetic_ratio_to_plain"] = round(arithmetic, 4)
+                row["arithmetic_ratio_to_plain"] = round(max(more, cost.parameters / plain_cost.parameters), 4)
             row |= {"best_plain": best, **compared("step_ratio_to_best_plain", steps, name, best)}
-            if PEER in subject.variants:
-                row |= compared(f"step_ratio_to_{PEER}", steps, name, PEER)
-            if subject.compares_compiled:
-                row |= compared("step_ratio_to_plain_compiled", steps, name, "plain-compiled")
+            for other in subject.compared:
+                row |= compared(f"step_ratio_to_{other.replace('-', '_')}", steps, name, other)
             row |= {"best_plain_forward": best_forward, **forwards[name].columns("forward_ms", 3)}
             row |= compared("forward_ratio_to_best_plain", forwards, name, best_forward)
             row["saved_mib"] = mebibytes(saved)
             row["saved_ratio_to_plain"] = round(saved / plain_saved, 4) if plain_saved else None
             row["peak_mib"] = mebibytes(most)
             how = "block" if self.compiles_blocks and not name.startswith(PEER) else "whole"
-            rows.append(row | {"compiled": how if _is_compiled(name) else "no"} | versions())
+            rows.append(row | {"compiled": how if _is_compiled(name) else "no"})
         return rows
 
 
@@ -169,18 +155,15 @@ def _is_compiled(variant: str) -> bool:
 
 @dataclass(frozen=True)
 class Prepared:
-    """One form of a network: a `step` is loss, gradients and update, `forward` training's forward pass without
-    gradients."""
+    """One form of a network: a `step` is loss, gradients and update."""
 
     step: Part
-    forward: Part
     loss: Callable[[], Tensor]
     model: nn.Module
 
 
 class TrainedNetwork:
-    """A network with its weights and its optimiser's states, which forms of it train on one batch of noise. `peer`:
-    transformers', in the place of the run's own."""
+    """A network, or `peer`, with weights and optimiser's states, which forms of it train on one batch of noise."""
 
     def __init__(self, spec: RunSpec, samples: int, device: torch.device, peer: nn.Module | None = None) -> None:
         self.spec, self.samples, self.device = spec, samples, device
@@ -195,7 +178,7 @@ class TrainedNetwork:
         self.optimizer = optimizer_of(self.model, spec.settings.train)
 
     def form(self, kernels: Kernels | None, *, compiled: bool) -> tuple[Objective, dict[str, Choice]]:
-        """The network once more, which trains the very same parameters, and the choices of its kernels."""
+        """The network once more, with the very same parameters, and the choices of its kernels."""
         if not isinstance(self.model, Model):
             return PeerLoss(self.model), {}
         run, train = _built_run(self.spec, self.device), self.spec.settings.train
@@ -207,23 +190,23 @@ class TrainedNetwork:
         dtype, tokens = product_dtype(train.precision), self.samples * self.spec.task.positions(self.spec.settings)
         return run.objective, use_kernels(run.model, kernels, self.device, dtype, compiled=compiled, tokens=tokens)
 
-    def prepared(self, objective: Objective, *, clips: bool = False) -> Prepared:
-        """The parts of a form, whose gradients are clipped if it `clips` and the run says so."""
-        limit = self.spec.settings.train.gradient_clipping if clips else 0
+    def prepared(self, objective: Objective) -> Prepared:
+        """The parts of a form."""
+        train = self.spec.settings.train
 
         def loss() -> Tensor:
-            with compute_context(self.spec.settings.train.precision, self.device):
+            with compute_context(train.precision, self.device):
                 total: Tensor = objective(*self.inputs)
             return total / self.inputs[-1].numel()
 
         def step() -> None:
             torch.autograd.backward(loss())
-            if limit > 0:
-                torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+            if train.gradient_clipping > 0:
+                torch.nn.utils.clip_grad_norm_(self.model.parameters(), train.gradient_clipping)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
 
-        return Prepared(step, torch.no_grad()(loss), loss, objective.model)
+        return Prepared(step, loss, objective.model)
 
 
 def _built_run(spec: RunSpec, device: torch.device) -> TaskRun[Any]:
@@ -234,9 +217,8 @@ def _built_run(spec: RunSpec, device: torch.device) -> TaskRun[Any]:
 
 
 def _noise(run: TaskRun[Any], samples: int, device: torch.device) -> tuple[Tensor, ...]:
-    """Random inputs of a run's model, which is on the meta device, as its `example` has them, and targets among its
-    outputs, on `device`: whole numbers are below the number of outputs, or different places in a sequence
-    (`Model.places`), real ones normal, in the type of the parameters. The same for all models of one shape."""
+    """Random inputs of a model, as its `example` has them, and targets: whole numbers below the number of outputs,
+    or different places in a sequence (`Model.places`), and normal ones. The same for all models of one shape."""
     model, generator = run.model, torch.Generator().manual_seed(0)
     dtype = parameter_dtype(run.spec.settings.train.precision)
     example, was_training = model.example(samples), model.training
@@ -257,7 +239,7 @@ def _noise(run: TaskRun[Any], samples: int, device: torch.device) -> tuple[Tenso
 
 
 def peer_network(shape: Shape) -> nn.Module:
-    """transformers' network of our plain LLaMA of a shape: the control that our own baseline is not slow."""
+    """transformers' plain LLaMA: the control that our own baseline is not slow."""
     try:
         library = importlib.import_module(PEER)
     except (ImportError, OSError, RuntimeError) as error:
@@ -293,12 +275,9 @@ MOST_PREFILL_ON_CPU = 8192  # tokens in all; beyond, a CPU would read for minute
 
 
 def decoding_cases(
-    sizes: Sequence[str] | None,
-    variants: Sequence[str],
-    dtypes: Sequence[str] | None,
-    batches: Sequence[int] | None,
-    device: torch.device,
-) -> Iterator[DecodeCase]:
+    sizes: Sequence[str] | None, variants: Sequence[str], dtypes: Sequence[str] | None,
+    batches: Sequence[int] | None, device: torch.device,
+) -> Iterator[DecodeCase]:  # fmt: skip
     """A case of each size, type and batch size, those that are usual if None."""
     there = sizes or LANGUAGE.default_sizes(device.type), dtypes or ["bf16"], batches or [1, 4, 16, 64]
     for size, dtype, batch in itertools.product(*there):
@@ -323,10 +302,8 @@ class DecodeCase(Case):
 
     def build(self, key: str, shared: dict[Any, Any]) -> Built:
         graph, dtype = self.device.type == "cuda", DTYPES[self.dtype]
-        if "prompts" not in shared:
-            generator, shape = torch.Generator().manual_seed(0), (self.batch, PROMPT)
-            tokens_BT = torch.randint(0, self.shape.dimensions["vocabulary"], shape, generator=generator)
-            shared["prompts"] = tokens_BT.to(self.device)
+        generator, shape = torch.Generator().manual_seed(0), (self.batch, PROMPT)
+        prompts_BT = torch.randint(0, self.shape.dimensions["vocabulary"], shape, generator=generator).to(self.device)
         model = cast(Llama, model_of(self.shape.spec(LANGUAGE.networks[key.partition("-")[0]])))
         materialise(model, self.device, seed=0)
         model.to(dtype).eval()
@@ -340,7 +317,7 @@ class DecodeCase(Case):
         @torch.no_grad()
         def prefill() -> None:
             decoder.cache.begin([PROMPT] * self.batch)
-            decode_step(decoder.model, decoder.cache, shared["prompts"])  # any number of tokens are one step
+            decode_step(decoder.model, decoder.cache, prompts_BT)  # any number of tokens are one step
 
         def decode() -> None:
             decoder.cache.rewind(PROMPT)
@@ -369,5 +346,5 @@ class DecodeCase(Case):
             row |= dict.fromkeys(("prefill_ms", "prefill_ms_p10", "prefill_ms_p90"))
             row |= prefill[name].columns("prefill_ms", 3) if prefill else {}
             row |= compared("prefill_ratio_to_plain", prefill, name, best_prefill)
-            rows.append(row | {"graph": self.device.type == "cuda"} | versions())
+            rows.append(row | {"graph": self.device.type == "cuda"})
         return rows

@@ -1,7 +1,4 @@
-"""The networks and variants of `comt bench`, read from `measured.yaml`. Torch-free.
-
-The training steps of another task are an entry of `steps` there.
-"""
+"""The networks and variants of `comt bench`, read from `measured.yaml`. Torch-free."""
 
 from __future__ import annotations
 
@@ -17,10 +14,8 @@ from comt_cli.recipe.settings import Precision, RunSettings
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import task_of
 
-PEER = "transformers"
-"""The library whose network of the plain LLaMA's shape is timed beside it."""
-GRAPHS = "-graphs"
-"""The end of the names of steps with `train.cuda_graphs`, on CUDA: how much of a step is waiting for the host."""
+PEER = "transformers"  # the library whose network of the plain LLaMA's shape is timed beside it
+GRAPHS = "-graphs"  # ends the names of steps with `train.cuda_graphs`, on CUDA
 
 TABLES: dict[str, Any] = YAML(typ="safe").load(Path(__file__).with_name("measured.yaml").read_text(encoding="utf-8"))
 KERNELS = TABLES["kernels"]
@@ -32,10 +27,7 @@ DECODED: dict[str, str] = TABLES["decoding"]  # the variants that put tokens out
 
 @dataclass(frozen=True)
 class Shape:
-    """A network of the task that `command` trains, on batches of `batch` samples.
-
-    `size` is its name here; `model` and `data` are sections of a recipe.
-    """
+    """A network of the task that `command` trains, named by its `size`; `model` and `data` are sections of a recipe."""
 
     size: str
     command: str
@@ -58,12 +50,12 @@ class Shape:
         return f"d{built.width}-f{built.ffn_width}-l{layers}-h{built.heads}"
 
     def spec(self, method: Mapping[str, Any], precision: Precision = "fp32") -> RunSpec:
-        # the rate, which no schedule changes here, only has to keep the weights finite
-        train = {"steps": 1, "warmup_steps": 1, "batch_size": self.batch, "learning_rate": 1e-4, "precision": precision}
+        train: dict[str, Any] = {"steps": 1, "warmup_steps": 1, "batch_size": self.batch, "precision": precision}
+        train |= {"learning_rate": 1e-4, "gradient_clipping": 0}  # the rate only has to keep the weights finite
         given = {"model": dict(self.model), "data": dict(self.data), "train": train}
+        settings = task_of(self.command).settings.model_validate(given)
         names: dict[str, Any] = {"paper": "bench", "table": "step", "scale": "smoke", "row": "bench"}
         names |= {"column": self.size, "command": self.command, "data_fingerprint": "none"}
-        settings = task_of(self.command).settings.model_validate(given)
         return RunSpec(**names, seed=0, method=dict(method), settings=settings)
 
     @cached_property
@@ -102,17 +94,12 @@ class Subject:
     older: Mapping[str, str] = field(default_factory=dict)
     decides_kernels: bool = False
     counts_arithmetic: bool = False
-    compares_compiled: bool = False
+    compared: Sequence[str] = ()
     notes: str = ""
 
     @property
     def unit(self) -> str:
         return task_of(self.command).unit.name
-
-    @property
-    def compiles(self) -> bool:
-        """Whether a step can be compiled: all batches have one shape."""
-        return "plain-compiled" in self.variants
 
     def variants_of(self, size: str) -> list[str]:
         return [name for name in self.variants if size in self.captured or not name.endswith(GRAPHS)]
@@ -121,11 +108,12 @@ class Subject:
         return self.gpu_sizes if device_type == "cuda" else self.cpu_sizes
 
 
-SUBJECTS = {
-    page: Subject(page, shapes={size: Shape(size, of["command"], **shape) for size, shape in sizes.items()}, **of)
-    for page, entry in TABLES["steps"].items()
-    for of, sizes in [({name: value for name, value in entry.items() if name != "sizes"}, entry["sizes"])]
-}
+def _subject(page: str, sizes: Mapping[str, Any], command: str, **fields: Any) -> Subject:
+    shapes = {size: Shape(size, command, **shape) for size, shape in sizes.items()}
+    return Subject(page, command=command, shapes=shapes, **fields)
+
+
+SUBJECTS = {page: _subject(page, **fields) for page, fields in TABLES["steps"].items()}
 LANGUAGE = SUBJECTS["step"]
 
 

@@ -7,7 +7,6 @@ order turns round with every round, so that none always comes after the same oth
 
 from __future__ import annotations
 
-import functools
 import gc
 import math
 import time
@@ -20,18 +19,13 @@ from torch import Tensor
 
 from comt_cli.training.devices import synchronise
 
-Part = Callable[[], object]
-"""One thing to time: a whole step, a forward pass, one kernel."""
+Part = Callable[[], object]  # one thing to time: a whole step, a forward pass, one kernel
 Key = TypeVar("Key", bound=Hashable)
 
-PERCENT = 20
-"""The percentile of a variant's turns that is its time."""
-SETTLED = 0.03
-"""Times have settled when the 90 % interval of each is at most so wide, as a part of the time."""
-PATIENCE = 1
-"""Rounds beyond those asked for, for want of settled times, are at most so many times as many as those."""
-_HEAD_START = 8192
-"""Side of the square matrix product (1.5 ms on an H200) that keeps a GPU busy while the host queues what is timed."""
+PERCENT = 20  # the percentile of a variant's turns that is its time
+SETTLED = 0.03  # times have settled when the 90 % interval of each is at most so wide, as a part of the time
+PATIENCE = 1  # unsettled, rounds go on for so many times as many as were asked for
+_HEAD_START = 8192  # side of a matrix product, 1.5 ms on an H200, that keeps a GPU busy while what is timed is queued
 
 
 def stopwatch_for(device: torch.device, *, head_start: bool = False) -> Callable[[Part], float]:
@@ -64,20 +58,6 @@ def stopwatch_for(device: torch.device, *, head_start: bool = False) -> Callable
     return by_events
 
 
-@functools.cache
-def interval(n: int) -> tuple[int | None, int]:
-    """The places, from 0, in n ordered turns between which the true `PERCENT`th percentile lies in at least 90 % of all
-    cases, beyond either in at most 5 %, whatever the distribution; None where no turn is low enough for that.
-
-    How many of n turns lie below the true percentile is binomial (David and Nagaraja, Order Statistics, 7.1).
-    """
-    from scipy.stats import binom
-
-    at_most = binom.cdf(range(n), n, PERCENT / 100)
-    low, high = int((at_most <= 0.05).sum()) - 1, int((at_most < 0.95).sum())
-    return low if low >= 0 else None, min(high, n - 1)
-
-
 @dataclass(frozen=True)
 class Times:
     """Seconds that one part took, one number a round; `cut_short`: of fewer rounds than were asked for."""
@@ -98,11 +78,12 @@ class Times:
 
     @property
     def reaches(self) -> tuple[float, float]:
-        """The distances of the ends of the 90 % interval from `undisturbed`, as parts of it; the lower is infinite with
-        fewer than 14 turns, whose least may well lie above the true percentile (0.8^13 > 5 %)."""
-        ordered, (low, high) = sorted(self.seconds), interval(len(self.seconds))
-        down = math.inf if low is None else 1 - ordered[low] / self.undisturbed
-        return down, ordered[high] / self.undisturbed - 1
+        """The distances of the ends of the 90 % interval from `undisturbed`, as parts of it, whatever the distribution
+        of turns; the lower is NaN with fewer than 14 turns, whose least may well lie above the true percentile."""
+        from scipy.stats import quantile_test
+
+        low, high = quantile_test(self.seconds, p=PERCENT / 100).confidence_interval(0.9)
+        return 1 - low / self.undisturbed, high / self.undisturbed - 1
 
     @property
     def settled(self) -> bool:
@@ -115,21 +96,17 @@ class Times:
 
 
 def in_turns(
-    parts: Mapping[Key, Part],
-    rounds: int,
-    stopwatch: Callable[[Part], float],
-    warm_up: int = 1,
-    go_on: Callable[[], bool] = lambda: True,
+    parts: Mapping[Key, Part], rounds: int, stopwatch: Callable[[Part], float], go_on: Callable[[], bool]
 ) -> dict[Key, Times]:
-    """Time every part once a round, after `warm_up` untimed rounds: `rounds` times, and then until the times have
-    settled, at most `PATIENCE` times as often again. `go_on` is asked before each turn: where it says no, a round ends
-    at once unless it is the first, and none begins. Returns the times of all parts in the finished rounds."""
+    """Time every part once a round, after an untimed one: `rounds` times, and then until the times have settled, at
+    most `PATIENCE` times as often again. `go_on` is asked before each turn: where it says no, a round ends at once
+    unless it is the first, and none begins. Returns the times of all parts in the finished rounds."""
     taken: list[dict[Key, float]] = []
 
     def times() -> dict[Key, Times]:
         return {key: Times(tuple(turns[key] for turns in taken), len(taken) < rounds) for key in taken[0]}
 
-    for part in [*parts.values()] * warm_up:
+    for part in parts.values():
         part()
     while len(taken) < rounds * (1 + PATIENCE) and (len(taken) < rounds or unsettled(times())):
         turns: dict[Key, float] = {}
@@ -142,13 +119,11 @@ def in_turns(
 
 
 def unsettled(times: Mapping[Key, Times]) -> str | None:
-    """None where all times have settled, else a phrase about the least certain."""
+    """None where all times have settled, else a phrase that says so."""
     if all(each.settled for each in times.values()):
         return None
-    worst, rounds = max((sum(each.reaches), len(each.seconds)) for each in times.values())
-    extent = "too few for an interval" if worst == math.inf else f"to {100 * worst:.0f} % of a time"
-    cut = "cut short and " if any(each.cut_short for each in times.values()) else ""
-    return f"{cut}not settled after {rounds} rounds ({extent})"
+    last = [*times.values()][-1]
+    return f"{'cut short and ' if last.cut_short else ''}not settled after {len(last.seconds)} rounds"
 
 
 def quickest(times: Mapping[Key, Times], of: Sequence[Key]) -> Key | None:
@@ -157,8 +132,7 @@ def quickest(times: Mapping[Key, Times], of: Sequence[Key]) -> Key | None:
 
 
 def compared(name: str, times: Mapping[Key, Times], key: Key, to: Key | None) -> dict[str, float | bool | None]:
-    """One time over another, to four decimals, and its `reliability`, by their columns; all None where there is nothing
-    to compare with."""
+    """One time over another and its `reliability`, by their columns; all None where one of the two is missing."""
     if to is None or to not in times or key not in times:
         return dict.fromkeys((name, *(f"{name}_{each}" for each in ("spread", "uncertainty", "settled"))))
     one, other = times[key], times[to]
@@ -173,7 +147,7 @@ def reliability(name: str, *of: Times) -> dict[str, float | bool | None]:
     reach = math.hypot(*(max(each.reaches) for each in of))
     return {
         f"{name}_spread": round(max(each.percentile(90) / each.percentile(10) for each in of), 3),
-        f"{name}_uncertainty": round(reach, 4) if reach < math.inf else None,
+        f"{name}_uncertainty": None if math.isnan(reach) else round(reach, 4),
         f"{name}_settled": all(each.settled for each in of),
     }
 

@@ -56,12 +56,12 @@ class Attention(nn.Module):
         """Input of the output projection, [B, T, D]. With two more inputs keys are computed from the second and values
         from the third. `shared_kv` holds keys and values of earlier blocks."""
         B, T, D = x_BTD.shape
-        qkv, read_by_gate = self._rotated_heads(x_BTD, kv_BTD, rotation, [] if shared_kv is None else shared_kv)
+        qkv, read_by_gate = self.rotated_heads(x_BTD, kv_BTD, rotation, [] if shared_kv is None else shared_kv)
         mixed_BHTE = attend(*qkv, causal=True) if cache is None else cache.attend(*qkv)
         mixed_BTD = mixed_BHTE.transpose(1, 2).reshape(B, T, D)
         return self.qkv.gated_at("sdpa", mixed_BTD, *read_by_gate)  # Qiu et al. 2025, their position G1
 
-    def _rotated_heads(
+    def rotated_heads(
         self, x_BTD: Tensor, kv_BTD: tuple[Tensor, ...], rotation: Rotation, shared_kv: list[Tensor]
     ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, ...]]:
         """Queries [B, H, T, E] and keys [B, K, T, E], turned, values [B, K, T, E], and the input of a later gate."""

@@ -1,10 +1,8 @@
 """Compiling the C++ kernels on first use, and keeping what was compiled.
 
 The library is plain C to the outside and includes nothing of PyTorch, so that compiling takes seconds. It is compiled
-for this very processor: the file's name is a hash of the sources, the flags, the compiler and the processor.
-
-What is loaded is code. It is kept in a folder of the user's own that nobody else can write to, and neither the folder
-nor a library in it is used where that is not so: whoever may write to a shared cache must not run code as its users.
+for this very processor: the file's name is a hash of the sources, the flags, the compiler and the processor. It is kept
+in a folder of the user's own: whoever may write to a shared cache must not run code as its users.
 """
 
 from __future__ import annotations
@@ -30,43 +28,33 @@ from comt_cli.errors import UserError
 from comt_cli.files import atomic_file, cache_folder, canonical_json, sha256
 from comt_cli.kernels.processors import described
 
-FOLDER = Path(__file__).parents[1]
-"""Every operation's folder in it has its own source; what they share is in `cpu`."""
+FOLDER = Path(__file__).parents[1]  # every operation's folder in it has its own source; what they share is in `cpu`
 FLAGS = (
     *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wno-psabi"),
     # Products may be fused with sums; sums are never reordered, and NaN and infinity are honoured.
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
 )
 NATIVE = {"x86_64": "-march=native", "aarch64": "-mcpu=native"}
-SECONDS = 600
-"""What a compiler may take before it is given up: a file of sources takes about 6 at most."""
+SECONDS = 600  # that a compiler may take: a file of sources takes about 6 at most
 
 
 class Unavailable(Exception):
     """The kernels cannot be had here; the message says why, in a phrase for people."""
 
 
+@functools.cache
 def available() -> str | None:
     """None if the kernels can be used (compiling them if need be), else the reason why not, in a phrase for people."""
-    return outcome if isinstance(outcome := _outcome(), str) else None
-
-
-def library() -> ctypes.CDLL:
-    """The compiled kernels. Raises `Unavailable`."""
-    if isinstance(outcome := _outcome(), str):
-        raise Unavailable(outcome)
-    return outcome
+    try:
+        library()
+    except Unavailable as error:
+        return str(error)
+    return None
 
 
 @functools.cache
-def _outcome() -> ctypes.CDLL | str:
-    try:
-        return _load()
-    except Unavailable as error:
-        return str(error)
-
-
-def _load() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
+    """The compiled kernels. Raises `Unavailable`."""
     if sys.platform != "linux" or platform.machine() not in NATIVE:
         raise Unavailable(f"the CPU kernels are not built on {sys.platform} {platform.machine()}")
     runtime = openmp_runtime()
@@ -115,8 +103,7 @@ def find_compiler() -> tuple[list[str], str]:
 
 
 def compile_library(command: list[str], runtime: Path) -> bytes:
-    """The content of the library, of sources that are compiled beside each other, on every core that there is. Raises
-    `Unavailable` with the compiler's first complaint."""
+    """The content of the library. Raises `Unavailable` with the compiler's first complaint."""
     with tempfile.TemporaryDirectory() as folder:
 
         def compiled(source: Path) -> str:

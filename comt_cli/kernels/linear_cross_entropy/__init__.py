@@ -13,10 +13,9 @@ own e / V included: the convention of `torch.nn.functional.cross_entropy`.
     loss = sum_t [(1 - e) (-log p_t[target]) + e mean_v(-log p_t[v])],  dz = softmax(z) - (1 - e) onehot(target) - e / V
 Tensor2Tensor and fairseq spread e over the V - 1 other tokens: that is e V / (V - 1) here.
 
-On a CPU softmax, loss and gradient of a block are one call of C++, which reads the logits once; products remain
-PyTorch's, and take more rows at a time. On CUDA liger-kernel (the extra `gpu`) does the same in Triton where it is
-installed. It adds nothing atomically, so a step repeats to the bit; it waits for the device twice a call, so it cannot
-be captured in a CUDA graph; and its backward pass runs only once, since it scales in place what it kept.
+On a CPU softmax, loss and gradient of a block are one call of C++. On CUDA liger-kernel (the extra `gpu`) does the same
+in Triton where it is installed: a step repeats to the bit; it cannot be captured in a CUDA graph, as it waits for the
+device; and its backward pass runs only once, since it scales in place what it kept.
 """
 
 from __future__ import annotations
@@ -35,13 +34,11 @@ from comt_cli.recipe.settings import Kernels as Wanted
 
 BLOCK_ELEMENTS = {"cpu": 512 * 1024, "cuda": 64 * 1024 * 1024}
 """Logits in one block: what stays in a CPU's cache, what keeps a GPU busy."""
-FUSED_BLOCK_ELEMENTS = 4 * 1024 * 1024
-"""The same for the kernel in C++, which goes over a block once: what products with many rows gain is more."""
-BY_LIGER = "cuda"
-"""The type of device on which the fused loss is liger-kernel's."""
+FUSED_BLOCK_ELEMENTS = 4 * 1024 * 1024  # C++ goes over a block once: what products with many rows gain is more
 LIGER_BLOCK_ELEMENTS = 256 * 1024 * 1024
 """The same for liger-kernel, 0.5 GiB in 16 bits, or up to twice that: it rounds rows up to a power of two. Of itself it
 takes blocks with as many logits as h has elements, each of which reads and writes all of dW."""
+BY_LIGER = "cuda"  # the type of device on which the fused loss is liger-kernel's
 
 
 def linear_cross_entropy(
@@ -50,8 +47,7 @@ def linear_cross_entropy(
 ) -> Tensor:  # fmt: skip
     """The sum over targets other than `IGNORE` of -log softmax(h W^T + b)[target], in nats, fp32; with `smoothing` in
     [0, 1) the cross entropy against the smoothed targets. The products run in the type of `h_TD`, softmax and sums in
-    fp32 (all in fp64 where `h_TD` is). With "reference" it is PyTorch's, neither C++ nor liger-kernel's
-    (`choice.choose_loss`)."""
+    fp32 (all in fp64 where `h_TD` is). `wanted` is as for `choice.choose_loss`."""
     if not torch.is_grad_enabled():  # inside the function this is no longer known
         h_TD, W_VD = h_TD.detach(), W_VD.detach()
         bias_V = None if bias_V is None else bias_V.detach()
@@ -88,8 +84,7 @@ _signature = functools.cache(inspect.signature)
 def _cross_entropy(
     z_TV: Tensor, targets_T: Tensor, smoothing: float, bias_V: Tensor | None, db_V: Tensor | None, *, gradient: bool
 ) -> tuple[Tensor, Tensor]:
-    """The losses of rows of logits z + b, [T], and, with `gradient`, dz in the type of z; what is summed of it to b's
-    gradient is added to `db_V`."""
+    """The losses of rows of logits z + b, [T], and, with `gradient`, dz in the type of z; db is added to `db_V`."""
     wide = torch.promote_types(z_TV.dtype, torch.float32)
     counted = (targets_T != IGNORE).unsqueeze(1)
     index = targets_T.clamp(min=0).unsqueeze(1)

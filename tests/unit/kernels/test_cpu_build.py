@@ -36,7 +36,8 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (sources / "answer" / "answer.cpp").write_text(SMALL, encoding="utf-8")
     monkeypatch.setattr(build, "FOLDER", sources)
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(build, "_outcome", build._outcome.__wrapped__)
+    for name in ("available", "library"):
+        monkeypatch.setattr(build, name, getattr(build, name).__wrapped__)
     return tmp_path / "cache"
 
 

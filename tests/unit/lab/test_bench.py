@@ -62,7 +62,7 @@ def test_all_forms_compute_the_same(op, monkeypatch):
     24; and with heads that share keys and values."""
     bench = LANGUAGE.shapes["bench"]
     check_all_forms(op, bench)
-    for module in (attention, projection, kernels):
+    for module in (attention, projection):
         monkeypatch.setattr(module, "aligned", lambda width, like: -(-width // 8) * 8)
     grouped = {"width": 32, "heads": 4, "kv_heads": 2} if op == "heads" else {}
     check_all_forms(op, replace(bench, model={**bench.model, "ffn_width": 21, **grouped}))
