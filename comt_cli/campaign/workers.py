@@ -23,7 +23,7 @@ from comt_cli.campaign.queue import Ending, RunOutcome, RunQueue, TrainingFailed
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.runs.known import SharedRun
 from comt_cli.training.events import Evaluating, Event, Note, StepReport
-from comt_cli.training.processes import PassedOnSignal, StopSignal, begin_as_worker, end_process
+from comt_cli.training.processes import StopSignal, begin_as_worker, end_process
 
 if TYPE_CHECKING:
     from comt_cli.tasks.base import AnyDataset
@@ -66,7 +66,7 @@ class WorkerPool:
         """Train until nothing is left that could be taken; a signal that `earlier` has received counts here. The data
         must have been prepared. Raises `RunInterrupted` where a signal left something to do, `StorageError` where the
         disk refused, `TrainingFailed` where a worker cannot even start."""
-        with PassedOnSignal(self._processes, self._display.stopping) as stop, self._ending_workers():
+        with StopSignal(self._display.stopping, self._processes) as stop, self._ending_workers():
             names = worker_names(self._devices[: self._size])
             self._display.queue_started(self._queue, names, self._device_name)
             stop.number = stop.number or (earlier.number if earlier is not None else None)
