@@ -73,7 +73,7 @@ def split(model: Llama) -> dict[str, Tensor]:
     programs use the same layout of rotary channels (i turns with i + E/2): nothing is permuted."""
     found = {OUTER[name]: tensor for name, tensor in model.state_dict().items() if name in OUTER}
     for layer, block in enumerate(model.blocks):
-        inner = {public: block.get_parameter(own) for own, public in INNER.items()}
+        inner: dict[str, Tensor] = {public: block.get_parameter(own) for own, public in INNER.items()}
         for projections in (module for module in block.modules() if isinstance(module, Projections)):
             inner |= {f"{SITES[site]}.weight": weight for site, weight in projections.site_weights().items()}
         found |= {f"model.layers.{layer}.{public}": tensor.detach() for public, tensor in inner.items()}

@@ -33,7 +33,8 @@ def look_at(path: Path, data: CaptionData) -> NDArray[np.float32]:
     """The regions of the image in a file, float32 [R, V], as models of this data read images: the patches of a resized
     picture, or features. Raises `UserError`."""
     if data.corpus == "scenes":
-        return patches(pixels_of(path)[None])[0]
+        (regions_RV,) = patches(pixels_of(path)[None])
+        return regions_RV
     assert data.regions is not None
     assert data.features is not None
     return read_features(path, data.regions, data.features)

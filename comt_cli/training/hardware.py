@@ -104,11 +104,11 @@ def hardware(device: str | None) -> Hardware:
 
 def has_mps() -> bool:
     """Whether there is a device of Apple's."""
-    if sys.platform != "darwin":
-        return False
-    import torch
+    if sys.platform == "darwin":
+        import torch
 
-    return torch.backends.mps.is_available()
+        return torch.backends.mps.is_available()
+    return False
 
 
 @functools.cache

@@ -63,9 +63,9 @@ def score(
         paths = [Path(name) for name in (hypotheses, references, against) if name is not None]
         texts: list[Sequence[str]] = [*read_aligned(paths)]
     else:
-        for name in (hypotheses, against):
-            if name is not None and Path(name).is_file() and not is_selector(name, of.runs):
-                message = f"{name} is a file: whose references are there to score it against?"
+        for given in (hypotheses, against):
+            if given is not None and Path(given).is_file() and not is_selector(given, of.runs):
+                message = f"{given} is a file: whose references are there to score it against?"
                 raise UserError(message, "comt score HYP REF.")
         spec, pairs, own = _translated(Path(model_source(hypotheses, of)), split or "test")
         texts = [own, pairs.references]
