@@ -153,7 +153,7 @@ def fill(model: Any, given: Mapping[str, Tensor], public: Callable[[Any], Mappin
     wrong = misfits(given, public(model))
     if wrong or not all(tensor.is_floating_point() for tensor in given.values()):
         said = wrong or "some are not floating-point numbers"
-        raise UserError(f"{origin}: its tensors are not those of the network of its {CONFIG}: {said}")
+        raise UserError(f"{origin}: its tensors are not those of the network that it describes: {said}")
     kinds = {tensor.dtype for tensor in given.values()}
     model.to(kinds.pop() if len(kinds) == 1 else torch.float32).to_empty(device="cpu")
     with torch.no_grad():
