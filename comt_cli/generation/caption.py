@@ -33,8 +33,8 @@ def look_at(path: Path, data: CaptionData) -> NDArray[np.float32]:
     """The regions of the image in a file, float32 [R, V], as models of this data read images: the patches of a resized
     picture, or features. Raises `UserError`."""
     if data.corpus == "scenes":
-        (regions_RV,) = patches(pixels_of(path)[None])
-        return regions_RV
+        regions_1RV = patches(pixels_of(path)[None])
+        return np.squeeze(regions_1RV, axis=0)
     assert data.regions is not None
     assert data.features is not None
     return read_features(path, data.regions, data.features)
