@@ -46,7 +46,7 @@ comt_cli.recipe.problems.parse = parsed_once
 typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 # To say how long runs will take, a product is timed for a fifth of a second: here once.
-comt_cli.training.devices.MATMUL_SECONDS = 0.0
+comt_cli.training.devices.MATMUL_SECONDS = 1e-9
 
 # Rarely: a full collection of garbage goes through all of torch and some thousand tests, a fifth of a second each time;
 # it took a seventh of the processor's time. Tests about what is left behind collect by themselves.

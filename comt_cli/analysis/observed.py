@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from comt_cli.data.prepare import prepare
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedText, LoadedTranslator
-from comt_cli.generation.caption import ImageCaptioner, Seen
+from comt_cli.generation.caption import ImageCaptioner
 from comt_cli.generation.transcript import one_line
 from comt_cli.generation.translate import translator
 from comt_cli.layers.gates import CarriesGates, EvaluatorAdjuster, Gate, Site
@@ -127,7 +127,7 @@ def observed_image(loaded: LoadedCaptioner, number: int = 0, text: str | None = 
     tokenizer, pixels = loaded.tokenizer, dataset.image("test", number)
     vectors_RF = dataset.test.batch(np.array([number])).regions[0]
     if text is None:
-        found = using.captions(Seen(vectors_RF, pixels), loaded.decode)[0].hypothesis
+        found = using.captions(vectors_RF, loaded.decode)[0].hypothesis
         assert found is not None
         ids, author = found.tokens, "by the network itself"
     else:

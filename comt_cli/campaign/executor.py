@@ -28,7 +28,6 @@ from comt_cli.streams import mend_streams
 from comt_cli.tasks.base import AnyDataset
 from comt_cli.training.hardware import check_count, check_device_name, hardware
 from comt_cli.training.processes import (
-    PassedOnSignal,
     StopSignal,
     begin_as_worker,
     check_device,
@@ -163,7 +162,7 @@ def train_in_group(processes: int, specs: Sequence[RunSpec], runs: Path, device:
         for rank in range(processes)
     ]
     # A terminal sends Ctrl-C to all processes itself, others signal only this one: they may receive it twice.
-    with PassedOnSignal(lambda: members) as stop:
+    with StopSignal(children=lambda: members) as stop:
         with signals_blocked():
             for member in members:
                 member.start()

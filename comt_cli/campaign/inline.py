@@ -18,12 +18,12 @@ from comt_cli.models.accounting import check_methods
 from comt_cli.runs.directory import BeingTrained
 from comt_cli.runs.known import SharedRun, link_runs
 from comt_cli.tasks.base import AnyDataset
-from comt_cli.training.checkpoint import check_starts
 from comt_cli.training.devices import device_name
 from comt_cli.training.events import Event, Listener, RunStarted
 from comt_cli.training.loop import Training
 from comt_cli.training.parallel import World, join_world
 from comt_cli.training.processes import StopSignal, share_of_batch
+from comt_cli.training.start import check_starts
 
 
 def check_models(queue: RunQueue) -> None:

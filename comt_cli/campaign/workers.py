@@ -23,7 +23,7 @@ from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.runs.known import SharedRun
 from comt_cli.tasks.base import AnyDataset
 from comt_cli.training.events import Evaluating, Event, Note, StepReport
-from comt_cli.training.processes import PassedOnSignal, StopSignal, begin_as_worker, end_process
+from comt_cli.training.processes import StopSignal, begin_as_worker, end_process
 
 READY = "ready"
 TICK_SECONDS = 1.0
@@ -61,7 +61,7 @@ class WorkerPool:
     def run(self, earlier: StopSignal | None = None) -> None:
         """Train, on prepared data, until nothing can be taken; a signal that `earlier` has received counts here. Raises
         `RunInterrupted` where a signal left something to do, `StorageError`, and `TrainingFailed` without a worker."""
-        with PassedOnSignal(self._processes, self._display.stopping) as stop, self._ending_workers():
+        with StopSignal(self._display.stopping, self._processes) as stop, self._ending_workers():
             names = worker_names(self._devices[: self._size])
             self._display.queue_started(self._queue, names, self._device_name)
             stop.number = stop.number or (earlier.number if earlier is not None else None)

@@ -19,7 +19,5 @@ def check_source(source: str) -> None:
     path = Path(source)
     if not path.exists() and not HUB_NAME.fullmatch(source):
         raise UserError(f"there is no model {source}", ACCEPTED)
-    if path.is_dir() and not any(path.iterdir()):
-        raise UserError(f"{path} holds no model: it has nothing", ACCEPTED)
     if (path / "spec.json").is_file() and not (path / "checkpoint.pt").is_file():
         raise UserError(f"{path} is a run that has saved no checkpoint yet", "Wait until it has, or train it.")

@@ -1,18 +1,22 @@
-"""Plain LLaMAs as folders in Hugging Face's layout: names of tensors, keys of `config.json`, what can be expressed."""
+"""Plain LLaMAs in files of other programs: folders in Hugging Face's layout (names of tensors, keys of `config.json`,
+what can be expressed), and GGUF files (llama.cpp's)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor
 
+from comt_cli.data.gguf_files import read_gguf_file, tokenizer_in
 from comt_cli.data.published import CONFIG, folder_tokenizer, read_object, weight_files
 from comt_cli.data.tokenizer import LibraryTokenizer
 from comt_cli.errors import UserError
@@ -28,7 +32,6 @@ from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import MAX_VOCABULARY
 from comt_cli.tasks.settings.language import ModelSettings
 
-READ_HERE = "comt reads LlamaForCausalLM."
 _SIZES = {
     "width": "hidden_size",
     "ffn_width": "intermediate_size",
@@ -66,27 +69,14 @@ def plain_llama(settings: ModelSettings, vocabulary: int) -> Llama:
 
 
 def split(model: Llama) -> dict[str, Tensor]:
-    """A plain model's tensors under their public names, the fused projections split by site (views, no copies)."""
-    return {public: tensor for parts in _parts(model).values() for public, tensor in parts.items()}
-
-
-def _parts(model: Llama) -> dict[str, dict[str, Tensor]]:
-    """Each of the model's parameters by name: the public tensors it is made of, in the order of its rows. Both programs
-    use the same layout of rotary channels (i turns with i + E/2): nothing is permuted."""
-    fused = {path: module for path, module in model.named_modules() if isinstance(module, Projections)}
-    found = {}
-    for name, tensor in model.state_dict().items():
-        if name in OUTER:
-            found[name] = {OUTER[name]: tensor}
-            continue
-        _, layer, rest = name.split(".", 2)
-        prefix = f"model.layers.{layer}"
-        if rest in INNER:
-            found[name] = {f"{prefix}.{INNER[rest]}": tensor}
-        else:
-            path = name.removesuffix(".weight")
-            rows = zip(fused[path].sites, torch.split(tensor, fused[path].widths), strict=True)
-            found[name] = {f"{prefix}.{SITES[site.name]}.weight": part.detach() for site, part in rows}
+    """A plain model's tensors under their public names, the fused projections split by site (views, no copies). Both
+    programs use the same layout of rotary channels (i turns with i + E/2): nothing is permuted."""
+    found = {OUTER[name]: tensor for name, tensor in model.state_dict().items() if name in OUTER}
+    for layer, block in enumerate(model.blocks):
+        inner: dict[str, Tensor] = {public: block.get_parameter(own) for own, public in INNER.items()}
+        for projections in (module for module in block.modules() if isinstance(module, Projections)):
+            inner |= {f"{SITES[site]}.weight": weight for site, weight in projections.site_weights().items()}
+        found |= {f"model.layers.{layer}.{public}": tensor.detach() for public, tensor in inner.items()}
     return found
 
 
@@ -132,19 +122,16 @@ def read_huggingface(folder: Path, name: str | None = None) -> LoadedModel:
     replaces the folder's. Raises `UserError` where a file is missing, damaged, or of another architecture, or an option
     is one that our models lack."""
     config = read_object(folder / CONFIG)
-    if config.get("model_type") != "llama":
-        said = f"describes {config.get('architectures')} of type {config.get('model_type')!r}"
-        raise UserError(f"{folder / CONFIG} {said}", READ_HERE)
-    return load_llama(
-        config, weights_in(folder), str(folder), name or folder.resolve().name, folder_tokenizer(folder, config)
-    )
+    llama_settings(config, str(folder))  # what it is, is said before its weights are looked for
+    own = name or folder.resolve().name
+    return load_llama(config, weights_in(folder), str(folder), own, folder_tokenizer(folder, config))
 
 
 def load_llama(
     config: Mapping[str, Any], given: Mapping[str, Tensor], origin: str, name: str, tokenizer: LibraryTokenizer | None
 ) -> LoadedModel:
-    """The plain LLaMA of a `config.json` that holds the tensors `given` under their public names; their types are kept.
-    Raises `UserError` where a tensor does not fit the configuration, or as `llama_settings`."""
+    """The plain LLaMA of a `config.json` that holds the tensors `given` under their public names. Raises `UserError`
+    where a tensor does not fit the configuration, or as `llama_settings`."""
     settings, vocabulary = llama_settings(config, origin)
     given = {
         public: tensor
@@ -153,23 +140,32 @@ def load_llama(
         if not public.endswith("rotary_emb.inv_freq") and not (settings.tied_embeddings and public == "lm_head.weight")
     }
     model = plain_llama(settings, vocabulary)
-    if wrong := misfits(given, split(model)):
-        raise UserError(f"{origin}: its tensors are not those of a LLaMA of its configuration: {wrong}")
-    if whole := next((key for key, tensor in given.items() if not tensor.is_floating_point()), None):
-        raise UserError(f"{origin}: {whole} is of {given[whole].dtype}, not of floating-point numbers")
-    state = {own: torch.cat([given[public] for public in parts]) for own, parts in _parts(model).items()}
-    model.load_state_dict(state, assign=True)
+    fill(model, given, split, origin)
     said = f"a plain LLaMA, {text_network(model)}, {parameter_count(model):,} parameters"
     length = config.get("max_position_embeddings")
     codec = None if tokenizer is None else LibraryCodec(tokenizer)
     return LoadedModel(model, name, said, codec, length if isinstance(length, int) and length > 0 else None)
 
 
+def fill(model: Any, given: Mapping[str, Tensor], public: Callable[[Any], Mapping[str, Tensor]], origin: str) -> None:
+    """Give a model on the meta device, whose tensors have names that are `public`, the ones `given`, in their type (of
+    several: in fp32). Raises `UserError` where one is missing, has no place, another shape, or no real numbers."""
+    wrong = misfits(given, public(model))
+    if wrong or not all(tensor.is_floating_point() for tensor in given.values()):
+        said = wrong or "some are not floating-point numbers"
+        raise UserError(f"{origin}: its tensors are not those of the network that it describes: {said}")
+    kinds = {tensor.dtype for tensor in given.values()}
+    model.to(kinds.pop() if len(kinds) == 1 else torch.float32).to_empty(device="cpu")
+    with torch.no_grad():
+        for name, tensor in public(model).items():
+            tensor.copy_(given[name])
+
+
 def llama_settings(config: Mapping[str, Any], origin: str) -> tuple[ModelSettings, int]:
     """Our settings and the vocabulary of a `config.json`. Raises `UserError` naming what cannot be expressed."""
-    architectures = config.get("architectures") or ["LlamaForCausalLM"]
-    if architectures != ["LlamaForCausalLM"]:
-        raise UserError(f"{origin} describes {architectures} of type {config['model_type']!r}", READ_HERE)
+    kind, architectures = config.get("model_type"), config.get("architectures") or ["LlamaForCausalLM"]
+    if kind != "llama" or architectures != ["LlamaForCausalLM"]:
+        raise UserError(f"{origin} describes {architectures} of type {kind!r}", "comt reads LlamaForCausalLM.")
     refused = [key for key, allowed in _LLAMA_OPTIONS.items() if key in config and config[key] not in allowed]
     for key in ("rope_parameters", "rope_scaling"):
         options = config.get(key) or {}
@@ -210,3 +206,74 @@ def weights_in(folder: Path) -> dict[str, Tensor]:
         except (safetensors.SafetensorError, OSError, ValueError) as error:
             raise UserError(f"{path} is not a whole safetensors file: {error}", "Copy it again.") from None
     return tensors
+
+
+# ---- GGUF
+
+_GGUF_KEYS = {
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "num_key_value_heads": "attention.head_count_kv",
+    "rope_theta": "rope.freq_base",
+    "max_position_embeddings": "context_length",
+}
+"""The first five must be there."""
+
+
+def read_gguf(path: Path) -> LoadedModel:
+    """Read a LLaMA from a GGUF file of any quantisation that the `gguf` package can undo; weights become fp32. Raises
+    `UserError` where the package is missing, the file is damaged, or it holds what comt does not have."""
+    metadata, tensors = read_gguf_file(path, tensors=True)
+    import gguf
+
+    config = _config_of(metadata, tensors, str(path))
+    settings, vocabulary = llama_settings(config, str(path))
+    shape, weights = settings.shape(), {}
+    theirs = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, shape.layers)
+    public = {theirs.get_name(name, (".weight",)): name for name in split(plain_llama(settings, vocabulary))}
+    head_width = shape.width // shape.heads
+    for key in ("rope.dimension_count", "attention.key_length", "attention.value_length"):
+        if (found := metadata.get(f"llama.{key}", head_width)) != head_width:
+            raise UserError(f"{path}: {key} = {found} is not supported: heads are {head_width} wide")
+    for name, array in tensors.items():
+        heads = {"attn_q": shape.heads, "attn_k": shape.kv_heads}.get(name.removesuffix(".weight").rpartition(".")[2])
+        tensor = torch.from_numpy(array)
+        # What has no public name is refused by its own.
+        weights[public.get(name, name)] = tensor if heads is None else _unpermuted(tensor, heads)
+    basename, size = metadata.get("general.basename"), metadata.get("general.size_label")
+    name = f"{basename}-{size}" if basename and size else path.stem
+    return load_llama(config, weights, str(path), name, tokenizer_in(metadata, str(path)))
+
+
+def _config_of(metadata: Mapping[str, Any], tensors: Mapping[str, NDArray[np.float32]], origin: str) -> dict[str, Any]:
+    """Hugging Face configuration of a GGUF file. Raises `UserError` naming what cannot be expressed, or is missing."""
+    architecture = metadata.get("general.architecture")
+    if architecture != "llama":
+        raise UserError(f"{origin} holds a network of architecture {architecture!r}", "comt reads llama.")
+    if metadata.get("split.count", 1) > 1:
+        raise UserError(f"{origin} is one of several parts", "Join them first: llama-gguf-split --merge")
+    if metadata.get("llama.expert_count", 0):
+        raise UserError(f"{origin} is a mixture of experts, which comt's LLaMA is not")
+    config = {ours: metadata.get(f"llama.{theirs}") for ours, theirs in _GGUF_KEYS.items()}
+    if missing := [_GGUF_KEYS[key] for key in list(_GGUF_KEYS)[:5] if config[key] is None]:
+        raise UserError(f"{origin} does not say llama.{missing[0]}")
+    scaling = metadata.get("llama.rope.scaling.type", "none")
+    return {
+        "model_type": "llama",
+        **{key: value for key, value in config.items() if value is not None},
+        "vocab_size": len(tensors.get("token_embd.weight", ())),
+        "tie_word_embeddings": "output.weight" not in tensors,
+        "rope_scaling": None if scaling == "none" else {"rope_type": scaling},
+    }
+
+
+def _unpermuted(weight_ND: Tensor, heads: int) -> Tensor:
+    """The rows of a query or key projection in our order. llama.cpp turns neighbouring channels (2i, 2i + 1) of a head
+    together, we channels i and i + E/2: its converter moved row (half, i) to (i, half), and this moves it back."""
+    if weight_ND.ndim != 2 or weight_ND.shape[0] % (2 * heads):
+        return weight_ND  # of a wrong shape: `load_llama` says so by name
+    rows, width = weight_ND.shape
+    return weight_ND.view(heads, rows // heads // 2, 2, width).transpose(1, 2).reshape(rows, width)

@@ -38,23 +38,17 @@ def load(source: str | Path, kind: type[L], gated: Gated | None = None) -> L:
         loaded = _foreign(source, gated)
     if loaded is None:
         if not own.is_file():
-            what = "model" if kind.foreign else kind.kind().partition(" ")[2]
-            said = f"{path} holds no {what}" if path.is_dir() else f"there is no {what} {source}"
-            raise UserError(said, accepted)
-        loaded = _read_own(own, kind)
+            raise UserError(f"{source} holds no model", accepted)
+        loaded = _read_own(own)
     if not isinstance(loaded, kind):
         hint = accepted if loaded.spec is None else who_takes(loaded.spec.task)
         raise UserError(f"{source} is {loaded.kind()}, not {kind.kind()}", hint)
     return loaded
 
 
-def _read_own(path: Path, wanted: type[Loaded]) -> Loaded:
-    """Read a checkpoint that training wrote. Raises `UserError`."""
+def _read_own(path: Path) -> Loaded:
     state = read_state(path)
     spec = spec_in(state, path)
-    if wanted.command not in (None, spec.command):
-        said = f"a checkpoint of comt {spec.command}, not of {wanted.kind()} (comt {wanted.command})"
-        raise UserError(f"{path} is {said}", who_takes(spec.task))
     model = model_of(spec)
     try:
         weights = merged(state["model"], spec.settings.train)
@@ -82,7 +76,7 @@ def _foreign(source: str | Path, gated: Gated | None) -> Loaded | None:
         with path.open("rb") as handle:
             is_gguf = handle.read(4) == b"GGUF"
         if is_gguf or path.suffix == ".gguf":
-            from comt_cli.exchange.gguf import read_gguf
+            from comt_cli.exchange.huggingface import read_gguf
 
             return read_gguf(path)
         if path.suffix == ".safetensors":

@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from comt_cli.data.tokenizer import PAD, SpecialTokens
 from comt_cli.errors import UserError
+from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.tasks.settings.translation import BeamSettings
 
 PENALTIES: dict[str, Callable[[float, float], float]] = {
@@ -32,20 +33,6 @@ PENALTIES: dict[str, Callable[[float, float], float]] = {
 
 class NotFinite(UserError):
     """A network whose outputs are not numbers."""
-
-
-class Decodes(Protocol):
-    """A model that decodes a sequence from a source, a token at a time."""
-
-    def encode(self, *source: Tensor) -> Any:
-        """All that decoding needs of the sources (token ids are padded with `PAD` on the right): a tuple of tensors, or
-        of tuples of them, whose first dimension is the sentences."""
-
-    def decoding_cache(self, rows: int, capacity: int) -> Any:
-        """An empty cache for rows of up to `capacity` tokens, whose `reorder` keeps rows by number, int64 [R]."""
-
-    def step(self, tokens_R1: Tensor, cache: Any, memory: Any) -> Tensor:
-        """Feed each row its next token; the logits of the one after, [R, V]. A sentence's rows share its memory."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +72,7 @@ NOTHING = Forbidden()
 
 @torch.no_grad()
 def decode(
-    model: Decodes,
+    model: EncoderDecoder,
     *source: Tensor,
     settings: BeamSettings,
     special: SpecialTokens,
@@ -96,11 +83,9 @@ def decode(
     """For each sentence of the `source` up to `n_best` different hypotheses, the best first.
 
     A hypothesis has at most its sentence's of `max_lengths` tokens, the end included. What is `forbidden` is never
-    chosen, and neither is `PAD` or the begin token; their probability is lost. Raises `NotFinite`, `ValueError`.
+    chosen, and neither is `PAD` or the begin token; their probability is lost. Raises `NotFinite`.
     """
     device, B, K, alpha = source[0].device, len(source[0]), settings.beam, settings.alpha
-    if not (1 <= n_best <= K and len(max_lengths) == B > 0 and min(max_lengths) > 0):
-        raise ValueError(f"{n_best} of {K} beams, {B} sentences up to {max_lengths}")
     begin, end, L = special.need("begin"), special.end, max(max_lengths)
     limit_B = torch.tensor(max_lengths, device=device)
     penalty_L = torch.tensor([PENALTIES[settings.penalty](max(n, 1), alpha) for n in range(L + 1)], device=device)
@@ -192,7 +177,6 @@ def top(values_BN: Tensor, wanted: int) -> tuple[Tensor, Tensor]:
 
 
 def _sentences(memory: Any, index_B: Tensor) -> Any:
-    """The memory, or the beams, of some of the sentences."""
     if isinstance(memory, Tensor):
         return memory.index_select(0, index_B)
     parts = [_sentences(part, index_B) for part in memory]

@@ -33,8 +33,6 @@ class Decoder:
 
     def __init__(self, model: Llama, rows: int, capacity: int, *, graph: bool) -> None:
         like = model.embedding.weight
-        if graph and like.device.type != "cuda":
-            raise ValueError(f"CUDA graphs need a CUDA device, and the model is on {like.device}")
         for module in model.modules():
             if isinstance(module, Projections):
                 module.freeze()
@@ -105,13 +103,9 @@ def generate(
 ) -> Iterator[list[int | None]]:
     """Yield the next token of every prompt, step by step, until each text has ended or has `max_new_tokens`. One ends
     with any of `stop_ids`, which is yielded; after it comes None. What is drawn for a text depends on no other (see
-    `uniform_numbers`; `copies` are counted if not given); `graph` (see `Decoder`) None is yes on CUDA. Raises
-    `UserError` where the logits of an open text are not finite numbers, `ValueError` where there is nothing to
-    generate, or a number is out of its range."""
-    if not prompts or not all(prompts) or max_new_tokens < 1:
-        raise ValueError("there must be prompts, each of one token or more, and a token to generate")
-    if not 0 <= temperature < float("inf") or not 0 < top_p <= 1:
-        raise ValueError(f"temperature {temperature} must be finite and 0 or more, top_p {top_p} in (0, 1]")
+    `uniform_numbers`; `copies` are counted if not given); `graph` (see `Decoder`) None is yes on CUDA. There are
+    prompts, each of one token or more; `temperature` is 0 or more, `top_p` in (0, 1]. Raises `UserError` where the
+    logits of an open text are not finite numbers."""
     device = model.embedding.weight.device
     copies = count_copies(prompts) if copies is None else copies
     uniform_BN = uniform_numbers(prompts, max_new_tokens, seed, copies).to(device)

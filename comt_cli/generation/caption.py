@@ -5,7 +5,6 @@ Shapes: R regions of an image, V numbers of a region, T words, S pixels of an im
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,29 +29,22 @@ def no_caption(special: SpecialTokens) -> Forbidden:
     return Forbidden(() if special.unknown is None else (special.unknown,), least=1)
 
 
-@dataclass(frozen=True)
-class Seen:
-    """An image as a captioner reads it: `regions` float32 [R, V]; `pixels`, uint8 [S, S, 3], where there are any."""
-
-    regions: NDArray[np.float32]
-    pixels: NDArray[np.uint8] | None
-
-
-def look_at(path: Path, data: CaptionData) -> Seen:
-    """The image in a file, as models of this data read images: a resized picture, or features. Raises `UserError`."""
+def look_at(path: Path, data: CaptionData) -> NDArray[np.float32]:
+    """The regions of the image in a file, float32 [R, V], as models of this data read images: the patches of a resized
+    picture, or features. Raises `UserError`."""
     if data.corpus == "scenes":
-        with open_picture(path, CAPTIONED) as image:
-            colours = _colours(ImageOps.exif_transpose(image), path)
-            pixels = np.array(colours.resize((SCENE_PIXELS, SCENE_PIXELS), Image.Resampling.LANCZOS))
-        return Seen(patches(pixels[None])[0], pixels)
+        regions_1RV = patches(pixels_of(path)[None])
+        return np.squeeze(regions_1RV, axis=0)
     assert data.regions is not None
     assert data.features is not None
-    try:
-        return Seen(read_features(path, data.regions, data.features), None)
-    except UserError as error:
-        if path.suffix.lower() in (".npy", ".npz") or not path.exists():
-            raise
-        raise UserError(f"{path} is no file of features, and this model reads no pictures") from error
+    return read_features(path, data.regions, data.features)
+
+
+def pixels_of(path: Path) -> NDArray[np.uint8]:
+    """The pixels of a picture of any kind in the size of scenes, uint8 [S, S, 3]. Raises `UserError`."""
+    with open_picture(path, CAPTIONED) as image:
+        colours = _colours(ImageOps.exif_transpose(image), path)
+        return np.array(colours.resize((SCENE_PIXELS, SCENE_PIXELS), Image.Resampling.LANCZOS))
 
 
 def _colours(image: Image.Image, path: Path) -> Image.Image:
@@ -78,9 +70,9 @@ class ImageCaptioner:
         assert loaded.longest is not None
         self.longest = loaded.longest + 1
 
-    def captions(self, image: Seen, settings: BeamSettings, n_best: int = 1) -> list[Decoded]:
+    def captions(self, regions_RV: NDArray[np.float32], settings: BeamSettings, n_best: int = 1) -> list[Decoded]:
         """Up to `n_best` captions of an image, the best first."""
-        special, regions_1RV = self.tokenizer.special, torch.from_numpy(image.regions)[None].to(self.device)
+        special, regions_1RV = self.tokenizer.special, torch.from_numpy(regions_RV)[None].to(self.device)
         mask_1R = torch.ones(regions_1RV.shape[:2], dtype=torch.bool, device=self.device)
         options: dict[str, Any] = {"max_lengths": [self.longest], "forbidden": no_caption(special)}
         (found,) = decode(

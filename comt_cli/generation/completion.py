@@ -83,14 +83,7 @@ class TextStream:
         return self._give(self.codec.decode(self.ids))
 
     def _give(self, whole: str) -> str:
-        if self._whole.startswith(whole):
-            return ""
-        if whole.startswith(self._whole):
-            new = whole[len(self._whole) :]
-        else:
-            # Some decoders take back the characters before a byte that fits nowhere: U+FFFD for each of their bytes.
-            pairs = enumerate(zip(whole, self._whole, strict=False))
-            shared = next(place for place, (new, old) in pairs if new != old)
-            new = BROKEN + whole[shared:].lstrip(BROKEN)
-        self._whole, self.text = whole, self.text + new
+        new = whole[len(self._whole) :]
+        if new:
+            self._whole, self.text = whole, self.text + new
         return new

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from comt_cli.data.tokenizer import PAD
-from comt_cli.generation.beam import NOTHING, Decodes, Forbidden
+from comt_cli.generation.beam import NOTHING, Forbidden
+from comt_cli.models.transformer import EncoderDecoder
 
 COLDEST = 1e-6
 """Temperatures below this count as this: the most likely token is then certain, unless two are equally likely."""
@@ -61,7 +62,7 @@ def nucleus(logits_BV: Tensor, uniform_B: Tensor, temperature: float, top_p: flo
 
 @torch.no_grad()
 def drawn_sequences(
-    model: Decodes,
+    model: EncoderDecoder,
     *source: Tensor,
     uniform_BKL: Tensor,
     begin: int,

@@ -11,8 +11,9 @@ import torch
 from comt_cli.data.pairs.settings import is_blank
 from comt_cli.data.tokenizer import PAD, Tokenizer
 from comt_cli.exchange.loaded import LoadedTranslator
-from comt_cli.generation.beam import Decoded, Decodes, decode
+from comt_cli.generation.beam import Decoded, decode
 from comt_cli.generation.transcript import one_line
+from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.tasks.settings.translation import DecodeSettings
 
 POOL = 512  # lines that are read before the first of them is translated, and written together
@@ -25,7 +26,7 @@ class Translator:
 
     def __init__(
         self,
-        model: Decodes,
+        model: EncoderDecoder,
         tokenizer: Tokenizer,
         device: torch.device,
         *,
@@ -35,8 +36,6 @@ class Translator:
         self.model, self.tokenizer, self.device, self.longest = model, tokenizer, device, longest
         self.warn = warn or (lambda _: None)
         self.begin, self.end = tokenizer.special.need("begin"), tokenizer.special.end
-        if tokenizer.special.pad != PAD:
-            raise ValueError(f"the tokenizer pads with {tokenizer.special.pad}, and models read {PAD} as padding")
 
     def pools(
         self, lines: Iterable[str], settings: DecodeSettings, n_best: int = 1, first: int = 1

@@ -38,7 +38,7 @@ from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import Kernels, Precision
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.devices import compute_context, device_name, parameter_dtype, peak_flops, product_dtype
-from comt_cli.training.objective import CAPTURED, Objective, as_one_pass, compiled, prepare_compiler
+from comt_cli.training.objective import CAPTURED, Objective, as_one_pass, prepare_compiler
 from comt_cli.training.parallel import World
 from comt_cli.training.tasks import TaskRun, run_class
 from comt_cli.training.update import optimizer_of
@@ -253,16 +253,14 @@ class PeerLoss(Objective):
     """(tokens, targets), both [B, T] -> the summed loss, as transformers computes it."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model, self._called = model, cast(Callable[..., Any], model)
+        super().__init__(model, model.forward)
 
-    def compile_model(self, *, keep_others: bool = False, captured: bool = False) -> None:
-        prepare_compiler(keep_others=keep_others)
-        self._called = compiled(self.model, captured=captured, fullgraph=False)
+    def compile_model(self, *, keep_others: bool = False, captured: bool = False, fullgraph: bool = False) -> None:
+        super().compile_model(keep_others=keep_others, captured=captured, fullgraph=fullgraph)
 
     def forward(self, *given: Tensor) -> Tensor:
         tokens_BT, targets_BT = given  # `shift_labels` stand where they are predicted; the loss is their mean
-        found = self._called(input_ids=tokens_BT, labels=tokens_BT, shift_labels=targets_BT)
+        found = self.passes(input_ids=tokens_BT, labels=tokens_BT, shift_labels=targets_BT)
         return cast(Tensor, found.loss) * targets_BT.numel()
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from pydantic import TypeAdapter, ValidationError
-from torch import Tensor, nn
+from torch import nn
 
 from comt_cli.data.published import CONFIG, folder_tokenizer, read_object
 from comt_cli.data.storage import first_line
@@ -17,7 +17,7 @@ from comt_cli.errors import UserError
 from comt_cli.exchange import load as anything
 from comt_cli.exchange.checkpoint import misfits, problem_of
 from comt_cli.exchange.codecs import LibraryCodec
-from comt_cli.exchange.huggingface import weights_in
+from comt_cli.exchange.huggingface import fill, weights_in
 from comt_cli.exchange.loaded import Loaded, LoadedModel, LoadedText, text_network
 from comt_cli.library.export import Network
 from comt_cli.library.saving import host_of
@@ -71,21 +71,11 @@ def read_gated(folder: Path, name: str) -> LoadedText:
     return kind(model.eval(), name, words, codec, length)
 
 
-def _refuse_misfits(folder: Path, given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    if wrong := misfits(given, expected):
-        raise UserError(f"{folder}: its tensors are not those of the network of its {CONFIG}: {wrong}")
-
-
 def _exported(folder: Path, config: Mapping[str, Any], said: Mapping[str, Any]) -> tuple[Any, type[LoadedText], str]:
     settings, method = ModelSettings.model_validate(said["settings"]), said["method"]
-    model, given = empty_network(settings, wiring_of(method), vocabulary=config["vocab_size"]), weights_in(folder)
+    model = empty_network(settings, wiring_of(method), vocabulary=config["vocab_size"])
     _set_numbers(model, said["numbers"])
-    _refuse_misfits(folder, given, Network(model).tensors)
-    kinds = {tensor.dtype for tensor in given.values()}
-    model.to(kinds.pop() if len(kinds) == 1 else torch.float32).to_empty(device="cpu")
-    with torch.no_grad():
-        for name, tensor in Network(model).tensors.items():
-            tensor.copy_(given[name])
+    fill(model, weights_in(folder), lambda network: Network(network).tensors, str(folder))
     _set_numbers(model, said["numbers"])
     return model, LoadedModel, f"method {in_words(method)}, {text_network(model)}"
 
@@ -111,7 +101,8 @@ def _wrapped(folder: Path, config: Mapping[str, Any], said: Mapping[str, Any]) -
     state = model.state_dict(keep_vars=True)
     held = {id(state[name]) for name in given.keys() & state.keys()}  # tied ones are stored once
     expected = {name: tensor for name, tensor in state.items() if name in given or id(tensor) not in held}
-    _refuse_misfits(folder, given, expected)
+    if wrong := misfits(given, expected):
+        raise UserError(f"{folder}: its tensors are not those of the network of its {CONFIG}: {wrong}")
     of_host = {name: tensor for name, tensor in given.items() if name in own}
     model = attach(host.from_pretrained(None, config=plain, state_dict=of_host), wrapping)
     model.load_state_dict(given, strict=False)

@@ -30,7 +30,6 @@ _ORDERS = 4
 _BETA = 1.2  # of ROUGE-L: how much more recall counts than precision
 _SIGMA = 6.0  # of CIDEr-D: the difference in length that costs e^(-1/2)
 _SMALL, _TINY = 1e-9, 1e-15  # what COCO's BLEU adds to numbers that may be 0
-_UNKNOWN = "<unk>"  # what a tokenizer shows for a word outside its vocabulary
 _HELD = 1 << 12  # images whose references are held as vectors
 _CORENLP = "spice/lib/stanford-corenlp-3.6.0.jar"
 
@@ -52,11 +51,8 @@ def caption_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]
 
 
 def words_of(text: str) -> list[str]:
-    """The words that are compared: the text's tokens without punctuation. An unknown word is one."""
-    first, *others = (
-        [token for token in treebank_tokens(part) if token not in PUNCTUATION] for part in text.split(_UNKNOWN)
-    )
-    return [*first, *(token for part in others for token in (_UNKNOWN, *part))]
+    """The words that are compared: the text's tokens without punctuation."""
+    return [token for token in treebank_tokens(text) if token not in PUNCTUATION]
 
 
 def _grams(words: Sequence[str]) -> Counter[Gram]:
@@ -124,11 +120,10 @@ class _Vector:
 
 
 class Cider:
-    """CIDEr-D of single captions, times 100, given every image's references, from which n-grams get their weights.
-    Making it counts all references once; a caption then takes a fraction of a millisecond."""
+    """CIDEr-D of single captions, times 100, given the `references` of every image, from which n-grams get their
+    weights. Making it counts all references once; a caption then takes a fraction of a millisecond."""
 
     def __init__(self, references: Sequence[Sequence[str]]) -> None:
-        """`references[i]` are the captions of image i."""
         images: Counter[Gram] = Counter()
         for texts in references:
             images.update({gram for text in texts for gram in _grams(words_of(text))})
@@ -169,24 +164,22 @@ def _similarity(own: _Vector, truth: _Vector) -> float:
 # ---- METEOR and SPICE
 
 
-def java_scores(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]]
-) -> tuple[dict[str, float], dict[str, str]]:
-    """The scores of one caption an image, times 100, and for each of `JAVA_METRICS` that is missing why it is. METEOR
-    gets a caption without a word as a dot, since an empty line stops it."""
-    found, reasons = {}, {}
+def java_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float | str]:
+    """`JAVA_METRICS` of one caption an image, times 100, or why one is missing. METEOR gets a caption without a word as
+    a dot, since an empty line stops it."""
+    found: dict[str, float | str] = {}
     captions = {number: [" ".join(words_of(text)) or "."] for number, text in enumerate(hypotheses)}
     truths = {number: [" ".join(words_of(text)) for text in texts] for number, texts in enumerate(references)}
     for name in JAVA_METRICS:
         if reason := why_missing(name):
-            reasons[name] = reason
+            found[name] = reason
             continue
         try:
             scorer: Any = getattr(import_module(f"pycocoevalcap.{name}.{name}"), name.capitalize())()
             found[name] = 100 * float(scorer.compute_score(truths, captions)[0])
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            reasons[name] = f"{name} failed: {first_line(error)}"
-    return found, reasons
+            found[name] = f"{name} failed: {first_line(error)}"
+    return found
 
 
 def why_missing(name: str) -> str | None:

@@ -5,21 +5,16 @@ are never comparable: the tokens differ, or their case, or how what is 0 is smoo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from comt_cli.errors import UserError
 from comt_cli.files import read_text
 
-if TYPE_CHECKING:
-    from sacrebleu.metrics.base import Metric as SacreMetric
-
 SAMPLES = 1000  # resampled test sets of the paired bootstrap: sacreBLEU's number
-_SUSPICIOUS = 0.1  # the share of lines from which on a sign of tokenised text is no accident
-_ESCAPES = ("&quot;", "&apos;", "&amp;", "@-@", "&#91;")
 _COMPOUNDS = "de"
 
 
@@ -32,39 +27,31 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A system beside a baseline, on the same references. `p_value` is the share of resampled test sets whose
-    difference is, by chance alone, larger than the one found (Koehn 2004, as sacreBLEU has it)."""
-
-    score: Score
-    baseline: Score
-    p_value: float
-
-
-@dataclass(frozen=True)
 class TextMetric:
-    """`options` are those of sacreBLEU's class `kind`; `prepare` is done to both sides before. `is_of_tokens`: it takes
-    tokens as they are, separated by spaces, where the others take plain text."""
+    """`options` are those of sacreBLEU's class `kind`; of German texts with `compounds` these are split before."""
 
     kind: str
     options: Mapping[str, Any]
-    prepare: Callable[[Sequence[str]], list[str]] | None = None
-    is_of_tokens: bool = False
+    compounds: bool = False
 
     def sides(self, *texts: Sequence[str]) -> list[Sequence[str]]:
         """Texts as sacreBLEU is given them."""
-        return [self.prepare(each) if self.prepare else each for each in texts]
+        if not self.compounds:
+            return [*texts]
+        from sacremoses import MosesTokenizer
 
-    def scorer(self) -> SacreMetric:
+        tokenizer = MosesTokenizer(lang=_COMPOUNDS)
+        return [[split_compounds(tokenizer.tokenize(text, return_str=True)) for text in each] for each in texts]
+
+    def scorer(self) -> Any:
         """sacreBLEU's object."""
         from sacrebleu import metrics
 
-        scorer: SacreMetric = getattr(metrics, self.kind)(**self.options)
-        return scorer
+        return getattr(metrics, self.kind)(**self.options)
 
     def signature(self, signature: object) -> str:
         """sacreBLEU's signature, and what was done before."""
-        moses = f"moses:{_COMPOUNDS}|compounds:split|sacremoses:{version('sacremoses')}|" if self.prepare else ""
+        moses = f"moses:{_COMPOUNDS}|compounds:split|sacremoses:{version('sacremoses')}|" if self.compounds else ""
         return f"{moses}{signature}"
 
 
@@ -74,21 +61,14 @@ def split_compounds(tokenised: str) -> str:
     return re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", tokenised)
 
 
-def _with_split_compounds(texts: Sequence[str]) -> list[str]:
-    from sacremoses import MosesTokenizer
-
-    tokenizer = MosesTokenizer(lang=_COMPOUNDS)
-    return [split_compounds(tokenizer.tokenize(text, return_str=True)) for text in texts]
-
-
 _MULTI_BLEU = {"tokenize": "none", "smooth_method": "none", "force": True}
 METRICS: Mapping[str, TextMetric] = {
     "bleu": TextMetric("BLEU", {}),  # of plain text, tokenised as mteval-13a
-    "bleu_tokenised": TextMetric("BLEU", _MULTI_BLEU, is_of_tokens=True),  # of the files' tokens, as multi-bleu has it
+    "bleu_tokenised": TextMetric("BLEU", _MULTI_BLEU),  # of the files' tokens, as multi-bleu has it
     "bleu_intl": TextMetric("BLEU", {"tokenize": "intl"}),  # of plain text, tokenised as mteval-14
     "bleu_intl_lc": TextMetric("BLEU", {"tokenize": "intl", "lowercase": True}),
     # Of Moses' tokens with split compounds, as tensor2tensor's get_ende_bleu has it.
-    "bleu_compound": TextMetric("BLEU", _MULTI_BLEU, _with_split_compounds),
+    "bleu_compound": TextMetric("BLEU", _MULTI_BLEU, compounds=True),
     "chrf": TextMetric("CHRF", {}),  # chrF2: F-score of character n-grams
 }
 
@@ -104,8 +84,10 @@ def score(metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> 
 
 def compare(
     metric: str, hypotheses: Sequence[str], baseline: Sequence[str], references: Sequence[str], samples: int = SAMPLES
-) -> Comparison:
-    """Both scores and the p-value of their difference, by sacreBLEU's paired bootstrap. Raises `ValueError`."""
+) -> tuple[Score, Score, float]:
+    """The scores of a system and of a baseline, on the same references, and the p-value of their difference by
+    sacreBLEU's paired bootstrap: the share of resampled test sets whose difference is, by chance alone, larger than the
+    one found (Koehn 2004). Raises `ValueError`."""
     _check(hypotheses, references)
     _check(baseline, references)
     from sacrebleu.significance import PairedTest
@@ -118,7 +100,7 @@ def compare(
     ((name, sacre_signature),) = signatures.items()
     results: list[Any] = list(columns[name])
     values = [Score(float(result.score), of.signature(sacre_signature)) for result in results]
-    return Comparison(values[1], values[0], float(results[1].p_value))
+    return values[1], values[0], float(results[1].p_value)
 
 
 def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
@@ -155,40 +137,20 @@ def _whole(value: str) -> re.Pattern[str]:
 # ---- files
 
 
-def read_aligned(paths: Sequence[Path]) -> tuple[list[list[str]], list[str]]:
-    r"""The lines of each file, and all that is wrong with them. Lines are those that sacreBLEU reads: they end with
-    `\n` alone, and what is blank at their end is cut off."""
-    texts, problems = [], []
+def read_aligned(paths: Sequence[Path]) -> list[list[str]]:
+    r"""The lines of files that go together. Lines are those that sacreBLEU reads: they end with `\n` alone, and what is
+    blank at their end is cut off. Raises `UserError`."""
+    texts = []
     for path in paths:
         try:
-            text = read_text(path)
-            texts.append([line.rstrip() for line in text.removesuffix("\n").split("\n")] if text else [])
+            texts.append([line.rstrip() for line in read_text(path).removesuffix("\n").split("\n")])
         except FileNotFoundError:
-            problems.append(f"there is no file {path}")
+            raise UserError(f"there is no file {path}") from None
         except (OSError, ValueError) as error:
-            problems.append(f"{path} cannot be read: {error}")
-        else:
-            if not any(texts[-1]):
-                problems.append(f"{path} is empty")
-    if not problems and len(set(map(len, texts))) > 1:
+            raise UserError(f"{path} cannot be read: {error}") from None
+        if not any(texts[-1]):
+            raise UserError(f"{path} is empty")
+    if len(set(map(len, texts))) > 1:
         told = ", ".join(f"{path} has {len(text):,}" for path, text in zip(paths, texts, strict=True))
-        problems.append(f"the files must have one sentence a line, as many of them: {told}")
-    return texts, problems
-
-
-def refuse(problems: Sequence[str]) -> None:
-    """Raise `UserError` with all problems, a line each, if there are any."""
-    if problems:
-        raise UserError("\n".join(problems))
-
-
-def suspicions(name: str, lines: Sequence[str]) -> list[str]:
-    """Why these lines do not look like the plain text that most metrics are of."""
-    notes = []
-    ends = sum(line.endswith((" .", " ?", " !")) for line in lines)
-    if ends > _SUSPICIOUS * len(lines):
-        notes.append(f"{ends:,} of {len(lines):,} lines of {name} end in a full stop that is a token of its own")
-    for escape in _ESCAPES:
-        if held := sum(escape in line for line in lines):
-            notes.append(f"{held:,} of {len(lines):,} lines of {name} hold {escape}")
-    return notes
+        raise UserError(f"the files must have one sentence a line, as many of them: {told}")
+    return texts

@@ -17,11 +17,10 @@ import time
 
 import torch
 
-from comt_cli.errors import UserError
 from comt_cli.kernels import products
 from comt_cli.kernels.processors import processor_name
 from comt_cli.recipe.settings import Precision
-from comt_cli.training.hardware import CHIPS, chip_of, too_few
+from comt_cli.training.hardware import CHIPS, check_device_name, chip_of, too_few
 
 MATMUL_SECONDS = 0.2
 
@@ -31,11 +30,8 @@ def pick_device(name: str | None, local_rank: int = 0) -> torch.device:
     some CPUs large products are oneDNN's from then on (`kernels.products`). Raises `UserError`."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    no_such = UserError(f"--device {name}: there is no such device here", "Use cuda, cuda:1, mps or cpu.")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise no_such from None
+    check_device_name(name)
+    device = torch.device(name)
     if device.type == "cuda":
         index = device.index if device.index is not None else local_rank
         if index >= (count := torch.cuda.device_count()):
@@ -44,8 +40,6 @@ def pick_device(name: str | None, local_rank: int = 0) -> torch.device:
         # `cudnn.conv.fp32_precision`: after it, to read this flag is an error, and torch.compile reads it.
         torch.backends.cudnn.allow_tf32 = False
         return torch.device("cuda", index)
-    if device.type not in ("cpu", "mps") or (device.type == "mps" and not torch.backends.mps.is_available()):
-        raise no_such
     if device.type == "cpu":
         products.install()
     return device
@@ -70,21 +64,14 @@ def peak_flops(device: torch.device, precision: str) -> float | None:
 def measured_matmul_flops(device: torch.device, precision: str, threads: int | None = None) -> float:
     """FLOP/s of a 1024 x 1024 x 1024 product in the precision that does the work, on a CPU by so many threads (None:
     as many as torch uses); the best of a few."""
-    size, before = 1024, torch.get_num_threads()
+    from torch.utils import benchmark
+
+    size, threads = 1024, threads or torch.get_num_threads()
     a = torch.ones(size, size, device=device, dtype=torch.float32 if precision == "fp32" else torch.bfloat16)
-    taken: list[float] = []
-    torch.set_num_threads(threads or before)
     # Of one thread its processor time: other programs are busy now, and may not be when the runs are trained.
-    is_alone = device.type == "cpu" and torch.get_num_threads() == 1
-    clock = time.process_time if is_alone else time.perf_counter
-    deadline = time.perf_counter() + MATMUL_SECONDS
-    while not taken or time.perf_counter() <= deadline:
-        start = clock()
-        a @ a
-        synchronise(device)
-        taken.append(clock() - start)
-    torch.set_num_threads(before)
-    return 2 * size**3 / max(min(taken), 1e-9)  # a coarse clock may not have moved
+    clock = time.process_time if device.type == "cpu" and threads == 1 else benchmark.timer
+    timer = benchmark.Timer("a @ a", globals={"a": a}, num_threads=threads, timer=clock)
+    return 2 * size**3 / min(timer.blocked_autorange(min_run_time=MATMUL_SECONDS).times)
 
 
 def peak_memory_bytes(device: torch.device) -> int:
@@ -93,12 +80,6 @@ def peak_memory_bytes(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return usage if sys.platform == "darwin" else usage * 1024
-
-
-def reset_peak_memory(device: torch.device) -> None:
-    """Have `peak_memory_bytes` begin anew, on a GPU."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
 
 
 def synchronise(device: torch.device) -> None:
@@ -120,7 +101,7 @@ def prepare_process(device: torch.device, *, deterministic: bool = True) -> None
         torch.use_deterministic_algorithms(deterministic)
         # What is allocated is written before it is read; filling it with NaN first would cost a pass over every tensor.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        reset_peak_memory(device)  # of this run, not of the largest in its table
+        torch.cuda.reset_peak_memory_stats(device)  # of this run, not of the largest in its table
         return
     # The C library (glibc) is to keep freed memory for the next step, which allocates the same large tensors: getting
     # them afresh costs a page fault per 4 KiB, 10 % to a third of a step's time on two cores.

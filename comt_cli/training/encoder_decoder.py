@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from comt_cli.data.split import IGNORE, B, Split
+from comt_cli.files import write_text
 from comt_cli.generation.beam import NOTHING, Forbidden, NotFinite, decode
-from comt_cli.generation.transcript import Transcript
+from comt_cli.generation.transcript import Transcript, one_line
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.scoring.metrics import Score
 from comt_cli.tasks.settings.translation import DecoderTrainSettings
@@ -45,10 +46,6 @@ class EncoderDecoderRun(TextRun[B]):
         """The numbers of a batch's sources in their split, int64 [B]."""
 
     @abstractmethod
-    def every_number(self, split: Split[B]) -> list[int]:
-        """Numbers of all sources of a split, rising."""
-
-    @abstractmethod
     def longest(self, *source: Tensor) -> list[int]:
         """The most tokens of a hypothesis for each of some sources, the end included."""
 
@@ -58,36 +55,33 @@ class EncoderDecoderRun(TextRun[B]):
         return NOTHING
 
     @abstractmethod
-    def scored(self, split: str) -> Sequence[str]:
-        """The keys of the scores that the texts of a split get."""
-
-    @abstractmethod
     def scores(self, split: str, numbers: Sequence[int], texts: Sequence[str]) -> Mapping[str, Score | str]:
-        """These scores, of texts that were made of the sources with these numbers; where there is none, why."""
+        """The scores of texts that were made of the sources of a split with these numbers; where there is none, why."""
 
     def evaluate(self, batches: Iterable[B], split: Split[B]) -> Evaluation:
         """Loss and perplexity of the references, and the scores of the texts, which are in `outputs`. Where the loss is
         not finite, nothing is scored."""
         name = next(name for name, own in {"validation": self.validation, **self.tests}.items() if own is split)
-        transcript = Transcript(self.outputs, name, self.world.rank, f"{self.spec.id} {self.outputs.name}")
+        part, key = f"part-{self.world.rank}.jsonl", f"{self.spec.id} {self.outputs.name}"
+        transcript = Transcript(self.outputs, name, part, key)
         decoded = self._decoded(batches, split, transcript)
 
         def tally(*inputs: Tensor) -> Tensor:
             return torch.stack([self.likelihood(*inputs), (inputs[-1] != IGNORE).sum()])
 
         loss, tokens, _ = mean_over(self.likelihood, decoded, tally, self.settings.precision, self.world)
-        numbers = self.every_number(split)
+        numbers = range(len(self.dataset.texts[name].references))
         extent = {"tokens": tokens, self.counted: len(numbers)}
         if not math.isfinite(loss):
-            return Evaluation(loss, dict.fromkeys(("target_perplexity", *self.scored(name))), extent)
+            return Evaluation(loss, {}, extent)
         metrics: dict[str, float | None] = {"target_perplexity": perplexity(loss)}
         self.world.barrier()  # all texts are written
         texts = transcript.texts(numbers)
         self.world.barrier()  # all are read
         if texts is None:
-            return Evaluation(loss, metrics | dict.fromkeys(self.scored(name)), extent)
+            return Evaluation(loss, metrics, extent)
         if self.world.is_main:
-            transcript.finish(texts)
+            write_text(self.outputs / f"{name}.txt", "".join(f"{text}\n" for text in texts))
         scores = self.scores(name, numbers, texts)
         found = {key: score for key, score in scores.items() if not isinstance(score, str)}
         missing = {key: score for key, score in scores.items() if isinstance(score, str)}
@@ -117,4 +111,4 @@ class EncoderDecoderRun(TextRun[B]):
                 found = decode(self.model, *source, settings=settings.decode, **options)
         except NotFinite:
             return None
-        return [tokenizer.decode(each[0].tokens) for each in found]
+        return [one_line(tokenizer.decode(each[0].tokens)) for each in found]

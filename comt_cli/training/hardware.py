@@ -79,7 +79,7 @@ def check_device_name(device: str | None) -> None:
     if device is None:
         return
     found = re.fullmatch(r"(cuda|mps|cpu)(?::(\d+))?", device)
-    if found is None or (found[1] == "mps" and sys.platform != "darwin"):
+    if found is None or (found[1] == "mps" and not has_mps()):
         raise UserError(f"--device {device}: there is no such device here", "Use cuda, cuda:1, mps or cpu.")
     if found[1] == "cuda" and int(found[2] or 0) >= (count := len(cuda_names())):
         raise too_few(f"--device {device}", count)
@@ -97,11 +97,18 @@ def hardware(device: str | None) -> Hardware:
     kind, _, index = (device or "").partition(":")
     if gpus := cuda_names() if kind in ("", "cuda") else ():
         return Hardware("cuda", gpus[int(index or 0)], 1 if index else len(gpus))
-    if sys.platform == "darwin" and kind in ("", "mps"):
+    if not kind and has_mps():
+        kind = "mps"
+    return Hardware(kind or "cpu", processor_name(), 1)
+
+
+def has_mps() -> bool:
+    """Whether there is a device of Apple's."""
+    if sys.platform == "darwin":
         import torch
 
-        kind = "mps" if torch.backends.mps.is_available() else "cpu"
-    return Hardware(kind or "cpu", processor_name(), 1)
+        return torch.backends.mps.is_available()
+    return False
 
 
 @functools.cache

@@ -25,15 +25,16 @@ from comt_cli.models.pretrained import is_part
 from comt_cli.runs.directory import BeingTrained, RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.base import AnyDataset
-from comt_cli.training.checkpoint import load_start, load_weights, merge_lora, resume
+from comt_cli.training.checkpoint import load_weights, merge_lora, resume
 from comt_cli.training.devices import device_name, peak_memory_bytes, prepare_process
 from comt_cli.training.evaluation import Evaluation, finite
 from comt_cli.training.events import Evaluating, Listener, Note, RunStarted, StepReport, ignore
 from comt_cli.training.parallel import World, distribute
 from comt_cli.training.processes import StopSignal, check_graphs, share_of_batch
 from comt_cli.training.record import Clock, RunWriter, mfu
+from comt_cli.training.start import load_start
 from comt_cli.training.tasks import run_class
-from comt_cli.training.update import Update, Updater, all_finite, learning_rate, optimizer_of
+from comt_cli.training.update import Updater, all_finite, learning_rate, optimizer_of
 
 ASK_EVERY = 8
 """Steps after which several processes ask each other whether one was asked to stop, which waits for the device."""
@@ -76,14 +77,15 @@ class Training:
                 return finished
             if self.world.is_main:
                 self.directory.create(self.spec)
-            self._check_data("Put it back; or the same command plans and trains runs of the data as it is now.")
+            self._check_data()
             self._set_up(resources)
             return self._train()
 
-    def _check_data(self, hint: str) -> None:
+    def _check_data(self) -> None:
         if self.dataset.content_hash != self.spec.data_content:
             name = self.spec.task.data_name(self.spec.settings)
-            raise UserError(f"{name} is not the data any more that {self.directory.shown} was planned with", hint)
+            said = f"{name} is not the data any more that {self.directory.shown} was planned with"
+            raise UserError(said, "Put it back; or the same command plans and trains runs of the data as it is now.")
 
     def _take(self, resources: contextlib.ExitStack) -> dict[str, Any] | BeingTrained | None:
         """Take the run's lock, or return what forbids it; then its result, if another process has finished it since."""
@@ -98,7 +100,7 @@ class Training:
 
     def evaluations(self) -> dict[str, Evaluation]:
         """Evaluations of a run that is done, by split; its directory stays as it is. Raises `UserError`."""
-        self._check_data("With the data as it was, the run can be evaluated again.")
+        self._check_data()
         self.task.captured = False
         self._load()
         if self.counters.step != self.settings.steps:
@@ -147,9 +149,7 @@ class Training:
             evaluated = sorted({min(most, each) for each in used})
             if refused := self.updater.warm_up(sorted({rows, self.local_rows % rows} - {0}), evaluated):
                 self._note(f"{refused}; the run goes on without CUDA graphs")
-        listener = self.listener  # not `self._note`: a reference cycle would keep the data's files open
-        warn = lambda text: listener(Note(text))  # noqa: E731
-        self.writer = RunWriter(task, self.directory, self.counters, resources, warn, kernels)
+        self.writer = RunWriter(task, self.directory, self.counters, resources, self.listener, kernels)
         self.clock = Clock(self.world.device, self.counters, self.spec)
         if changed := self.writer.environment.get("differs"):
             begun = f"this run was begun under something else ({', '.join(changed)})"
@@ -169,10 +169,10 @@ class Training:
             for micro_batches in batches:
                 total, due = batches.targets(counters.step), self.due(counters.step + 1)
                 wants = {"wants_norm": "log" in due, "wants_observed": "observe" in due}
-                update = self.updater.step(micro_batches, total, counters.step, **wants)
+                loss, norm, observed_norms = self.updater.step(micro_batches, total, counters.step, **wants)
                 counters.step += 1
                 counters.tokens += total
-                unseen.append((update.loss, counters.step, counters.tokens))
+                unseen.append((loss, counters.step, counters.tokens))
                 asked = not due.isdisjoint(("log", "save")) or counters.step % ASK_EVERY == 0
                 if self._is_stopped(asked=asked) and counters.step < settings.steps:
                     due.add("stop")
@@ -181,9 +181,10 @@ class Training:
                     if not all_finite(unseen, counters):
                         return self.writer.diverged()
                 if "log" in due:
-                    self._log(update)
-                if update.observed_norms is not None:
-                    self.writer.gradients(update.observed_norms)
+                    self.writer.step(float(loss), learning_rate(settings, counters.step - 1), norm, self.clock)
+                    self._report(float(loss))
+                if observed_norms is not None:
+                    self.writer.gradients(observed_norms)
                 if "keep" in due:  # before the step is saved: a run that resumes there has no more of it
                     self.writer.weights(self.directory.weights_file(counters.step))
                 if "stop" in due:
@@ -220,28 +221,26 @@ class Training:
         return asked and bool(self.world.sum(torch.tensor(int(stopped), device=self.world.device)))
 
     def _interrupt(self) -> NoReturn:
-        """End the run, after saving the step at hand."""
-        step, said = self.counters.step, "; everything is saved"
+        step = self.counters.step
         if self.saved_step != step:
             self._save(final=False)
+        said = "; everything is saved"
         if self.saved_step != step:
-            kept = f"the checkpoint of step {self.saved_step} stays" if self.saved_step else "nothing was saved before"
-            said = f", whose weights are not finite and were not saved; {kept}"
+            said = f", whose weights are not finite; what is saved is step {self.saved_step}"
         hint = f"The same command resumes from there. The run is in {self.directory.shown}"
         raise RunInterrupted(f"stopped after step {step} of {self.settings.steps}{said}", hint, self.stop.number or 15)
 
-    def _log(self, update: Update) -> None:
-        step, clock, loss, device = self.counters.step, self.clock, float(update.loss), self.world.device
-        self.writer.step(loss, learning_rate(self.settings, step - 1), update.norm, clock)
+    def _report(self, loss: float) -> None:
+        device, rate = self.world.device, self.clock.rate
         memory = peak_memory_bytes(device) if device.type == "cuda" else None
-        share = mfu(self.spec, self.world, clock.rate)
-        self.listener(StepReport(step, loss, clock.rate, share, memory, self.spec.task.unit))
+        share = mfu(self.spec, self.world, rate)
+        self.listener(StepReport(self.counters.step, loss, rate, share, memory, self.spec.task.unit))
 
     def _validate(self) -> Evaluation:
         """Evaluate the step at hand, and keep its weights where none before were better (`train.select`)."""
         evaluation, counters, task = self._evaluate(self.task.validation), self.counters, self.spec.task
         self.writer.evaluation(evaluation)
-        value = evaluation.metrics[task.metric]
+        value = evaluation.metrics.get(task.metric)
         if self.settings.select == "best" and value is not None:
             sign = 1 if task.metrics[task.metric].better == "higher" else -1
             if counters.best_value is None or sign * value > sign * counters.best_value:
@@ -359,16 +358,13 @@ def merge(
         if (were := result.get(f"{begins}evaluation", {}).get("samples", samples)) != samples:
             differing.append(f"{begins}samples were {were:,} and are {samples:,}")
         known = {key: value for key, value in {"loss": finite(each.loss), **each.metrics}.items() if value is not None}
+        if lacking := [key for key in known if result.get(begins + key) is None]:
+            added += [begins + key for key in lacking]
+            result |= {begins + key: known.pop(key) for key in lacking}
+            told.pop("missing", None)
+            told |= each.signed
         for key, value in known.items():
-            before = result.setdefault(begins + key)
-            if before is None:
-                result[begins + key] = value
-                added.append(begins + key)
-                if key in each.signatures:
-                    told.setdefault("signature", each.signed["signature"])
-                    told.setdefault("signatures", {})[key] = each.signatures[key]
-                told.get("missing", {}).pop(key, None)
-                continue
+            before = result[begins + key]
             largest = max(largest, abs(value - before) / max(abs(before), 1e-9))
             least = 100 / samples if key in scores else tolerance / 10
             pair = map(math.log, (before, value)) if key.endswith("perplexity") else (before, value)

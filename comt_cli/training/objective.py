@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -76,6 +76,7 @@ def capturing() -> Iterator[None]:
 
 class Objective(nn.Module, ABC):
     """(inputs, targets) -> the sum over counted targets of -log p(target) by the model that it holds, fp32, in nats.
+    `passes` is the part of the model that is compiled, once it is.
 
     With label smoothing e, in [0, 1), each target's term is in training, but not in evaluation, (1 - e)
     (-log p(target)) + e mean_v(-log p(v)), v over all outputs (torch's convention).
@@ -83,8 +84,10 @@ class Objective(nn.Module, ABC):
 
     model: nn.Module
 
-    def __init__(self, smoothing: float = 0.0) -> None:
+    def __init__(self, model: nn.Module, passes: Callable[..., Any], smoothing: float = 0.0) -> None:
         super().__init__()
+        self.model = model
+        self.passes = self._plain_passes = passes
         self._smoothing = smoothing
 
     @property
@@ -92,10 +95,11 @@ class Objective(nn.Module, ABC):
         """The smoothing of this mode: none in evaluation."""
         return self._smoothing if self.training else 0.0
 
-    @abstractmethod
-    def compile_model(self, *, keep_others: bool = False, captured: bool = False) -> None:
+    def compile_model(self, *, keep_others: bool = False, captured: bool = False, fullgraph: bool = True) -> None:
         """Compile the model's passes (static shapes); with `captured` into CUDA graphs, in whose memory their gradients
         are. Models compiled earlier in this process are forgotten unless `keep_others`."""
+        prepare_compiler(keep_others=keep_others)
+        self.passes = compiled(self._plain_passes, captured=captured, fullgraph=fullgraph)
 
 
 class SummedLoss(Objective):
@@ -105,41 +109,30 @@ class SummedLoss(Objective):
     model: VocabularyModel
 
     def __init__(self, model: VocabularyModel, kernels: Kernels = "auto", smoothing: float = 0.0) -> None:
-        super().__init__(smoothing)
-        self.model, self.kernels = model, kernels
-        self._body = model.body
-
-    def compile_model(self, *, keep_others: bool = False, captured: bool = False) -> None:
-        prepare_compiler(keep_others=keep_others)
-        self._body = compiled(self.model.body, captured=captured)
+        super().__init__(model, model.body, smoothing)
+        self.kernels = kernels
 
     def logits(self, *inputs: Tensor) -> Tensor:
         """The model's logits, [B, T, V], all of them, for what an evaluation counts beside the loss."""
-        return self.model.outputs(self._body(*inputs))
+        return self.model.outputs(self.passes(*inputs))
 
     def forward(self, *given: Tensor) -> Tensor:
         *inputs, targets_BT = given
-        hidden_TD = self._body(*inputs).flatten(0, 1)
+        hidden_TD = self.passes(*inputs).flatten(0, 1)
         hidden_TD = hidden_TD.to(multiplied_in(hidden_TD))
         weight, bias = self.model.head_weight, self.model.head_bias
         return linear_cross_entropy(hidden_TD, weight, targets_BT.flatten(), self.kernels, self.smoothing, bias)
 
 
 class ClassifierLoss(Objective):
-    """(the model's inputs, labels [B]) -> the summed loss of a classifier; `logits` are the model's, [B, classes]."""
+    """(the model's inputs, labels [B]) -> the summed loss of a classifier; `passes` gives its logits, [B, classes]."""
 
     def __init__(self, model: nn.Module, smoothing: float = 0.0) -> None:
-        super().__init__(smoothing)
-        self.model = model
-        self.logits = model.forward
-
-    def compile_model(self, *, keep_others: bool = False, captured: bool = False) -> None:
-        prepare_compiler(keep_others=keep_others)
-        self.logits = compiled(self.model.forward, captured=captured)
+        super().__init__(model, model.forward, smoothing)
 
     def forward(self, *given: Tensor) -> Tensor:
         *inputs, labels_B = given
-        return self.loss_of(self.logits(*inputs), labels_B, self.smoothing)
+        return self.loss_of(self.passes(*inputs), labels_B, self.smoothing)
 
     @staticmethod
     def loss_of(logits_BN: Tensor, labels_B: Tensor, smoothing: float = 0.0) -> Tensor:

@@ -2,7 +2,7 @@
 
 With FSDP2 weights, gradients and the optimiser's states are sharded. Each block is a unit, gathered while it computes;
 everything before and after the blocks, the loss included, is another. A parameter that is a single number cannot be
-sharded: every process keeps it (see `update.complete_gradients`). PyTorch's modules for this take seconds to import,
+sharded: every process keeps it (see `update.average_full`). PyTorch's modules for this take seconds to import,
 and are imported where they are used.
 """
 
@@ -16,7 +16,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from comt_cli.errors import UserError
 from comt_cli.models.base import Model
 from comt_cli.models.build import materialise
 from comt_cli.training.devices import pick_device
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 VERSIONS_OF_A_BLOCK = 8
 """Shapes of batches, with gradients and without, for which a block may be compiled; each layer may have its own."""
-_joined: list[dist.ProcessGroup] = []
+_joined: list[Any] = []
 """The group that this process has joined, kept also when it has left it (`join_world`)."""
 
 
@@ -95,9 +94,7 @@ def join_world(device_name: str | None) -> Iterator[World]:
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=datetime.timedelta(minutes=30))
-    group = dist.group.WORLD
-    assert group is not None
-    _joined.append(group)
+    _joined.append(dist.group.WORLD)
     world = World(device, rank, size)
     try:
         yield world
@@ -112,7 +109,7 @@ def join_world(device_name: str | None) -> Iterator[World]:
 def shard(loss: Objective, world: World, dtype: torch.dtype, seed: int, *, compiled: bool) -> None:
     """Give the meta model in `loss` initial values, the same as on one process, of which this one keeps its shard, one
     unit after the other: a device holds no more than one in full. With `compiled` each block is compiled by itself,
-    since the gathering between them cannot be. Raises `UserError` (see `units_of`)."""
+    since the gathering between them cannot be."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -140,20 +137,11 @@ def shard(loss: Objective, world: World, dtype: torch.dtype, seed: int, *, compi
 
 
 def units_of(model: Model) -> dict[str, nn.Module]:
-    """The modules that are initialised one by one, by path: every block, and each of the other parts of the model.
-    Raises `UserError` where two units hold the very same parameter."""
+    """The modules that are initialised one by one, by path: every block, and each of the other parts of the model. A
+    parameter may be shared within one of them, not between two."""
     blocks, stacks = _blocks(model), {*model.stacks.values()}
     units = {path: module for path, module in model.named_modules() if module in blocks}
-    units |= {name: part for name, part in model.named_children() if part not in stacks}
-    owners: dict[nn.Parameter, str] = {}
-    for path, unit in units.items():
-        for name, parameter in unit.named_parameters():
-            if (owner := owners.setdefault(parameter, path)) != path:
-                raise UserError(
-                    f"train.sharding: fsdp cannot shard {path}.{name}, which {owner} holds as well",
-                    "Parameters may be shared within a block, not between blocks. Say train.sharding: none.",
-                )
-    return units
+    return units | {name: part for name, part in model.named_children() if part not in stacks}
 
 
 def _blocks(model: Model) -> set[nn.Module]:
@@ -178,28 +166,26 @@ def _wrap_forward(block: nn.Module, *, recomputed: bool, compiled: bool) -> None
 # ---- sharded tensors
 
 
-def is_sharded(tensor: Tensor) -> bool:
-    """Whether each process holds a shard of it (a DTensor)."""
-    return local_tensor(tensor) is not tensor
+def is_sharded(tensor: object) -> TypeGuard[DTensor]:
+    """Whether each process holds a shard of it."""
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(tensor, DTensor)
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
     """This process's shard, or the tensor itself where it is not sharded; shares its memory."""
-    from torch.distributed.tensor import DTensor
-
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 def full_tensors(values: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
     """The values, sharded tensors in full and on the CPU, gathered one by one. All processes take part; those that do
     not `keep` get {}."""
-    from torch.distributed.tensor import DTensor
-
     kept = {}
     for name, value in values.items():
-        full = _gathered(value) if isinstance(value, DTensor) else value
+        full = _gathered(value) if is_sharded(value) else value
         if keep:
-            kept[name] = full.cpu() if isinstance(value, DTensor) else full
+            kept[name] = full.cpu() if is_sharded(value) else full
     return kept
 
 
@@ -219,16 +205,16 @@ def _gathered(tensor: DTensor) -> Tensor:
 
 def shard_of(full: Tensor, like: Tensor) -> Tensor:
     """This process's shard of a tensor that every process has in full, sharded as `like` is, and on its device."""
-    from torch.distributed.tensor import DTensor, distribute_tensor
-
-    if not isinstance(like, DTensor):
+    if not is_sharded(like):
         return full
+    from torch.distributed.tensor import distribute_tensor
+
     return distribute_tensor(full.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
 def distribute(module: nn.Module, world: World) -> nn.Module:
     """The module, its gradients averaged over all processes after each backward pass outside `without_sync`; a sharded
-    one averages them itself, except those of single numbers (`update.complete_gradients`)."""
+    one averages them itself, except those of single numbers (`update.average_full`)."""
     from torch.distributed.fsdp import FSDPModule
 
     if world.size == 1 or isinstance(module, FSDPModule):
@@ -253,7 +239,5 @@ def without_sync(module: nn.Module, active: bool) -> Iterator[None]:
             yield
     else:
         module.set_requires_gradient_sync(False)  # type: ignore[operator]
-        try:
-            yield
-        finally:
-            module.set_requires_gradient_sync(True)  # type: ignore[operator]
+        yield
+        module.set_requires_gradient_sync(True)  # type: ignore[operator]

@@ -28,11 +28,8 @@ def rank_and_size() -> tuple[int, int] | None:
     numbers = (rank, size, os.environ.get("LOCAL_RANK", rank))
     are_numbers = all(re.fullmatch("[0-9]{1,9}", each) for each in numbers)
     if not (are_numbers and int(rank) < int(size) and os.environ.get("MASTER_ADDR") and os.environ.get("MASTER_PORT")):
-        raise UserError(
-            f"RANK={rank} and WORLD_SIZE={size} name no process of several, or MASTER_ADDR, MASTER_PORT or LOCAL_RANK "
-            "is not set so",
-            "Start comt with torchrun; or alone, with: env -u RANK -u WORLD_SIZE comt ...",
-        )
+        said = f"RANK={rank}, WORLD_SIZE={size}, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are not as torchrun sets them"
+        raise UserError(said, "Start comt with torchrun; or alone, with: env -u RANK -u WORLD_SIZE comt ...")
     return int(rank), int(size)
 
 
@@ -90,14 +87,22 @@ class StopSignal:
     over. A second signal gets the treatment it had before, so that nobody is kept waiting by a step that hangs; one
     that comes at once is the first one's echo: a terminal signals every process, and a launcher passes on what it
     receives. `announce(again)` is called in the handler, with True at the second signal.
+
+    Signals are passed on to the processes that `children` names. While there are any, a second signal kills these,
+    frozen ones too, and the third ends this process.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP)
     ECHO_SECONDS = 1.0
 
-    def __init__(self, announce: Callable[[bool], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        announce: Callable[[bool], None] = lambda _: None,
+        children: Callable[[], Iterable[BaseProcess]] = lambda: (),
+    ) -> None:
         self.number: int | None = None
-        self._announce = announce
+        self.has_killed = False
+        self._announce, self._children = announce, children
         self._since = 0.0
         self._before: dict[int, Any] = {}
 
@@ -113,38 +118,19 @@ class StopSignal:
             signal.signal(number, handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        here = [child for child in self._children() if child.is_alive()]
         if self.number is None:
             self.number, self._since = number, time.monotonic()
             self._announce(False)
-        elif self._is_no_echo():
+        elif time.monotonic() - self._since > self.ECHO_SECONDS:
             self._announce(True)
+            if here and not self.has_killed:
+                self.has_killed, self._since = True, time.monotonic()
+                for child in here:
+                    child.kill()
+                return
             self.__exit__()
             signal.raise_signal(number)
-
-    def _is_no_echo(self) -> bool:
-        return time.monotonic() - self._since > self.ECHO_SECONDS
-
-
-class PassedOnSignal(StopSignal):
-    """Passes signals on to the processes that `children` names. A second one kills these, frozen ones too; a third ends
-    this process."""
-
-    def __init__(
-        self, children: Callable[[], Iterable[BaseProcess]], announce: Callable[[bool], None] = lambda _: None
-    ) -> None:
-        super().__init__(announce)
-        self._children = children
-        self.has_killed = False
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        here = [child for child in self._children() if child.is_alive()]
-        if here and self.number is not None and not self.has_killed and self._is_no_echo():
-            self.has_killed, self._since = True, time.monotonic()
-            self._announce(True)
-            for child in here:
-                child.kill()
-            return
-        super()._receive(number, frame)
         for child in here:
             if child.pid is not None:
                 with contextlib.suppress(ProcessLookupError):

@@ -33,12 +33,10 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.training.checkpoint import Counters, full_optimizer_state, random_states
 from comt_cli.training.devices import device_name, peak_flops, peak_memory_bytes, synchronise
 from comt_cli.training.evaluation import Evaluation, finite
+from comt_cli.training.events import Listener
 from comt_cli.training.parallel import World, full_tensors, local_tensor
 from comt_cli.training.tasks import TaskRun
 from comt_cli.training.trackers import Trackers, trackers_in_use
-
-NATIVE = "native"
-"""The `instructions` that PyTorch uses: this processor's, unless `ATEN_CPU_CAPABILITY` names fewer."""
 
 
 class LineLog:
@@ -64,13 +62,10 @@ class LineLog:
         self._guard(self._handle.flush)
 
     def durable_length(self) -> int:
-        """Flush to disk; the file's length in bytes. Raises `UserError` where the file was deleted or replaced,
-        `StorageError` where the folder of all runs was: the next would fare no better."""
+        """Flush to disk; the file's length in bytes. Raises `UserError` where the file was deleted or replaced."""
         self._guard(lambda: os.fsync(self._handle.fileno()))
         if not self.path.exists() or not os.path.samestat(os.fstat(self._handle.fileno()), self.path.lstat()):
             hint = "What was written since is lost. Put it back and run the same command again, or use --fresh."
-            if not (all_runs := self.path.parent.parent).is_dir():
-                raise StorageError(f"{all_runs}, the folder of the runs, was removed while one was writing to it", hint)
             raise UserError(f"{self.path} was deleted or replaced while the run was writing to it", hint)
         return self._handle.tell()
 
@@ -117,7 +112,7 @@ def record_environment(
         "attention": task.attention,
         "kernels": {op: str(choice) for op, choice in kernels.items()},
         "tiles": {op: text for op, text in tiles.items() if text},
-        "instructions": os.environ.get("ATEN_CPU_CAPABILITY") or NATIVE,
+        "instructions": os.environ.get("ATEN_CPU_CAPABILITY") or "native",  # those that PyTorch uses
         "compiled": task.settings.compile,
         "captured": task.captured,
         "sharding": task.sharding,
@@ -133,9 +128,8 @@ def record_environment(
         raise UserError(f"{directory.environment_file} is damaged", "Delete it; the run resumes without it.")
     beginnings = [index for index, each in enumerate(before) if each.get("step") == 0]
     counted = before[beginnings[-1] if beginnings else 0 :] if step else []
-    entry["differs"] = [
-        key for key in DECIDES_BITS if any(_recorded(each, key) != _recorded(entry, key) for each in counted)
-    ]
+    own, others = _deciding(entry), list(map(_deciding, counted))
+    entry["differs"] = [key for key in DECIDES_BITS if any(other[key] != own[key] for other in others)]
     write_json(directory.environment_file, [*before, entry])
     return entry
 
@@ -145,16 +139,13 @@ DECIDES_BITS = (
     *("products", "attention", "captured", "sharding", "kernels", "tiles", "instructions"),
 )
 """Entries that must be the same at every start of a run for it to end as one never stopped, to the last bit."""
-_BEFORE = {"captured": False, "products": PYTORCH, "attention": PYTORCH, "tiles": {}, "instructions": NATIVE}
-"""Their values before they were recorded."""
 
 
-def _recorded(start: dict[str, Any], key: str) -> Any:
-    """An entry of a start, of the kernels only the fused ones: reasons change with every measurement."""
-    found = start.get(key, _BEFORE.get(key, "none"))
-    if key != "kernels":
-        return found
-    return {op for op, choice in found.items() if str(choice).startswith("fused")} if isinstance(found, dict) else set()
+def _deciding(start: dict[str, Any]) -> dict[str, Any]:
+    """These entries of a start, of the kernels only the fused ones: reasons change with every measurement."""
+    kernels = start.get("kernels")
+    fused = {op for op, choice in kernels.items() if choice.startswith("fused")} if isinstance(kernels, dict) else None
+    return {key: start.get(key) for key in DECIDES_BITS} | {"kernels": fused}
 
 
 class Clock:
@@ -199,7 +190,7 @@ def mfu(spec: RunSpec, world: World, per_second: float) -> float | None:
 
 
 class RunWriter:
-    """Opens the files of a run that resumes from `counters`, and drops later lines. `environment` is that of this
+    """The files of a run that resumes from `counters`; later lines in them are dropped. `environment` is that of this
     start; {} where nothing is written."""
 
     def __init__(
@@ -208,7 +199,7 @@ class RunWriter:
         directory: RunDirectory,
         counters: Counters,
         resources: contextlib.ExitStack,
-        warn: Callable[[str], None],
+        listener: Listener,
         kernels: Mapping[str, Choice],
     ) -> None:
         self._task, self._directory, self._counters = task, directory, counters
@@ -227,7 +218,7 @@ class RunWriter:
                 leftover.unlink(missing_ok=True)
             self.environment = record_environment(directory, task, counters.step, kernels)
         names = trackers_in_use() if world.is_main else []
-        self._trackers = Trackers(names, task.spec, directory.path, counters.step, warn)
+        self._trackers = Trackers(names, task.spec, directory.path, counters.step, listener)
         resources.push(self._trackers.close)
 
     def step(self, loss: float, rate: float, norm: Tensor | None, clock: Clock) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import json
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,15 +18,15 @@ from comt_cli.errors import UserError
 from comt_cli.installing import install_extra
 from comt_cli.recipe.problems import nearest
 from comt_cli.runs.plan import RunSpec, point_in_words
+from comt_cli.training.events import Listener, Note
 from comt_cli.training.processes import environment_variable
 
 VARIABLE: Final = "COMT_TRACK"
 """The environment variable with the names in use, which every process that is started for a run inherits."""
 
 
-Log = Callable[[int, dict[str, float]], object]
-Close = Callable[[bool], object]
-"""Logs numbers of a step; ends with its run, which has ended or was stopped."""
+Log = Callable[[int, dict[str, float]], object]  # the numbers of a step
+Close = Callable[[bool], object]  # whether the run has ended, or was stopped
 
 
 def tensorboard(spec: RunSpec, folder: Path, step: int) -> tuple[Log, Close]:
@@ -36,7 +35,7 @@ def tensorboard(spec: RunSpec, folder: Path, step: int) -> tuple[Log, Close]:
 
     writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else 0)
     if not step:
-        writer.add_text("config", f"```\n{json.dumps(_config_of(spec), indent=2)}\n```", 0)
+        writer.add_text("config", f"```\n{spec.model_dump_json(indent=2)}\n```", 0)
 
     def log(step: int, values: dict[str, float]) -> None:
         for name, value in values.items():
@@ -58,7 +57,7 @@ def weights_and_biases(spec: RunSpec, folder: Path, _: int) -> tuple[Log, Close]
         resume="allow",
         name=", ".join(filter(None, (spec.row, spec.column, point_in_words(spec.point), f"seed {spec.seed}"))),
         group=f"{spec.paper}/{spec.table} {spec.scale}",
-        config=_config_of(spec),
+        config=spec.model_dump(mode="json"),
         dir=str(folder),
         settings=wandb.Settings(console="off", silent=True, **wait),  # prints nothing into the bars
     )
@@ -67,11 +66,6 @@ def weights_and_biases(spec: RunSpec, folder: Path, _: int) -> tuple[Log, Close]
 
 TRACKERS: Final = {"tensorboard": tensorboard, "wandb": weights_and_biases}
 """By name, which is also that of the package that each needs, and of the extra that installs it."""
-
-
-def _config_of(spec: RunSpec) -> dict[str, Any]:
-    names = {key: getattr(spec, key) for key in ("paper", "table", "scale", "row", "column", "seed", "id")}
-    return {"names": names, **spec.model_dump(mode="json")}
 
 
 def tracked(line: Mapping[str, Any]) -> dict[str, float]:
@@ -116,13 +110,11 @@ def trackers_in_use() -> list[str]:
 
 
 class Trackers:
-    """The trackers of one run that continues after `step`; `warn` is called once for each that fails. None of its
-    methods raises."""
+    """The trackers of one run that continues after `step`; of each that fails there is one `Note`. None of its methods
+    raises."""
 
-    def __init__(
-        self, names: Sequence[str], spec: RunSpec, folder: Path, step: int, warn: Callable[[str], None]
-    ) -> None:
-        self._warn = warn
+    def __init__(self, names: Sequence[str], spec: RunSpec, folder: Path, step: int, listener: Listener) -> None:
+        self._listener = listener
         self._open: dict[str, tuple[Log, Close]] = {}
         for name in names:
             with self._guarded(name):
@@ -148,6 +140,6 @@ class Trackers:
             yield
         except (Exception, SystemExit) as error:
             self._open.pop(name, None)
-            self._warn(f"{name} is left out from here on: {type(error).__name__}: {error}")
+            self._listener(Note(f"{name} is left out from here on: {type(error).__name__}: {error}"))
         finally:
             random.setstate(state)

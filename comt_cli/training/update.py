@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic
 
 import torch
@@ -18,7 +17,7 @@ from comt_cli.recipe.settings import Training
 from comt_cli.tasks.settings import OPTIMIZERS
 from comt_cli.tasks.settings.images import ImageTrainSettings
 from comt_cli.training.checkpoint import Counters, random_states, restore_random_states
-from comt_cli.training.devices import compute_context, reset_peak_memory, synchronise
+from comt_cli.training.devices import compute_context, synchronise
 from comt_cli.training.objective import NotCaptured, capturing
 from comt_cli.training.parallel import World, is_sharded, local_tensor, without_sync
 from comt_cli.training.tasks import TaskRun
@@ -26,16 +25,6 @@ from comt_cli.training.tasks import TaskRun
 RATE = "rate"
 """The key of an optimiser's parameter group with the factor on the learning rate."""
 NO_ROOM = "train.cuda_graphs: there is not enough memory for them"
-
-
-@dataclass(frozen=True)
-class Update:
-    """The numbers of an update, on the device: the mean loss over targets; where they were computed, the gradient norm
-    before clipping, and those of the task's observed parameters."""
-
-    loss: Tensor
-    norm: Tensor | None
-    observed_norms: Tensor | None
 
 
 class Updater(Generic[B]):
@@ -74,7 +63,8 @@ class Updater(Generic[B]):
             self.optimizer.zero_grad(set_to_none=True)
             self.task.captured = False
             self.task.objective.compile_model()
-            reset_peak_memory(self.world.device)
+            if self.world.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(self.world.device)
             self._try_passes(sizes)
         for buffer, value in statistics:
             buffer.copy_(value)
@@ -105,9 +95,10 @@ class Updater(Generic[B]):
 
     def step(
         self, micro_batches: Sequence[B], total: int, number: int, *, wants_norm: bool, wants_observed: bool = False
-    ) -> Update:
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Update `number` (from 0) from this process's part of the global batch, which has `total` targets over all
-        processes."""
+        processes. Returns, on the device, the mean loss over targets; where they are wanted, the gradient norm before
+        clipping, and those of the task's observed parameters."""
         world, clipping = self.world, self.settings.gradient_clipping
         for follower in self.followers:
             follower.at_update(number)
@@ -122,19 +113,20 @@ class Updater(Generic[B]):
             if self.task.captured and index == 0 and not is_last:
                 self._keep_gradients()
         found = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        complete_gradients(found, world, sharded=any(map(is_sharded, self.parameters)))
+        if any(map(is_sharded, self.parameters)):
+            average_full(found, world)
         norm = observed_norms = None
         if wants_observed:  # none of them is sharded
             observed = [parameter.grad for parameter in self.observed if parameter.grad is not None]
             observed_norms = torch.stack(list(torch._foreach_norm(observed)))
         if wants_norm or clipping > 0:
             norm = gradient_norm(found, world)
-        if norm is not None and clipping > 0:
-            clip_gradients(found, norm, clipping)
+        if norm is not None and clipping > 0:  # as `clip_grad_norm_` does
+            torch._foreach_mul_(list(map(local_tensor, found)), (clipping / (norm + 1e-6)).clamp(max=1))
         set_learning_rate(self.optimizer, learning_rate(self.settings, number))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return Update(world.sum(loss_sum) / max(1, total), norm, observed_norms)
+        return world.sum(loss_sum) / max(1, total), norm, observed_norms
 
     def _keep_gradients(self) -> None:
         """Move the first micro-batch's gradients out of the CUDA graphs' memory, which the next one overwrites, to the
@@ -153,13 +145,12 @@ class Updater(Generic[B]):
         return loss
 
 
-def complete_gradients(gradients: Sequence[Tensor], world: World, *, sharded: bool) -> None:
-    """Average over processes the gradients that FSDP did not, where the model is `sharded`: those of single numbers."""
+def average_full(gradients: Sequence[Tensor], world: World) -> None:
+    """Average over processes the gradients of a sharded model that FSDP did not: those of single numbers."""
     full = [gradient for gradient in gradients if not is_sharded(gradient)]
-    if full and sharded:
+    if full:
         means = world.sum(torch.stack(full)) / world.size
-        for gradient, mean in zip(full, means, strict=True):
-            gradient.copy_(mean)
+        torch._foreach_copy_(full, list(means))
 
 
 def gradient_norm(gradients: Sequence[Tensor], world: World) -> Tensor:
@@ -175,16 +166,10 @@ def gradient_norm(gradients: Sequence[Tensor], world: World) -> Tensor:
     return squares.sqrt().float()
 
 
-def clip_gradients(gradients: Sequence[Tensor], total: Tensor, limit: float) -> None:
-    """Scale the gradients, whose norm is `total`, so that it is `limit` at most (as `clip_grad_norm_` does)."""
-    factor = (limit / (total + 1e-6)).clamp(max=1)
-    torch._foreach_mul_([local_tensor(gradient) for gradient in gradients], factor)
-
-
 def all_finite(unseen: list[tuple[Tensor, int, int]], counters: Counters) -> bool:
-    """Read and forget the losses of steps, each with its step and the targets seen up to its end. At one that is not
-    finite `counters` go back to its step: the result must not depend on when it was found."""
-    losses = torch.stack([loss for loss, *_ in unseen]).tolist() if unseen else []
+    """Read and forget the losses of steps, one at least, each with its step and the targets seen up to its end. At one
+    that is not finite `counters` go back to its step: the result must not depend on when it was found."""
+    losses = torch.stack([loss for loss, *_ in unseen]).tolist()
     for loss, (_, step, tokens) in zip(losses, unseen, strict=True):
         if not math.isfinite(loss):
             counters.step, counters.tokens = step, tokens
@@ -253,8 +238,7 @@ def optimizer_of(
         for (decay, rate, _), alike in members.items()
     ]
     name, arguments = OPTIMIZERS[settings.optimizer]
-    build = getattr(torch.optim, name)
-    found: torch.optim.Optimizer = build(parts, lr=settings.learning_rate, **arguments(settings))
+    found: torch.optim.Optimizer = getattr(torch.optim, name)(parts, lr=settings.learning_rate, **arguments(settings))
     return found
 
 

@@ -17,12 +17,12 @@ import typer
 from comt_cli.commands.options import Decoding
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedCaptioner, LoadedModel, LoadedTranslator
-from comt_cli.files import canonical_json, sha256
+from comt_cli.files import canonical_json, sha256, write_text
 from comt_cli.generation import completion
 from comt_cli.generation import translate as translation
 from comt_cli.generation.beam import Decoded
 from comt_cli.generation.caption import ImageCaptioner, look_at
-from comt_cli.generation.transcript import PartFile
+from comt_cli.generation.transcript import Transcript
 from comt_cli.library.restored import load
 from comt_cli.models import kernels as model_kernels
 from comt_cli.tasks.settings.translation import BeamSettings
@@ -106,34 +106,28 @@ def translate_lines(source: str, lines: Iterable[str], out: Path | None, decodin
     where, loaded = pick_device(decoding.device), load(source, LoadedTranslator)
     settings = _settings(decoding, loaded.decode)
     using = translation.translator(loaded, where, lambda text: typer.echo(f"comt: {text}", err=True))
-    file, done = None, 0
+    transcript, done = None, 0
     if out is not None:
         lines = list(lines)
-        file, done = _part_file(lines, settings, decoding, out, _stamp(source))
+        about = [_stamp(source), settings.model_dump(mode="json"), decoding.n_best, decoding.scores, *lines]
+        transcript = Transcript(out.parent, out.name, "part", sha256(canonical_json(about)))
+        done = next(number for number in count() if number not in transcript.done)
+        done -= done % translation.POOL  # what is translated together must be, as before
+        if done:
+            typer.echo(f"comt: {transcript.own} has the first {done:,} of {len(lines):,} lines", err=True)
         lines = lines[done:]
-    numbers = count(done + 1)
     for pool in using.pools(lines, settings, decoding.n_best, done + 1):
-        numbered = list(zip(pool, numbers, strict=False))  # in this order: the other takes a number too many
-        rows = [row for found, number in numbered for row in _rows(decoding, str(number), found)]
-        if file is None:
-            typer.echo("\n".join(rows))
+        texts = {
+            number: "\n".join(_rows(decoding, str(number + 1), found)) for number, found in enumerate(pool, start=done)
+        }
+        done += len(pool)
+        if transcript is None:
+            typer.echo("\n".join(texts.values()))
         else:
-            file.add(rows)
-    if file is not None:
-        file.finish()
-
-
-def _part_file(
-    lines: Sequence[str], settings: BeamSettings, decoding: Decoding, out: Path, model: object
-) -> tuple[PartFile, int]:
-    """The file that the output is written to, and the number of lines that an earlier call has translated."""
-    n_best = decoding.n_best
-    key = sha256(canonical_json([model, settings.model_dump(mode="json"), n_best, decoding.scores, *lines]))
-    file = PartFile(out, f"comt translate {key}")
-    done = file.resume(translation.POOL * n_best) // n_best
-    if done:
-        typer.echo(f"comt: {file.part} has the first {done:,} of {len(lines):,} lines", err=True)
-    return file, done
+            transcript.add(texts)
+    if out is not None and transcript is not None:
+        write_text(out, "".join(f"{transcript.done[number]}\n" for number in range(done)))
+        transcript.own.unlink(missing_ok=True)
 
 
 def _stamp(checkpoint: str) -> list[object]:

@@ -18,7 +18,7 @@ from comt_cli.recipe.problems import nearest
 from comt_cli.runs.directory import FEW, RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring import metrics
-from comt_cli.scoring.metrics import METRICS, read_aligned, refuse, suspicions
+from comt_cli.scoring.metrics import METRICS, read_aligned
 from comt_cli.tasks.settings.translation import TranslationSettings
 from comt_cli.verbs.select import is_selector, model_source
 from comt_cli.words import plural
@@ -52,24 +52,20 @@ def score(
       comt score sas/table3:sas::1 --against sas/table3:baseline::1
     """
     names = list(dict.fromkeys(name.strip() for name in metric.split(",")))
-    problems = [f"there is no metric {name!r}: {nearest(name, METRICS)}" for name in names if name not in METRICS]
+    for name in names:
+        if name not in METRICS:
+            raise UserError(f"there is no metric {name!r}", nearest(name, METRICS))
     if references is not None:
         if is_selector(hypotheses, of.runs) and not Path(hypotheses).exists():
             raise UserError(f"{hypotheses} is a run, which has its own references", "--against RUN compares two runs.")
         if split is not None:
-            problems.append("--split is of a run, and these are files")
+            raise UserError("--split is of a run, and these are files")
         paths = [Path(name) for name in (hypotheses, references, against) if name is not None]
-        texts: list[Sequence[str]] = [*_read(paths, problems)]
-        notes = [note for path, lines in zip(paths, texts, strict=True) for note in suspicions(str(path), lines)]
-        if notes and not all(METRICS[name].is_of_tokens for name in names):
-            hint = "is it tokenised? Only bleu_tokenised is for that; the other scores will be wrong"
-            for note in (*notes, hint):
-                typer.echo(f"comt: {note}", err=True)
+        texts: list[Sequence[str]] = [*read_aligned(paths)]
     else:
-        refuse(problems)
-        for name in (hypotheses, against):
-            if name is not None and Path(name).is_file() and not is_selector(name, of.runs):
-                message = f"{name} is a file: whose references are there to score it against?"
+        for given in (hypotheses, against):
+            if given is not None and Path(given).is_file() and not is_selector(given, of.runs):
+                message = f"{given} is a file: whose references are there to score it against?"
                 raise UserError(message, "comt score HYP REF.")
         spec, pairs, own = _translated(Path(model_source(hypotheses, of)), split or "test")
         texts = [own, pairs.references]
@@ -98,10 +94,9 @@ def _print(texts: Sequence[Sequence[str]], names: Sequence[str], *, as_json: boo
             one = metrics.score(name, *texts)
             found[name] = {"score": one.value, "signature": one.signature}
         else:
-            pair = metrics.compare(name, texts[0], texts[2], texts[1])
-            ours, theirs = pair.score.value, pair.baseline.value
-            values = {"score": ours, "against": theirs, "difference": ours - theirs, "p_value": pair.p_value}
-            found[name] = {**values, "signature": pair.score.signature}
+            own, baseline, p_value = metrics.compare(name, texts[0], texts[2], texts[1])
+            values = {"score": own.value, "against": baseline.value, "difference": own.value - baseline.value}
+            found[name] = {**values, "p_value": p_value, "signature": own.signature}
     if as_json:
         typer.echo(json.dumps({"sentences": len(texts[0]), **found}, indent=2))
         return
@@ -134,11 +129,4 @@ def _translated(folder: Path, split: str) -> tuple[RunSpec, PairTexts, list[str]
     path = folder / "outputs" / "final" / f"{split}.txt"
     if not path.is_file():
         raise UserError(f"{folder} has not translated its {split} split yet", "A run does so when it is trained.")
-    return spec, dataset.texts[split], _read([path])[0]
-
-
-def _read(paths: Sequence[Path], problems: Sequence[str] = ()) -> list[list[str]]:
-    """Lines of files that go together. Raises `UserError` with all that is wrong, `problems` included."""
-    texts, wrong = read_aligned(paths)
-    refuse([*problems, *wrong])
-    return texts
+    return spec, dataset.texts[split], read_aligned([path])[0]

@@ -75,7 +75,7 @@ class Plan:
         self.device = None if where.slurm is not None else checked_hardware(where, planned.specs)
         own = adopt_contents(planned.specs, where.runs, ambiguous=True)
         if any(spec.source is not None for spec in own):
-            from comt_cli.training.checkpoint import check_starts  # and torch
+            from comt_cli.training.start import check_starts  # and torch
 
             check_starts(spec for spec in own if spec.source is not None)
         ids = {spec.id for spec in own}

@@ -62,8 +62,8 @@ def test_letters_that_the_terminal_lacks_end_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("environment", "wrong"),
     [
-        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2 and WORLD_SIZE=2 name no process of several"),
-        ({"RANK": "0", "WORLD_SIZE": "1"}, "MASTER_ADDR, MASTER_PORT or LOCAL_RANK is not set so"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2, WORLD_SIZE=2, LOCAL_RANK"),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, "MASTER_ADDR and MASTER_PORT are not as torchrun sets them"),
     ],
     ids=str,
 )

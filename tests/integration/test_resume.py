@@ -131,15 +131,13 @@ def stopped(tiny_corpus, tmp_path, unfinished) -> tuple[RunSpec, RunDirectory]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda state: state.update(progress={}), "its progress lacks counters"),
-        (lambda state: state["progress"].update(step=10**12), "its progress is of step 1,000,000,000,000, and"),
-        (lambda state: state["progress"].update(metrics_bytes=-1), "its progress has a wrong metrics_bytes"),
-        (lambda state: state.pop("optimizer"), "its optimizer's state cannot be restored: it has no 'optimizer'"),
-        (lambda state: state["random"].update(torch=torch.zeros(3)), "its random states cannot be restored"),
-        (lambda state: state["model"].popitem(), "its weights cannot be restored"),
+        (lambda state: state["progress"].update(stride=1), "unexpected keyword argument 'stride'"),
+        (lambda state: state.pop("optimizer"), "KeyError: 'optimizer'"),
+        (lambda state: state["random"].update(torch=torch.zeros(3)), "cannot be restored: TypeError: "),
+        (lambda state: state["model"].popitem(), "cannot be restored: RuntimeError: "),
     ],
 )
-def test_a_checkpoint_of_other_things_is_told_by_its_part(stopped, tmp_path, change, said):
+def test_a_checkpoint_of_other_things_is_refused(stopped, tmp_path, change, said):
     spec, directory = stopped
     state = torch.load(directory.checkpoint_file, weights_only=True)
     change(state)

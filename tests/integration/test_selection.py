@@ -70,13 +70,13 @@ def test_the_best_by_validation_is_kept(tiny_corpus, tmp_path, upside_down, high
 @pytest.fixture
 def upside_down(monkeypatch):
     """Evaluations that call the worst the best: where a loss falls, on any machine, the first one is chosen."""
-    real = language.evaluate
+    real = language.LanguageRun.evaluate
 
     def evaluate(*arguments):
         found = real(*arguments)
         return replace(found, metrics={**found.metrics, "perplexity": 1 / found.metrics["perplexity"]})
 
-    monkeypatch.setattr(language, "evaluate", evaluate)
+    monkeypatch.setattr(language.LanguageRun, "evaluate", evaluate)
 
 
 def test_the_mean_of_the_last_is_kept(tiny_corpus, tmp_path):

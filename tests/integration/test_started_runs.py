@@ -90,15 +90,15 @@ def refused(spec: RunSpec, runs: Path) -> str:
 
 def test_a_source_without_weights_is_refused_by_name(source, tiny_corpus, tmp_path):
     spec = started(source)
-    assert "it is not done" in refused(spec, tmp_path)
+    assert "has not ended" in refused(spec, tmp_path)
     stopped_at([6], source, tmp_path)
-    assert "it is not done" in refused(spec, tmp_path)  # a checkpoint of some step is no start
+    assert "has not ended" in refused(spec, tmp_path)  # a checkpoint of some step is no start
     directory = train(source, tmp_path)
     directory.checkpoint_file.unlink()
     assert refused(spec, tmp_path) == f"there is no checkpoint {directory.checkpoint_file}"
     diverging = tiny_spec(tiny_corpus, **STEPS | {"warmup_steps": 0}, learning_rate=1e30)
     train(diverging, tmp_path)
-    assert "it diverged at step " in refused(started(diverging), tmp_path)
+    assert "has diverged" in refused(started(diverging), tmp_path)
     other = train(tiny_spec(tiny_corpus, seed=2, **STEPS), tmp_path)
     directory.checkpoint_file.write_bytes(other.checkpoint_file.read_bytes())
     assert refused(spec, tmp_path).endswith(f"belongs to run {other.path.name}, not {source.id}")

@@ -30,7 +30,7 @@ from comt_cli.tasks import Task
 from comt_cli.tasks.base import TokenTask, only_class
 from comt_cli.training.devices import parameter_dtype, product_dtype
 from comt_cli.training.evaluation import Evaluation
-from comt_cli.training.objective import Objective
+from comt_cli.training.objective import Objective, SummedLoss
 from comt_cli.training.parallel import World, shard
 from comt_cli.training.processes import share_of_batch
 
@@ -61,15 +61,15 @@ class TaskRun(ABC, Generic[B]):
 
     memory_format: ClassVar[torch.memory_format | None] = None
     evaluation_rows: ClassVar[int | None] = None
-    evaluation_targets: int | None = None
     outputs: Path
-    norms_every: int | None = None
     model: Model
     objective: Objective
 
     def __init__(self, spec: RunSpec, dataset: Any, world: World) -> None:
         self.spec, self.world = spec, world
         self.settings: Training = spec.settings.train
+        self.evaluation_targets: int | None = getattr(self.settings, "evaluation_tokens", None)
+        self.norms_every: int | None = getattr(self.settings, "gradient_norms_every", None)
         self.captured = is_captured(self.settings, world)
         self.train: Split[B] = dataset.train
         self.validation: Split[B] = dataset.validation
@@ -179,6 +179,9 @@ class TextRun(TaskRun[B]):
     def build(self) -> None:
         super().build()
         self.masks = Masks(self.model)
+
+    def objective_of(self, model: Any) -> Objective:
+        return SummedLoss(model, self.settings.kernels)
 
     @abstractmethod
     def arrays(self, batch: B) -> tuple[NDArray[Any], ...]:

@@ -16,6 +16,7 @@ Shapes: B images, K captions of each, R = B K, T words, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -35,7 +36,7 @@ from comt_cli.generation.sampling import drawn_sequences
 from comt_cli.layers.dropout import Dropout
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.runs.plan import RunSpec
-from comt_cli.scoring.captions import CAPTION_METRICS, JAVA_METRICS, Cider, caption_scores, java_scores
+from comt_cli.scoring.captions import Cider, caption_scores, java_scores
 from comt_cli.scoring.metrics import Score
 from comt_cli.scoring.scenes import scene_f1
 from comt_cli.tasks.settings.captioning import CaptioningSettings
@@ -49,23 +50,6 @@ _SIGNATURES = {"cider": f"{_COCO}|form:d|sigma:6", "scene_f1": "facts:all"}
 """How scores are counted; all but these as the first says alone."""
 
 
-class Drawn(Split[CaptionBatch]):
-    """The samples of a training split, each with as many targets as cost is counted for (`Captioning.dimensions`)."""
-
-    def __init__(self, split: Split[CaptionBatch], drawn: int) -> None:
-        self.split, self.drawn = split, drawn
-        self.train_batch = split.train_batch  # type: ignore[method-assign]
-
-    def __len__(self) -> int:
-        return len(self.split)
-
-    def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.full(len(indices), self.drawn, dtype=np.int64)
-
-    def batch(self, indices: NDArray[np.int64]) -> CaptionBatch:
-        return self.split.batch(indices)
-
-
 class SelfCriticalLoss(Objective):
     """(regions, mask, words that the decoder reads [R, T], rewards [R], advantages [R], words that it said [R, T]) ->
     - sum of `weight` times the rewards, whose gradient is that of - sum_i weight advantage_i log p(w_i).
@@ -77,16 +61,12 @@ class SelfCriticalLoss(Objective):
     model: EncoderDecoder
 
     def __init__(self, model: EncoderDecoder, weight: int, never_TV: Tensor) -> None:
-        super().__init__()
-        self.model, self.weight = model, weight
-        self.never_TV = never_TV
-
-    def compile_model(self, *, keep_others: bool = False, captured: bool = False) -> None:
-        raise NotImplementedError("the settings refuse train.compile")
+        super().__init__(model, model.forward)
+        self.weight, self.never_TV = weight, never_TV
 
     def forward(self, *given: Tensor) -> Tensor:
         *inputs, rewards_R, advantages_R, said_RT = given
-        logits_RTV = self.model(*inputs)
+        logits_RTV = self.passes(*inputs)
         logits_RTV = logits_RTV.masked_fill(self.never_TV[: said_RT.shape[1]].to(logits_RTV.device), -torch.inf)
         losses_RT = F.cross_entropy(logits_RTV.float().transpose(1, 2), said_RT, ignore_index=IGNORE, reduction="none")
         surrogate = self.weight * (advantages_R * losses_RT.sum(1)).sum()
@@ -108,7 +88,10 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
         self.samples = self.captioning.train.samples or 0
         if self.samples:
             self.counted_words = spec.task.dimensions(spec.settings)["length"]
-            self.train = Drawn(self.train, self.samples * self.counted_words)
+            self.train = copy(self.train)
+            # As many targets as cost is counted for (`Captioning.dimensions`).
+            drawn = self.samples * self.counted_words
+            self.train.target_counts = lambda indices: np.full(len(indices), drawn)  # type: ignore[method-assign]
 
     def objective_of(self, model: EncoderDecoder) -> Objective:
         likelihood = super().objective_of(model)
@@ -131,9 +114,6 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
 
     def numbers(self, split: Split[CaptionBatch], batch: CaptionBatch) -> NDArray[np.int64]:
         return batch.images
-
-    def every_number(self, split: Split[CaptionBatch]) -> list[int]:
-        return list(range(len(split)))  # each image once
 
     def longest(self, *source: Tensor) -> list[int]:
         return [self.most] * len(source[0])
@@ -184,18 +164,15 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
 
     # ---- evaluation
 
-    def scored(self, split: str) -> list[str]:
-        scenes = [] if self.dataset.scenes is None else ["scene_f1"]
-        if split == "validation":
-            return ["cider", *scenes]
-        return ["cider", *(key for key in CAPTION_METRICS if key != "cider"), *JAVA_METRICS, *scenes]
-
     def scores(self, split: str, numbers: Sequence[int], texts: Sequence[str]) -> Mapping[str, Score | str]:
-        keys, every = self.scored(split), self.dataset.texts[split].references
-        references = [every[image] for image in numbers]
+        references = [self.dataset.texts[split].references[image] for image in numbers]
         values = caption_scores(texts, references)
-        more, reasons = java_scores(texts, references) if set(JAVA_METRICS) & set(keys) else ({}, {})
-        values |= more
+        found: dict[str, float | str] = {"cider": values.pop("cider")}
+        if split != "validation":
+            found |= values | java_scores(texts, references)
         if (scenes := self.dataset.scenes) is not None:
-            values["scene_f1"] = scene_f1(texts, [scenes[split][image] for image in numbers])
-        return {key: Score(values[key], _SIGNATURES.get(key, _COCO)) if key in values else reasons[key] for key in keys}
+            found["scene_f1"] = scene_f1(texts, [scenes[split][image] for image in numbers])
+        return {
+            key: value if isinstance(value, str) else Score(value, _SIGNATURES.get(key, _COCO))
+            for key, value in found.items()
+        }

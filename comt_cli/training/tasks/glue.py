@@ -48,7 +48,7 @@ class GlueRun(TextRun[GlueBatch]):
 
         def tally(tokens_BT: Tensor, segments_BT: Tensor, targets_B: Tensor, numbers_B: Tensor) -> Tensor:
             """Loss and examples; what is predicted and what is right go to each example's place."""
-            logits_BC = self.objective.logits(tokens_BT, segments_BT)
+            logits_BC = self.objective.passes(tokens_BT, segments_BT)
             predicted_B = logits_BC[:, 0] if self.data.classes == 1 else logits_BC.argmax(-1)
             counted_B = targets_B != IGNORE
             pair_2B = torch.stack([predicted_B.float(), targets_B.float()])

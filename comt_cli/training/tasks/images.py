@@ -17,7 +17,6 @@ from comt_cli.data.images.dataset import ImageBatch, ImageDataset
 from comt_cli.data.split import IGNORE, Split
 from comt_cli.layers.image_input import ImageInput
 from comt_cli.models.resnet import ResNet
-from comt_cli.recipe.settings import Precision
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.settings.images import ImageSettings
 from comt_cli.training.devices import parameter_dtype
@@ -37,7 +36,6 @@ class ImageRun(TaskRun[ImageBatch]):
     def __init__(self, spec: RunSpec, dataset: ImageDataset, world: World) -> None:
         super().__init__(spec, dataset, world)
         self.image, self.dataset = spec.settings_as(ImageSettings), dataset
-        self.norms_every = self.image.train.gradient_norms_every
 
     def objective_of(self, model: ResNet) -> ClassifierLoss:
         return ClassifierLoss(model)
@@ -62,40 +60,33 @@ class ImageRun(TaskRun[ImageBatch]):
         return self._typed(self._train_input(batch))
 
     def _typed(self, pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Images in the type of the weights; autocast turns them into another by itself."""
         images, labels = pair
-        return images.to(parameter_dtype(self.settings.precision)), labels
+        return images.to(parameter_dtype(self.settings.precision)), labels  # which autocast turns into another type
 
     def evaluate(self, batches: Iterable[ImageBatch], split: Split[ImageBatch]) -> Evaluation:
+        """Evaluate on this process's batches, and sum over all processes: the share of the images whose label has the
+        highest of the classes' numbers, or one of the five highest, in per cent. Labels that are `IGNORE` do not count.
+        Raises `ValueError` where there is not one image."""
         assert split is self.validation  # no set of images has a test split
         for buffer in self.model.buffers():
             self.world.copy_from_main(buffer)
+
+        def tally(images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
+            """Loss, images, right at first, right among five."""
+            logits_BN = self.objective.passes(images_BCHW).float()
+            before_B = classes_before(logits_BN, labels_B)
+            counted_B = labels_B != IGNORE
+            right = (((before_B < most) & counted_B).sum() for most in (1, 5))
+            return torch.stack([self.objective.loss_of(logits_BN, labels_B), counted_B.sum(), *right])
+
         pairs = (self._typed(self._validation_input(batch)) for batch in batches)
-        return evaluate_images(self.objective, pairs, self.settings.precision, self.world)
+        loss, images, (first, five) = mean_over(self.objective, pairs, tally, self.settings.precision, self.world)
+        metrics: dict[str, float | None] = {"accuracy": 100 * first / images, "top5_accuracy": 100 * five / images}
+        return Evaluation(loss, metrics, {"images": images})
 
     def checkpoint_parts(self) -> dict[str, Any]:
         mean, std = (list(map(float, each)) for each in (self.dataset.mean, self.dataset.std))
         return {"classes": list(self.dataset.class_names), "mean": mean, "std": std, "size": int(self.dataset.size)}
-
-
-def evaluate_images(
-    objective: ClassifierLoss, batches: Iterable[tuple[Tensor, ...]], precision: Precision, world: World
-) -> Evaluation:
-    """Evaluate on this process's batches of (images [B, 3, H, W], labels [B]), and sum over all processes: the share of
-    the images whose label has the highest of the classes' numbers, or one of the five highest, in per cent. Labels that
-    are `IGNORE` do not count. Raises `ValueError` where there is not one image."""
-
-    def tally(images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
-        """Loss, images, right at first, right among five."""
-        logits_BN = objective.logits(images_BCHW).float()
-        before_B = classes_before(logits_BN, labels_B)
-        counted_B = labels_B != IGNORE
-        right = (((before_B < most) & counted_B).sum() for most in (1, 5))
-        return torch.stack([objective.loss_of(logits_BN, labels_B), counted_B.sum(), *right])
-
-    loss, images, (first, five) = mean_over(objective, batches, tally, precision, world)
-    metrics: dict[str, float | None] = {"accuracy": 100 * first / images, "top5_accuracy": 100 * five / images}
-    return Evaluation(loss, metrics, {"images": images})
 
 
 def classes_before(logits_BN: Tensor, labels_B: Tensor) -> Tensor:

@@ -10,14 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from comt_cli.data.split import IGNORE, Split
-from comt_cli.data.text.dataset import MaskedDataset
 from comt_cli.data.text.rows import MaskedBatch
 from comt_cli.models.bert import Bert
-from comt_cli.runs.plan import RunSpec
-from comt_cli.tasks.settings.masked_lm import MaskedSettings
 from comt_cli.training.evaluation import Evaluation, finite, mean_over, perplexity
 from comt_cli.training.objective import ClassifierLoss, SummedLoss
-from comt_cli.training.parallel import World
 from comt_cli.training.tasks import TextRun
 
 
@@ -26,13 +22,6 @@ class MaskedRun(TextRun[MaskedBatch]):
 
     model: Bert
     objective: SummedLoss
-
-    def __init__(self, spec: RunSpec, dataset: MaskedDataset, world: World) -> None:
-        super().__init__(spec, dataset, world)
-        self.evaluation_targets = spec.settings_as(MaskedSettings).train.evaluation_tokens
-
-    def objective_of(self, model: Bert) -> SummedLoss:
-        return SummedLoss(model, self.settings.kernels)
 
     def arrays(self, batch: MaskedBatch) -> tuple[NDArray[Any], ...]:
         return batch.tokens, batch.places, batch.targets

@@ -34,25 +34,16 @@ class TranslationRun(EncoderDecoderRun[PairBatch]):
         assert isinstance(split, PairBuckets)
         return split.numbers(batch)
 
-    def every_number(self, split: Split[PairBatch]) -> list[int]:
-        assert isinstance(split, PairBuckets)
-        found: list[int] = np.sort(split.plan.members).tolist()
-        return found
-
     def longest(self, *source: Tensor) -> list[int]:
         pad, extra = self.dataset.tokenizer.special.pad, self.spec.settings_as(TranslationSettings).decode.max_extra
         return [int(length) + extra for length in (source[0] != pad).sum(1)]
 
-    def scored(self, split: str) -> list[str]:
-        is_german = self.spec.settings_as(TranslationSettings).data.target == "de"  # whose compounds alone are split
-        every = [key for key in METRICS if is_german or key != "bleu_compound"]
-        keys = every if split != "validation" else ["bleu"]
-        return keys if self.dataset.texts[split].slots is None else [*keys, "slot_accuracy"]
-
     def scores(self, split: str, numbers: Sequence[int], texts: Sequence[str]) -> Mapping[str, Score]:
-        own = self.dataset.texts[split]
+        own, target = self.dataset.texts[split], self.spec.settings_as(TranslationSettings).data.target
         references = [own.references[pair] for pair in numbers]
-        found = {key: score(key, texts, references) for key in self.scored(split) if key in METRICS}
+        # Of German alone compounds are split.
+        every = [key for key in METRICS if target == "de" or key != "bleu_compound"]
+        found = {key: score(key, texts, references) for key in (["bleu"] if split == "validation" else every)}
         if own.slots is not None:
             found["slot_accuracy"] = slot_accuracy(texts, [own.slots[pair] for pair in numbers])
         return found

@@ -54,7 +54,7 @@ def test_an_image_classifier_loads_and_says_what_it_was_evaluated_at(trained):
     ("kind", "changes", "words"),
     [
         (LoadedModel, {"format": 7}, "format 7"),
-        (LoadedModel, {"spec": None}, "entries .format"),
+        (LoadedModel, {"spec": None}, "is not a checkpoint of comt"),
         (LoadedModel, {"spec": {"paper": "comt"}}, "its spec does not fit this version of comt: table: Field required"),
         (LoadedModel, {"model": {"w": torch.ones(2, dtype=torch.int8)}}, "not floating-point tensors"),
         (LoadedModel, {"model": {"w": torch.ones(2)}}, "is missing"),
@@ -89,7 +89,7 @@ def test_a_flipped_bit_is_noticed(save_run) -> None:
         try:
             state = read_state(path, mapped=False)
         except UserError as error:
-            noticed += "damaged: its record" in error.message
+            noticed += "does not fit its checksum" in error.message
             continue
         assert state["spec"] == whole["spec"]
         assert_same_bits(state["model"], whole["model"], Reason.SAVED, f"with byte {place} damaged")
@@ -98,9 +98,9 @@ def test_a_flipped_bit_is_noticed(save_run) -> None:
 
 def test_another_kind_of_model_is_refused(tmp_path) -> None:
     run = write_run(tmp_path / "run", toy_spec(), toy_model(toy_spec()))
-    with pytest.raises(UserError, match="holds no translator"):
+    with pytest.raises(UserError, match="holds no model"):
         load(tmp_path, LoadedTranslator)
-    with pytest.raises(UserError, match="is a checkpoint of comt train-mt, not of a language model"):
+    with pytest.raises(UserError, match="is a translator, not a language model"):
         load(run, LoadedModel)
 
 
@@ -109,16 +109,16 @@ def test_damaged_and_foreign_files_give_an_error_for_people(save_run, tmp_path) 
     content = path.read_bytes()
     for length in (0, 3, 10, 1000, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:length])
-        with pytest.raises(UserError, match=r"not a checkpoint|cannot be read as a checkpoint: it is cut short, after"):
+        with pytest.raises(UserError, match="is not a checkpoint, or is cut short, after"):
             load(path, LoadedModel)
     with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
         for info in source.infolist():  # torch would map its compressed records as the weights themselves
             packed.writestr(info.filename, source.read(info))
-    with pytest.raises(UserError, match=r"its record .* is compressed"):
+    with pytest.raises(UserError, match="its records are compressed"):
         load(path, LoadedModel)
     torch.save(nn.Linear(2, 2), path)  # a whole module: a pickle that would run code
     with pytest.raises(UserError, match="cannot be read as a checkpoint"):
         load(path, LoadedModel)
     torch.save(nn.Linear(2, 2).state_dict(), path)
-    with pytest.raises(UserError, match=r"it holds 2 tensors \(weight, bias\)"):
+    with pytest.raises(UserError, match="is not a checkpoint of comt"):
         load(path, LoadedModel)

@@ -9,17 +9,15 @@ import pytest
 from PIL import Image
 from same_bits import same_integers
 
-from comt_cli.data.captions.settings import CaptionData
 from comt_cli.errors import UserError
-from comt_cli.generation.caption import look_at
+from comt_cli.generation.caption import pixels_of
 
-DATA = CaptionData()
 GREY = np.add.outer(np.arange(48), 4 * np.arange(48)).astype(np.uint8)  # from black to 235
 
 
 def seen(path, image: Image.Image, **options) -> np.ndarray:
     image.save(path, **options)
-    return look_at(path, DATA).pixels
+    return pixels_of(path)
 
 
 @pytest.mark.parametrize("mode", ["P", "RGB", "RGBA", "LA", "CMYK", "I;16"])
@@ -56,5 +54,5 @@ def test_no_picture_starts_a_program(tmp_path, monkeypatch) -> None:
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 48 48\n%%EndComments\nshowpage\n"
     )
     with pytest.raises(UserError, match=r"cannot read the image .*photo\.png: it is no picture that can be read"):
-        look_at(tmp_path / "photo.png", DATA)
+        pixels_of(tmp_path / "photo.png")
     assert not (tmp_path / "started").exists()

@@ -32,13 +32,13 @@ def test_a_line_that_was_cut_off_anywhere_is_lost_alone(folder):
 
 
 def test_processes_write_parts_of_their_own_and_read_all(folder):
-    first, second = Transcript(folder, "test", 0), Transcript(folder, "test", 1)
+    first, second = Transcript(folder, "test"), Transcript(folder, "test", "part-1.jsonl")
     first.add({0: "zero", 2: "two"})
     second.add({1: "one"})
     assert (first.done, second.done) == ({0: "zero", 2: "two"}, {1: "one"})
     for each in (first, second):
         assert each.texts(range(3)) == ["zero", "one", "two"]
-    assert Transcript(folder, "test", 5).done == {0: "zero", 1: "one", 2: "two"}, "any number may continue"
+    assert Transcript(folder, "test", "part-5.jsonl").done == {0: "zero", 1: "one", 2: "two"}, "any number may continue"
 
 
 @pytest.mark.parametrize("damage", [b"\xff\xfe not text\n", b'{"a": 1}\n', b"7\n", b'["x", "y"]\n'])
@@ -46,7 +46,7 @@ def test_a_damaged_file_is_translated_again(folder, damage):
     Transcript(folder, "test").add({0: "zero"})
     part = folder / "test.part-0.jsonl"
     part.write_bytes(damage + part.read_bytes())
-    resumed = Transcript(folder, "test", 1)
+    resumed = Transcript(folder, "test", "part-1.jsonl")
     resumed.add({0: "again", 1: "one"})
     assert resumed.texts([0, 1]) == ["again", "one"]
 
@@ -60,8 +60,8 @@ def test_a_line_that_does_not_fit_its_checksum_is_decoded_again(folder, wrong, r
 
 
 def test_the_texts_of_other_weights_are_decoded_again(folder):
-    Transcript(folder, "test", weights="a run, step 4").add({0: "zero"})
-    assert Transcript(folder, "test", weights="a run, step 8").done == {}
+    Transcript(folder, "test", key="a run, step 4").add({0: "zero"})
+    assert Transcript(folder, "test", key="a run, step 8").done == {}
 
 
 def test_a_full_disk_says_what_is_kept(folder, monkeypatch):

@@ -20,6 +20,7 @@ from comt_cli.training.record import mfu
 @pytest.fixture
 def cuda(monkeypatch):
     """A CUDA device as far as it is asked for one here; PyTorch's settings are put back afterwards."""
+    monkeypatch.setattr(hardware, "cuda_names", lambda: ("H200",))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)

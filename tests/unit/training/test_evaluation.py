@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,11 +19,26 @@ from comt_cli.tasks.settings.language import ModelSettings
 from comt_cli.training.evaluation import perplexity
 from comt_cli.training.objective import ClassifierLoss, SummedLoss
 from comt_cli.training.parallel import World
-from comt_cli.training.tasks.images import classes_before, evaluate_images
-from comt_cli.training.tasks.language import evaluate
+from comt_cli.training.tasks.images import ImageRun, classes_before
+from comt_cli.training.tasks.language import LanguageRun
 
 CPU = torch.device("cpu")
 WORLD = World(CPU)
+
+
+def evaluate(objective: nn.Module, pairs, world: World = WORLD):
+    """The evaluation of a language model whose objective this is, on pairs of tokens and targets."""
+    parts = {"settings": SimpleNamespace(precision="fp32"), "world": world, "tensors": tuple}
+    return LanguageRun.evaluate(
+        SimpleNamespace(objective=objective, **parts), pairs, SimpleNamespace(tokens_per_byte=0.25)
+    )
+
+
+def evaluate_images(objective: ClassifierLoss, pairs):
+    """The same of an image classifier, on pairs of images and labels."""
+    parts = {"model": objective.model, "validation": None, "_typed": tuple, "_validation_input": tuple}
+    run = SimpleNamespace(objective=objective, settings=SimpleNamespace(precision="fp32"), world=WORLD, **parts)
+    return ImageRun.evaluate(run, pairs, None)
 
 
 class FixedLoss(nn.Module):
@@ -46,7 +62,7 @@ def batch(counted: int, ignored: int = 0):
 @pytest.mark.parametrize(("batches", "printed"), [(200, 25.38), (800, 25.69)])
 def test_what_the_published_script_prints(batches, printed):
     """methods.md, section 1, computed there by running it: a true loss of 3.25 (25.79) with n batches."""
-    found = evaluate(FixedLoss(*[3.25] * batches), [batch(5)] * batches, "fp32", WORLD, 0.25)
+    found = evaluate(FixedLoss(*[3.25] * batches), [batch(5)] * batches)
     assert found.metrics["perplexity"] == pytest.approx(math.exp(3.25), rel=1e-12)
     assert f"{found.metrics['perplexity']:.2f}" == "25.79"
     assert f"{found.metrics['galore_perplexity']:.2f}" == f"{printed:.2f}"
@@ -55,15 +71,15 @@ def test_what_the_published_script_prints(batches, printed):
 
 def test_tokens_weigh_the_loss_and_batches_the_other():
     """A batch of padding alone has no weight in either."""
-    found = evaluate(FixedLoss(2.0, 5.0, 7.0), [batch(9, 1), batch(1, 9), batch(0, 5)], "fp32", WORLD, 0.25)
+    found = evaluate(FixedLoss(2.0, 5.0, 7.0), [batch(9, 1), batch(1, 9), batch(0, 5)])
     assert found.loss == pytest.approx((9 * 2 + 1 * 5) / 10)
     assert found.metrics["bits_per_byte"] == pytest.approx(2.3 / math.log(2) / 4)  # four bytes a token
     assert found.metrics["galore_perplexity"] == pytest.approx(math.exp((2 + 5) / 3))
     assert found.extent == {"tokens": 10, "batches": 2}
-    assert math.isnan(evaluate(FixedLoss(2.0, math.nan), [batch(4), batch(4)], "fp32", WORLD, 0.25).loss)
+    assert math.isnan(evaluate(FixedLoss(2.0, math.nan), [batch(4), batch(4)]).loss)
     assert [perplexity(each) for each in (701.0, math.nan, 0.0)] == [None, None, 1.0]
     with pytest.raises(ValueError, match="nothing to evaluate"):
-        evaluate(FixedLoss(1.0), [batch(0, 3)], "fp32", WORLD, 0.25)
+        evaluate(FixedLoss(1.0), [batch(0, 3)])
 
 
 def test_what_the_script_prints_with_two_processes():
@@ -74,7 +90,7 @@ def test_what_the_script_prints_with_two_processes():
             # The other process: 3 batches too, of mean losses 2, 3 and 4, with 5 targets each.
             return tensor + torch.tensor([45.0, 15.0, 9.0, 3.0], dtype=tensor.dtype)
 
-    found = evaluate(FixedLoss(1.0, 2.0, 3.0), [batch(5)] * 3, "fp32", Two(WORLD.device, 0, 2), 0.25)
+    found = evaluate(FixedLoss(1.0, 2.0, 3.0), [batch(5)] * 3, Two(WORLD.device, 0, 2))
     assert found.metrics["galore_perplexity"] == pytest.approx(
         math.exp(((1 + 2 + 3) / 4 + (2 + 3 + 4) / 4) / 2), rel=1e-12
     )
@@ -100,7 +116,7 @@ def test_perplexity_is_that_of_a_loop_over_tokens():
             targets[row, :length] = tokens[row, 1 : length + 1]
             losses += [-log_p[row, at, tokens[row, at + 1]].item() for at in range(length)]
         batches.append((tokens, targets))
-    found = evaluate(SummedLoss(model), batches, "fp32", WORLD, 0.25)
+    found = evaluate(SummedLoss(model), batches)
     # fp32 logits of size 1: an error of 1e-7 each.
     assert found.metrics["perplexity"] == pytest.approx(math.exp(math.fsum(losses) / len(losses)), rel=1e-6)
     assert found.extent["tokens"] == len(losses) == 25
@@ -129,7 +145,7 @@ def says(*rows: tuple[int, list[float]]) -> tuple[Tensor, Tensor]:
 def test_accuracies_by_hand():
     """Labels ranked 1st, 5th and 6th of six classes; one image that does not count."""
     objective = ClassifierLoss(Says())
-    found = evaluate_images(objective, [says((5, SIX), (1, SIX)), says((0, SIX), (IGNORE, SIX))], "fp32", WORLD)
+    found = evaluate_images(objective, [says((5, SIX), (1, SIX)), says((0, SIX), (IGNORE, SIX))])
     total = math.log(sum(math.exp(value) for value in SIX))
     assert found.loss == pytest.approx(((total - 5) + (total - 1) + (total - 0)) / 3, rel=1e-6)
     assert found.metrics["accuracy"] == pytest.approx(100 / 3)
@@ -137,8 +153,8 @@ def test_accuracies_by_hand():
     assert found.extent["images"] == 3
     assert objective.training
     with pytest.raises(ValueError, match="nothing to evaluate"):
-        evaluate_images(objective, [says((IGNORE, SIX))], "fp32", WORLD)
-    nan = evaluate_images(objective, [says((0, [math.nan] * 7))], "fp32", WORLD)
+        evaluate_images(objective, [says((IGNORE, SIX))])
+    nan = evaluate_images(objective, [says((0, [math.nan] * 7))])
     assert nan.line() == {"validation_loss": None, "validation_accuracy": 0, "validation_top5_accuracy": 0}
 
 
@@ -158,7 +174,7 @@ def test_every_image_counts_once_whatever_the_batches(size):
     logits = model(images).detach().double()
     losses = -logits.log_softmax(1)[torch.arange(20), labels]
     ranks = [EvaluationBatches(validation, batch_size=size, rank=rank, world_size=2) for rank in range(2)]
-    found = evaluate_images(ClassifierLoss(model), [source(part) for each in ranks for part in each], "fp32", WORLD)
+    found = evaluate_images(ClassifierLoss(model), [source(part) for each in ranks for part in each])
     assert found.extent["images"] == 20
     assert found.loss == pytest.approx(losses.mean().item(), rel=1e-5)
     assert found.metrics["accuracy"] == pytest.approx(100 * (logits.argmax(1) == labels).double().mean().item())

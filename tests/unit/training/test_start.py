@@ -8,7 +8,7 @@ from tiny_runs import caption_spec, glue_spec, masked_spec, tiny_spec
 
 from comt_cli.errors import UserError
 from comt_cli.runs.plan import RunSpec, RunStart
-from comt_cli.training.checkpoint import check_starts, loaded_names
+from comt_cli.training.start import check_starts, loaded_names
 
 
 @pytest.fixture
