@@ -22,8 +22,6 @@ from comt_cli.streams import let_go, mend_streams
 from comt_cli.tasks import tasks
 from comt_cli.words import printed_lines
 
-WIDEST_HELP = 120
-"""Columns: longer lines are harder to read, not easier."""
 VERBS = {
     "recipes": ("verbs.recipes", "List the recipes, one a line."),
     "show": ("verbs.show", "Print the plan of a recipe: every run and what it costs."),
@@ -141,8 +139,7 @@ def _run() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # so that what is half written is removed
     try:
         try:
-            # A pipe, and what it is read by, has 80 columns.
-            app(max_content_width=WIDEST_HELP if sys.stdout.isatty() else None)
+            app()
         finally:
             sys.stdout.flush()  # what cannot be written is told here, not by the interpreter when it ends
     except KeyboardInterrupt:  # before or after the verb, which has its own way of ending

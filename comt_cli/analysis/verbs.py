@@ -13,10 +13,10 @@ from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedImageModel, 
 from comt_cli.files import write_text
 from comt_cli.methods import in_words
 from comt_cli.report.figures import figure_folder, of_all, run_figure_folder
-from comt_cli.report.frame import runs_csv
-from comt_cli.report.recipe_figure import RecipeFigure
+from comt_cli.report.frame import frame_csv, frame_of, run_record
 from comt_cli.report.terminal import say_written
 from comt_cli.report.words import of_runs
+from comt_cli.report.write import RecipeFigure
 from comt_cli.runs.directory import RunDirectory
 
 _MOST_RUNS = 7
@@ -93,14 +93,16 @@ def plot_gradients(directories: Sequence[RunDirectory], epochs: float, *, out: P
 def draw_recipe(of: RecipeFigure) -> list[Path]:
     """Draw a recipe's figure from its runs, and write its files and the list of these runs; returns them. Raises
     `UserError` where a checkpoint cannot be read, or holds no such gates."""
-    settings = of.settings
+    settings = of.loaded.recipe.figure
+    assert settings is not None
     figure = model_figures()[settings.draw]
-    frame = figure.frame(Subject(of.directories, text=settings.text, site=settings.site))
+    runs = {run.spec.row: run.directory for run in of.runs}
+    frame = figure.frame(Subject(runs, text=settings.text, site=settings.site))
     if frame.empty:
         raise UserError(f"the runs of {of.loaded.name} have no values for draw: {settings.draw}")
-    written = figure.write(frame, of.folder, of.trained, stem=of.stem, title=of.loaded.recipe.title)
+    written = figure.write(frame, of.path.parent, of.trained, stem=of.path.name, title=of.loaded.recipe.title)
     # Last: it says which runs, of which recipe, the others are of.
-    write_text(of.runs_csv, runs_csv(of.runs, of.loaded.origin))
+    write_text(of.runs_csv, frame_csv(frame_of(run_record(run, of.loaded.origin) for run in of.runs)))
     return [*written, of.runs_csv]
 
 

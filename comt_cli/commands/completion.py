@@ -4,7 +4,6 @@ that cannot be read offers nothing."""
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -26,14 +25,9 @@ def scales(ctx: typer.Context, incomplete: str) -> list[str]:
     return _fitting(_names(ctx, "scales") or SCALES, incomplete)
 
 
-def rows(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Rows of the recipes on the line, after the last comma."""
-    return _listed(_names(ctx, "rows"), incomplete)
-
-
-def columns(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Columns of the recipes on the line and of their scales, after the last comma."""
-    return _listed(_names(ctx, "columns"), incomplete)
+def of_recipes(group: str) -> Callable[..., list[str]]:
+    """Completion of rows, or columns, of the recipes on the line and of their scales, after the last comma."""
+    return lambda ctx, incomplete: _listed(_names(ctx, group), incomplete)
 
 
 def methods(incomplete: str) -> list[str]:
@@ -65,11 +59,6 @@ def selectors(ctx: typer.Context, incomplete: str) -> list[str]:
         names = [f"{place.recipe}:" for place, _ in places]
     called = [name for run in runs if incomplete for name in (run.name, run.given_name or run.name)]
     return sorted(_fitting([*_short(names), *called], incomplete))
-
-
-def listed(module: str, constant: str) -> Callable[[str], list[str]]:
-    """Completion of the last name of a list by those of a constant of the program."""
-    return lambda incomplete: _listed(getattr(importlib.import_module(f"comt_cli.{module}"), constant), incomplete)
 
 
 def _names(ctx: typer.Context, group: str) -> list[str]:

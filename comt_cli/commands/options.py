@@ -87,9 +87,11 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar=_SETTING, help="Override a setting; repeatable.", autocompletion=completion.settings),
 ]
-Rows = Annotated[str | None, typer.Option(metavar="A,B", help="Only these rows.", autocompletion=completion.rows)]
+Rows = Annotated[
+    str | None, typer.Option(metavar="A,B", help="Only these rows.", autocompletion=completion.of_recipes("rows"))
+]
 Columns = Annotated[
-    str | None, typer.Option(metavar="A,B", help="Only these columns.", autocompletion=completion.columns)
+    str | None, typer.Option(metavar="A,B", help="Only these columns.", autocompletion=completion.of_recipes("columns"))
 ]
 _TRIALS = "First try these values for every row, by runs with other seeds; show each row at its best."
 Sweep = Annotated[
@@ -110,8 +112,7 @@ SELECTOR = (
 SELECTORS = "Runs as recipe:row:column:seed, where what is left out means all, by a name, or by how an id begins."
 ManyRuns = Annotated[list[str], run_argument(f"{SELECTORS} Or directories.", "RUN...")]
 Results = Annotated[Path, typer.Option(help="Folder that results are written to.", file_okay=False)]
-DEFAULT_RESULTS = Path("runs/results")
-"""Not `results`: what a clone comes with is written by `make record` alone."""
+DEFAULT_RESULTS = Path("runs/results")  # not `results`: what a clone comes with is written by `make record` alone
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a table even if the new one lacks runs of it.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and print the plan; train nothing.")]
 Device = Annotated[str | None, typer.Option(help="cuda, cuda:1, mps or cpu; the best there is if not given.")]
@@ -125,11 +126,7 @@ _SLURM = "Submit each run that is open as a job to Slurm, asking for what this f
 Slurm = Annotated[Path | None, typer.Option(metavar="SITE.YAML", dir_okay=False, help=_SLURM)]
 Track = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="NAME",
-        help="Also log to tensorboard or wandb; repeatable. $COMT_TRACK if not given.",
-        autocompletion=completion.listed("training.trackers", "TRACKERS"),
-    ),
+    typer.Option(metavar="NAME", help="Also log to tensorboard or wandb; repeatable. $COMT_TRACK if not given."),
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder of the figures; else one below --results.", file_okay=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

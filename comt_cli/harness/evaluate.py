@@ -91,15 +91,15 @@ def load_tasks(names: Sequence[str], num_fewshot: int | None, progress: Progress
         hint = f"did you mean {close}?" if close else "`lm_eval ls tasks` lists them; a path to a task file is one."
         raise UserError(f"--tasks: there is no task {unknown[0]!r}", hint)
     found: dict[str, Any] = {}
-    with _offline_if_cut_off():
-        for name in names:
-            _set_seeds()
-            try:
-                found |= manager.load([name])["tasks"]
-            except Exception as error:  # of `datasets`, the hub's client, HTTP libraries, YAML and the task's own code
-                far = "Its data is fetched once: run this where there is a network, or copy the cache of `datasets`."
-                hint = far if isinstance(error, OSError) or "ffline" in str(error) else "See its file."
-                raise UserError(f"--tasks: {name} cannot be loaded: {first_line(error)}", hint) from error
+    _go_offline_if_cut_off()
+    for name in names:
+        _set_seeds()
+        try:
+            found |= manager.load([name])["tasks"]
+        except Exception as error:  # of `datasets`, the hub's client, HTTP libraries, YAML and the task's own code
+            far = "Its data is fetched once: run this where there is a network, or copy the cache of `datasets`."
+            hint = far if isinstance(error, OSError) or "ffline" in str(error) else "See its file."
+            raise UserError(f"--tasks: {name} cannot be loaded: {first_line(error)}", hint) from error
     if own is not None:
         progress(f"{' and '.join(OWN_TASKS)} are in {own}, for lm_eval --include_path", 0, None)
     for task in found.values():
@@ -108,22 +108,16 @@ def load_tasks(names: Sequence[str], num_fewshot: int | None, progress: Progress
     return found
 
 
-@contextlib.contextmanager
-def _offline_if_cut_off() -> Iterator[None]:
+def _go_offline_if_cut_off() -> None:
     """Let `datasets` take cached data alone where the hub's name means nothing: it would ask for every file again and
     again, half a minute long."""
     import datasets
     from huggingface_hub import constants
 
-    with contextlib.ExitStack() as stack:
-        try:
-            _ = getproxies() or socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, None)
-        except OSError:
-            modules: tuple[Any, ...] = constants, datasets.config
-            for module in modules:
-                stack.callback(setattr, module, "HF_HUB_OFFLINE", module.HF_HUB_OFFLINE)
-                module.HF_HUB_OFFLINE = True
-        yield
+    try:
+        _ = getproxies() or socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, None)
+    except OSError:
+        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
 
 
 def _set_seeds(task: Any = None) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import typer
 from torch._inductor import metrics
 from torch._inductor.utils import fresh_cache
 
@@ -25,7 +24,7 @@ from comt_cli.lab.step import TrainedNetwork
 from comt_cli.lab.timing import Part, Times, compared, mebibytes, saved_bytes
 from comt_cli.models.accounting import cost_of
 from comt_cli.report.exhibits.costs import network_key, other_device, write_costs
-from comt_cli.report.write import costs_file
+from comt_cli.report.write import place
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.devices import device_name
 from comt_cli.training.objective import prepare_compiler
@@ -38,7 +37,7 @@ HOW = ("step", "compiled_step")
 def measure_recipe(planned: Planned, device: torch.device, rounds: int, minutes: float | None, results: Path) -> None:
     """Measure and write the planned rows, column by column. Raises `UserError` where there are another device's."""
     loaded, scale, baseline = planned.loaded, planned.scale, planned.loaded.recipe.baseline
-    path = costs_file(results, scale, loaded)
+    path = place(results, scale, loaded, "-costs.csv")
     if (other := other_device(path, device_name(device))) is not None:
         raise UserError(f"{path} was measured on {other}", "Delete it, or write elsewhere with --results DIR.")
     columns: dict[str, dict[str, RunSpec]] = {}
@@ -49,12 +48,7 @@ def measure_recipe(planned: Planned, device: torch.device, rounds: int, minutes:
         keys = {row: network_key(spec) for row, spec in columns[column].items()}
         lines = [{**row, "scale": scale, "network": keys[row["row"]], "baseline_network": keys[baseline]}
                  for row in rows]  # fmt: skip
-        files, kept = write_costs(
-            path, lines, loaded.recipe.title, [*loaded.recipe.rows], [*loaded.recipe.columns_at(scale)]
-        )
-        for name in kept:
-            typer.echo(f"{name}: not written, since {path} has a measurement of more rounds", err=True)
-        return files
+        return write_costs(path, lines, loaded.recipe.title, [*loaded.recipe.rows], [*loaded.recipe.columns_at(scale)])
 
     with Session(rounds, minutes, write) as session:
         for specs in columns.values():

@@ -51,7 +51,7 @@ def cells_frame(runs: pd.DataFrame) -> pd.DataFrame:
                  if "_costs" in runs else ())  # fmt: skip
     for number, record in enumerate(found):
         record |= {"p_value_holm": adjusted.get(number)}
-        record |= {"recipe": info.origin, "changed_settings": shlex.join(info.changed)}
+        record |= {"recipe": info.loaded.origin, "changed_settings": shlex.join(info.changed)}
         record |= {"_costs": costs.get((record["row"], record["column"])), "_best": _is_best(record, found)}
     specs = {}
     for (row, column), cell in cells.items():
@@ -161,7 +161,7 @@ def _is_best(record: Record, cells: Sequence[Record]) -> bool:
     whole = {each["row"]: sign * each["mean"] for each in cells
              if each["column"] == record["column"] and each["n"] == len(each["_cell"].runs)}  # fmt: skip
     apart: Paired | None = record["_apart"]
-    is_better = apart is not None and apart.excludes_zero and sign * apart.mean > 0
+    is_better = apart is not None and apart.excludes() and sign * apart.mean > 0
     is_compared = {record["row"], record["baseline"]} <= whole.keys()
     return is_better and is_compared and whole[record["row"]] == max(whole.values())
 

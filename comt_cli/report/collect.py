@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from comt_cli.errors import UserError
 from comt_cli.files import canonical_json
 from comt_cli.recipe.find import MARK
 from comt_cli.report import format
-from comt_cli.report.statistics import summarise
 from comt_cli.runs.directory import RunDirectory, RunState, scored_on
 from comt_cli.runs.known import known_runs
 from comt_cli.runs.plan import RunSpec
@@ -24,8 +22,7 @@ ENDED = (RunState.done, RunState.diverged)
 _ORDER = (RunState.done, RunState.diverged, RunState.running, RunState.unfinished, RunState.missing)
 _RUN_NAME = re.compile(r"seed(\d+)-[0-9a-f]{12}")
 _SPEED_LINES = 10
-POINTS = 50
-"""At most so many points has a curve: each is the mean of as many logged values in a row."""
+POINTS = 50  # at most so many points has a curve: each is the mean of as many logged values in a row
 Log = Sequence[Mapping[str, Any]]
 _NAMED = 6  # runs that an error names for each content, at most
 
@@ -169,28 +166,14 @@ class Collection:
                 found.setdefault(asked, {}).setdefault(run.content, []).append(run.spec)
         for (column, _), contents in found.items():
             if len(contents) > 1:
-                named = {content: ", ".join(f"{spec.row} seed {spec.seed} ({spec.id})" for spec in specs[:_NAMED])
-                         for content, specs in contents.items()}  # fmt: skip
-                listed = "".join(f"\n  {content[:12]}: {each}" for content, each in named.items())
+                named = ((content, ", ".join(f"{spec.row} seed {spec.seed} ({spec.id})" for spec in specs[:_NAMED]))
+                         for content, specs in contents.items())  # fmt: skip
+                listed = "".join(f"\n  {content[:12]}: {each}" for content, each in named)
                 rows = ",".join(dict.fromkeys(spec.row for spec in min(contents.values(), key=len)))
                 raise UserError(
                     f"the runs under {column} were trained on different data, by the hash of its content:{listed}",
                     f"Train the same command with --fresh and --rows {rows}, or leave those rows or seeds out.",
                 )
-
-    def as_json(self, metrics: Mapping[str, str]) -> list[dict[str, Any]]:
-        """One dictionary a cell, in the order of the table: mean, standard error and number of the runs that are done,
-        and how many are in each state. `metrics` has by column what a cell shows. With a grid, the chosen point, and
-        all its runs are counted."""
-        found: list[dict[str, Any]] = []
-        for cell in self.cells.values():
-            metric, states = metrics[cell.column], Counter(run.state for run in cell.every)
-            done = summarise(list(cell.values(metric).values()))
-            ours = {"mean": done and done.mean, "stderr": done and done.stderr}
-            point = {"grid": cell.point} if cell.points else {}
-            runs = {state.value: states[state] for state in RunState if states[state]}
-            found.append({"row": cell.row, "column": cell.column, "metric": metric, **ours, **point, "runs": runs})
-        return found
 
 
 def tables_with_runs(
@@ -217,7 +200,7 @@ def collect(
 
     Of the points of a grid, a cell shows the one with the best mean of the metric `choose_by` over its seeds.
     A directory that cannot be read counts as unfinished and gets a note, as does a run that is done but has no number
-    for its column's metric (`metrics`). Without `remarks` there is no note on other runs in the cells' folders.
+    for its column's metric (`metrics`). Without `remarks` there is no note on other seeds.
     """
     grouped: dict[tuple[str, str], list[Run]] = {}
     for spec in specs:
@@ -295,32 +278,19 @@ def _progress(directory: RunDirectory, spec: RunSpec) -> Progress | None:
 
 
 def _remarks(cells: Mapping[tuple[str, str], Sequence[Run]], runs: Path) -> Iterator[str]:
-    """The other finished runs in the cells' folders: seeds, finished at all points of a cell, that were not asked for,
-    and runs of this scale with other settings or data."""
-    more, others, specs = set[int](), 0, [run.spec for own in cells.values() for run in own]
+    """The seeds that are finished, at all points of a cell, and were not asked for."""
+    more, shown = set[int](), {run.spec.seed for own in cells.values() for run in own}
     for own in cells.values():
-        points = {canonical_json(run.spec.point): run.spec for run in own}.values()
         folder = (runs / own[0].spec.relative_path).parent  # of links
         done = {path.name: int(name[1]) for path in folder.glob("seed*")
                 if (name := _RUN_NAME.fullmatch(path.name)) and RunDirectory(path).result_file.exists()}  # fmt: skip
-        known = {seed: {spec.model_copy(update={"seed": seed}).relative_path.name for spec in points}
-                 for seed in {*done.values()}}  # fmt: skip
-        more |= {seed for seed, names in known.items() if names <= done.keys()} - {run.spec.seed for run in own}
-        for path, seed in done.items():
-            if path not in known[seed]:
-                try:
-                    others += RunDirectory(folder / path).spec().scale == own[0].spec.scale
-                except UserError:  # written by another version: its scale is not known
-                    others += 1
+        points = {canonical_json(run.spec.point): run.spec for run in own}.values()
+        for seed in {*done.values()} - {run.spec.seed for run in own}:
+            names = {spec.model_copy(update={"seed": seed}).relative_path.name for spec in points}
+            more |= {seed} if names <= done.keys() else set()
     if more:
-        every = format.seeds(more | {spec.seed for spec in specs})
+        every = format.seeds(more | shown)
         yield f"Seeds that are finished and not shown here: {format.seeds(more)} (--seeds {every} shows them)."
-    if others:
-        were, them = ("was", "it") if others == 1 else ("were", "them")
-        yield (
-            f"{format.plural(others, 'finished run')} of this table {were} made with other settings or data "
-            f"(comt runs {specs[0].paper}/{specs[0].table} lists {them})."
-        )
 
 
 def quantities(log: Log) -> list[str]:

@@ -24,10 +24,8 @@ from comt_cli.tasks.base import Metric
 if TYPE_CHECKING:
     import pandas as pd
 
-Record = dict[Any, Any]
-"""A row of a frame by column."""
-GRID = "grid."
-"""Beginning of the columns that have the values of a grid's keys."""
+Record = dict[Any, Any]  # a row of a frame by column
+GRID = "grid."  # beginning of the columns that have the values of a grid's keys
 _OF_PAPER = ("data.", "model.", "train.steps=", "train.batch_size=")
 """Changed settings, by their beginning, with which a run is no longer the one that the paper's number is of."""
 
@@ -36,26 +34,20 @@ _OF_PAPER = ("data.", "model.", "train.steps=", "train.batch_size=")
 class TableInfo:
     """A recipe at one scale as far as exhibits need it, resolved once: `attrs["table"]` of every frame of a table.
 
-    `folder` and `name` are of its files; `file` and `origin` name the recipe (`LoadedRecipe`); `paper` is None where no
-    number of a paper may be shown. By column, all of the scale in their order: `keys`, those of the task's `metrics`
-    that are shown, and `compared`, the paper's column. `changed` are the `--set` arguments.
+    `paper` is None where no number of a paper may be shown. By column, all of the scale in their order: `keys`, those
+    of the task's `metrics` that are shown, and `compared`, the paper's column. `changed` are the `--set` arguments.
     """
 
+    loaded: LoadedRecipe
     recipe: Recipe
-    methods: Mapping[str, Mapping[str, Any]]
     task: Task[Any]
     scale: str
     baseline: str
-    folder: str
-    name: str
-    file: str
-    origin: str
     paper: str | None
     keys: Mapping[str, str]
     metrics: Mapping[str, Metric]
     compared: Mapping[str, str | None]
     grid: LoadedGrid | None
-    has_trials: bool
     changed: tuple[str, ...]
 
     def __deepcopy__(self, _: Any) -> TableInfo:
@@ -72,21 +64,16 @@ def table_info(loaded: LoadedRecipe, specs: Sequence[RunSpec]) -> TableInfo:
     is_published = loaded.is_published and not is_own_text and not any(each.startswith(_OF_PAPER) for each in changed)
     keys = {column: recipe.metric_at(scale, column) for column in columns}
     return TableInfo(
+        loaded=loaded,
         recipe=recipe,
-        methods=loaded.methods,
         task=task,
         scale=scale,
         baseline=recipe.baseline,
-        folder=loaded.folder,
-        name=loaded.outputs(scale),
-        file=loaded.file,
-        origin=loaded.origin,
         paper=recipe.paper if is_published else None,
         keys=keys,
         metrics={column: task.metrics[key] for column, key in keys.items()},
         compared={column: loaded.compared_column(scale, column) for column in columns} if is_published else {},
         grid=loaded.grids.get(scale),
-        has_trials=loaded.has_trials(scale),
         changed=changed,
     )
 
@@ -98,11 +85,11 @@ def runs_frame(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path) -> pd
     info = table_info(loaded, specs)
     # Beside runs at the values that trials chose lie those at other values.
     choose_by = None if info.grid is None else info.grid.metric
-    collection = collect(specs, runs, info.keys, choose_by, remarks=not info.has_trials)
+    collection = collect(specs, runs, info.keys, choose_by, remarks=not loaded.has_trials(info.scale))
     collection.check_contents()
     rows, columns = list(info.recipe.rows), list(info.keys)
     ordered = sorted(collection.cells.values(), key=lambda cell: (columns.index(cell.column), rows.index(cell.row)))
-    frame = frame_of([{**run_record(run, info.origin), "_cell": cell} for cell in ordered for run in cell.every])
+    frame = frame_of([{**run_record(run, loaded.origin), "_cell": cell} for cell in ordered for run in cell.every])
     frame.attrs = {"table": info, "notes": collection.notes}
     return frame
 
@@ -135,11 +122,6 @@ def frame_csv(frame: pd.DataFrame, without: tuple[str, ...] = (), digits: int = 
     """The CSV of a frame; columns whose names begin as one of `without` are left out."""
     records = ({k: v for k, v in each.items() if not k.startswith(without)} for each in records_of(frame))
     return csv_text([*records], digits)
-
-
-def runs_csv(runs: Iterable[Run], recipe: str) -> str:
-    """Runs as the CSV beside a figure of them; `recipe` is the file (`LoadedRecipe.origin`)."""
-    return frame_csv(frame_of(run_record(run, recipe) for run in runs))
 
 
 def cells_of(runs: pd.DataFrame) -> dict[tuple[str, str], Cell]:

@@ -29,8 +29,7 @@ HIGHLIGHTS = "highlights.csv"
 """Below the results: the cells that an overview begins with, in its order: `table`, `row`, `column`, `method`, `on`."""
 SUPERSEDED = "superseded.csv"
 """Below the results: runs of one id that ended with several numbers, of which the tables keep one."""
-NOT_ARCHIVED = "not-archived.csv"
-"""Below a scale: the runs of its tables that no archive has."""
+NOT_ARCHIVED = "not-archived.csv"  # below a scale: the runs of its tables that no archive has
 _TILES = 12
 ENDED = ("done", "diverged")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -15,7 +15,6 @@ from comt_cli.report import format
 from comt_cli.runs.directory import READING_ERRORS
 from comt_cli.runs.known import KnownRun, Place, Standing
 from comt_cli.runs.plan import RunSpec, identity_of
-from comt_cli.sums import added
 from comt_cli.tasks import Task, tasks
 
 RecipeOf = Callable[[str, Sequence[str], str], LoadedRecipe | None]
@@ -51,10 +50,7 @@ def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, An
         same_steps = recipe_of(place.recipe, as_arguments(steps), spec.scale) if steps else None
         if same_steps is not None:
             settings = steps | differing(spec, place, same_steps)
-        # Beyond its place the data, where neither the column's name nor the settings say it, as in a copied recipe.
-        data = spec.task.data_name(spec.settings)
-        is_said = data.partition(" ")[0] in place.column or data in settings.values()
-        trained = "" if is_said else f"on {data}"
+        trained = ""
     value = run.result.get(metric) if metric is not None else None
     return {
         "command": run.label("command"),
@@ -110,11 +106,11 @@ def differing(spec: RunSpec, place: Place, loaded: LoadedRecipe) -> dict[str, An
     `method.hidden`. Of a row that the recipe does not have, the method is one of them; those of a grid are too, which
     gives them several."""
     cells = loaded.points.get(spec.scale, {})
-    ours = _told(spec.settings, spec.task)
+    ours = settings_told(spec.settings, spec.task)
     planned = cells.get((place.row, place.column)) or cells.get((loaded.recipe.baseline, place.column)) or ()
     grid = loaded.grids.get(spec.scale)
     tried = {} if grid is None else {key: ours[key] for key in grid.values if key in ours}  # said of every run
-    theirs = [_told(point, spec.task) for point in planned]
+    theirs = [settings_told(point, spec.task) for point in planned]
     unequal = ({key: value for key, value in ours.items() if each.get(key) != value} for each in theirs)
     found = tried | min(unequal, key=len, default={})
     method = loaded.methods.get(place.row)
@@ -126,8 +122,8 @@ def differing(spec: RunSpec, place: Place, loaded: LoadedRecipe) -> dict[str, An
     return found | {f"method.{key}": value for key, value in options.items()}
 
 
-def _told(settings: RunSettings, task: Task[Any]) -> dict[str, Any]:
-    """The settings that tell runs apart by dotted key: those of their identity, and with which kernels."""
+def settings_told(settings: RunSettings, task: Task[Any]) -> dict[str, Any]:
+    """The settings that tell runs apart, by dotted key: those of their identity, and with which kernels."""
     sections = identity_of(settings, task).items()
     found = {f"{section}.{key}": value for section, keys in sections for key, value in keys.items()}
     return found | {"train.kernels": settings.train.kernels}
@@ -182,8 +178,3 @@ def summary_text(rows: Sequence[Mapping[str, Any]]) -> str:
     counts = {state: sum(row["state"] == state for row in rows) for state in Standing}
     listed = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     return f"{format.plural(len(rows), 'run')}: {listed}; {format.size(sum(row['bytes'] for row in rows))}"
-
-
-def computing_seconds(rows: Iterable[Mapping[str, Any]]) -> float:
-    """The time that the training of the runs that ended took."""
-    return added(row["train_seconds"] for row in rows if isinstance(row["train_seconds"], int | float))

@@ -13,10 +13,8 @@ from typing import TypeVar
 
 from comt_cli.tasks.base import DifferenceUnit, Metric
 
-ALPHA = 0.05
-"""Level of the two-sided test that the 95 % interval is equivalent to, and of Holm's correction."""
-POWER = 0.8
-"""With which probability a difference is resolved that counts as detectable."""
+ALPHA = 0.05  # level of the two-sided test that the 95 % interval is equivalent to, and of Holm's correction
+POWER = 0.8  # with which probability a difference is resolved that counts as detectable
 
 
 @dataclass(frozen=True)
@@ -39,12 +37,7 @@ class Paired:
     high: float | None
     n: int
 
-    @property
-    def excludes_zero(self) -> bool:
-        """Whether the interval lies wholly on one side of zero."""
-        return self.excludes(0.0)
-
-    def excludes(self, apart: float | None) -> bool:
+    def excludes(self, apart: float | None = 0.0) -> bool:
         """Whether a difference, in the same unit, lies outside of the interval; of one seed nothing does."""
         if self.low is None or self.high is None or apart is None:
             return False
@@ -225,8 +218,7 @@ class Verdict(StrEnum):
         return self.startswith("one seed")
 
 
-STANDS = "*"
-"""Behind a verdict that holds after Holm's correction over the table, too."""
+STANDS = "*"  # behind a verdict that holds after Holm's correction over the table, too
 
 
 def corrected(cells: Mapping[_KeyT, tuple[Verdict, Paired | None, DifferenceUnit]]) -> dict[_KeyT, float]:
@@ -290,7 +282,7 @@ def judge(
         (baseline_diverged and metric.collapsed(paper_baseline), Verdict.baseline_diverged_in_both),
         (baseline_diverged, Verdict.baseline_diverged_here),
         (difference is None, Verdict.no_common_seed if has_baseline else Verdict.no_baseline),
-        (difference is not None and difference.n > 1 and not difference.excludes_zero, Verdict.not_resolved),
+        (difference is not None and difference.n > 1 and not difference.excludes(), Verdict.not_resolved),
     )
     found = next((verdict for holds, verdict in cases if holds), None)
     if found is not None or difference is None:

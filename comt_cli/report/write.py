@@ -1,4 +1,5 @@
-"""From frames of runs to files: the one writer of all exhibits, and what it does not write over."""
+"""From frames of runs to files: the one writer of all exhibits, what it does not write over, and the figure that a
+recipe is."""
 
 from __future__ import annotations
 
@@ -12,11 +13,15 @@ from comt_cli.errors import StorageError
 from comt_cli.files import Unreadable, make_folder, read_csv, read_text, write_text
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format
+from comt_cli.report.caption import FIGURE_FILES
+from comt_cli.report.collect import Run, collect
 from comt_cli.report.exhibits import Exhibit, exhibits
 from comt_cli.report.exhibits.costs import with_costs
 from comt_cli.report.exhibits.table import Table, print_table
-from comt_cli.report.frame import GRID, TableInfo, cells_of, frame_csv, runs_frame
+from comt_cli.report.frame import TableInfo, cells_of, frame_csv, runs_frame
 from comt_cli.report.terminal import say, say_written
+from comt_cli.report.words import of_runs
+from comt_cli.runs.directory import RunState
 from comt_cli.runs.known import link_runs
 from comt_cli.runs.plan import RunSpec
 
@@ -24,46 +29,32 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def place(results: Path, scale: str, folder: str, name: str) -> tuple[Path, str]:
-    """Folder and stem of the files of a table or figure.
+def place(results: Path, scale: str, loaded: LoadedRecipe, end: str) -> Path:
+    """The file `<results>/<scale>/<folder>/<name><end>` of a recipe's results.
 
     Slashes within a name become dashes, so that a recipe, which may come from anywhere, cannot name a folder outside
     `results`.
     """
-    return results / scale / folder.replace("/", "-"), name.replace("/", "-")
+    return results / scale / loaded.folder.replace("/", "-") / f"{loaded.outputs(scale).replace('/', '-')}{end}"
 
 
-def costs_file(results: Path, scale: str, loaded: LoadedRecipe) -> Path:
-    """The file of the costs of a recipe's rows: one for its table and for that of its sweep."""
-    folder, name = place(results, scale, loaded.folder, loaded.outputs(scale))
-    return folder / f"{name}-costs.csv"
+def table_csv(results: Path, scale: str, loaded: LoadedRecipe) -> Path:
+    """The CSV of a recipe's table. That of a sweep, or of changed settings, never takes the place of its own."""
+    return place(results, scale, loaded, "-sweep.csv" if loaded.has_trials(scale) else ".csv")
 
 
-@dataclass(frozen=True)
-class ReportFiles:
-    """The files of a table: `<results>/<scale>/<folder>/<name>.*` and the runs behind it."""
-
-    csv: Path
-    runs_csv: Path
-    markdown: Path
-    latex: Path
-
-    @classmethod
-    def of(cls, results: Path, scale: str, loaded: LoadedRecipe) -> ReportFiles:
-        """The paths. The table of a sweep, or of changed settings, never takes the place of the recipe's own."""
-        end = "-sweep" if loaded.has_trials(scale) else ""
-        folder, name = place(results, scale, loaded.folder, f"{loaded.outputs(scale)}{end}")
-        return cls(*(folder / f"{name}{kind}" for kind in (".csv", "-runs.csv", ".md", ".tex")))
+def _runs_csv(csv: Path) -> Path:
+    return csv.with_name(f"{csv.stem}-runs.csv")
 
 
 @dataclass(frozen=True)
 class Report:
-    """A table: the frame of its runs, its cells, and where it was written; `files` is None where nothing was, and
-    `unwritten` then says why."""
+    """A table: the frame of its runs, its cells, and its CSV, beside which are its other files; None where nothing was
+    written, and `unwritten` then says why."""
 
     runs: pd.DataFrame
     cells: pd.DataFrame
-    files: ReportFiles | None
+    csv: Path | None
     unwritten: str | None = None
 
 
@@ -84,7 +75,7 @@ def write_report(
     frame, table = runs_frame(loaded, specs, runs), Table()
     info: TableInfo = frame.attrs["table"]
     # Changed settings may leave the networks as they are: then the costs of the recipe's table are theirs.
-    measured = [costs_file(results, info.scale, each) for each in (loaded, replace(loaded, changes={}))]
+    measured = [place(results, info.scale, each, "-costs.csv") for each in (loaded, replace(loaded, changes={}))]
     frame = with_costs(frame, measured)
     cells = table.frame(frame)
     if not any(run.result for run in frame["_run"]):
@@ -93,24 +84,24 @@ def write_report(
             "--set, --scale and --seeds, as they were given to the training, show others."
         )
         return Report(frame, cells, None, unwritten)
-    files = ReportFiles.of(results, info.scale, loaded)
+    csv = table_csv(results, info.scale, loaded)
     settled = [run for cell in cells_of(frame).values() if not cell.is_open for run in cell.runs]
-    kept = None if overwrite else _kept(files, info, [run.spec for run in settled if run.result is not None])
+    kept = None if overwrite else _kept(csv, info, [run.spec for run in settled if run.result is not None])
     if kept is not None:
         return Report(frame, cells, None, kept)
-    make_folder(files.csv.parent)
-    write_text(files.runs_csv, frame_csv(frame))  # first: a table whose runs are not named would never be replaced
-    write_exhibit(table, cells, files.csv.parent, files.csv.stem)
-    return Report(frame, cells, files)
+    make_folder(csv.parent)
+    write_text(_runs_csv(csv), frame_csv(frame))  # first: a table whose runs are not named would never be replaced
+    write_exhibit(table, cells, csv.parent, csv.stem)
+    return Report(frame, cells, csv)
 
 
-def write_exhibits(of: str, runs: pd.DataFrame, files: ReportFiles) -> list[Path]:
-    """Everything that is shown beside a written table, of the frames of this kind (`Exhibit.of`): those that have
+def write_exhibits(of: str, runs: pd.DataFrame, csv: Path) -> list[Path]:
+    """Everything that is shown beside the table of this CSV, of the frames of this kind (`Exhibit.of`): those that have
     something to show and are not there with these numbers and words already. Returns the files that were written."""
     written = []
     for exhibit in (each for kind in exhibits() if kind.of == of for each in kind.all_of(runs.attrs["table"])):
         if exhibit.name and not (frame := exhibit.frame(runs)).empty:
-            written += write_exhibit(exhibit, frame, files.csv.parent, f"{files.csv.stem}-{exhibit.name}")
+            written += write_exhibit(exhibit, frame, csv.parent, f"{csv.stem}-{exhibit.name}")
     return written
 
 
@@ -147,15 +138,10 @@ def _is_drawn(folder: Path, stem: str, texts: dict[str, Any]) -> bool:
     return is_same and all((folder / f"{stem}.{kind}").exists() for kind in ("png", "pdf", "tex"))
 
 
-def _kept(files: ReportFiles, info: TableInfo, ended: Sequence[RunSpec]) -> str | None:
+def _kept(csv: Path, info: TableInfo, ended: Sequence[RunSpec]) -> str | None:
     """Why the table that is there is not replaced; None if it is, or there is none."""
-    lost = other_recipe((files.csv, files.runs_csv), info.origin)
-    if lost is None and ended and info.has_trials and info.grid:  # choices change with the values, and so the runs
-        first = next(iter(lines_of(files.csv) or ()), {})
-        there = [key.removeprefix(GRID) for key in first if key.startswith(GRID)]
-        if there and there != list(info.grid.values):
-            lost = f"{files.csv} is of a sweep of {format.listing(there)}"
-    if lost is None and (lost := _would_be_lost(files, ended)) is not None:
+    lost = other_recipe((csv, _runs_csv(csv)), info.loaded.origin)
+    if lost is None and (lost := _would_be_lost(csv, ended)) is not None:
         lost += ". comt report, with the --seeds, --rows and --also of both, writes one table of all of them"
     if lost is None:
         return None
@@ -174,11 +160,11 @@ def other_recipe(written: Iterable[Path], origin: str) -> str | None:
     return None
 
 
-def _would_be_lost(files: ReportFiles, ended: Iterable[RunSpec]) -> str | None:
+def _would_be_lost(csv: Path, ended: Iterable[RunSpec]) -> str | None:
     """The loss if the table that is there were replaced: finished runs of a cell with seeds that `ended` lacks."""
-    lines, every = lines_of(files.csv), lines_of(files.runs_csv)
+    lines, every = lines_of(csv), lines_of(_runs_csv(csv))
     if lines is None or every is None:
-        return f"{files.csv if lines is None else files.runs_csv} cannot be read"
+        return f"{csv if lines is None else _runs_csv(csv)} cannot be read"
     here: dict[tuple[str | None, str | None], set[str]] = {}
     for spec in ended:
         here.setdefault((spec.row, spec.column), set()).add(str(spec.seed))
@@ -190,7 +176,7 @@ def _would_be_lost(files: ReportFiles, ended: Iterable[RunSpec]) -> str | None:
         if there - ours:
             others = "" if len(there) > len(ours) else " with other seeds"
             runs = format.plural(len(there), "finished run")
-            return f"{files.csv} has {runs} of {row} at {column}, and this table {len(ours)}{others}"
+            return f"{csv} has {runs} of {row} at {column}, and this table {len(ours)}{others}"
     return None
 
 
@@ -212,6 +198,81 @@ def print_report(report: Report, shown: Iterable[tuple[str, str]] | None = None)
         part = cells[cells["row"].isin(rows) & cells["column"].isin(columns)]
         cells = part if len(part) else cells
     print_table(cells)
-    if len(cells) < len(report.cells) and report.files is not None:
+    if report.csv is None:
+        return
+    if len(cells) < len(report.cells):
         say("These are the rows and columns that were chosen; the files have all.")
-    say_written(vars(report.files).values() if report.files else ())
+    say_written([report.csv, _runs_csv(report.csv), *(report.csv.with_suffix(kind) for kind in (".md", ".tex"))])
+
+
+@dataclass(frozen=True)
+class RecipeFigure:
+    """The runs that are drawn, all of the first column and the first seed, and the figure's `path`, without a suffix.
+
+    `log_setting` is the setting that had training log what is drawn, None where the trained network is; `trained` what
+    the networks were trained on, with the settings of the command line.
+    """
+
+    loaded: LoadedRecipe
+    log_setting: str | None
+    trained: str
+    runs: tuple[Run, ...]
+    path: Path
+
+    @property
+    def files(self) -> list[Path]:
+        """The picture, the page, the caption and the numbers."""
+        return [self.path.with_name(f"{self.path.name}.{kind}") for kind in FIGURE_FILES]
+
+    @property
+    def runs_csv(self) -> Path:
+        """The runs behind the figure, as beside a table."""
+        return self.path.with_name(f"{self.path.name}-runs.csv")
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the files are there, and were drawn from these very runs."""
+        is_there = all(path.exists() for path in (*self.files, self.runs_csv))
+        return is_there and [line.get("id") for line in self._drawn()] == [run.spec.id for run in self.runs]
+
+    @property
+    def of_another(self) -> str | None:
+        """That the files there are of another recipe than these runs', or of more rows."""
+        more = f"{self.files[0]} is of more rows" if len(self._drawn()) > len(self.runs) else None
+        return other_recipe((self.runs_csv, self.files[-1]), self.loaded.origin) or more
+
+    @property
+    def undrawable(self) -> str | None:
+        """Why there is nothing to draw from; None if there is."""
+        found = []
+        for run in self.runs:
+            who = f"its run ({run.spec.row}, {run.spec.column}, seed {run.spec.seed})"
+            if run.problem or run.state is not RunState.done:
+                found.append(run.problem or f"{who} is {run.state}")
+            elif self.log_setting is not None and not run.directory.gradients_file.exists():
+                found.append(f"{who} has logged no gradient norms ({self.log_setting})")
+            elif self.log_setting is None and not run.directory.checkpoint_file.exists():
+                found.append(f"the checkpoint of {who} is gone")
+        return "; ".join(found) or None
+
+    def _drawn(self) -> list[dict[str, str]]:
+        return lines_of(self.runs_csv) or []
+
+
+def recipe_figure(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, results: Path) -> RecipeFigure | None:
+    """The figure of a recipe that is one, from the selected runs (not none), of their first column and first seed.
+
+    None where it is drawn of the baseline, which was not selected.
+    """
+    settings, first = loaded.recipe.figure, specs[0]
+    assert settings is not None
+    drawing = first.task.drawings[settings.draw]
+    chosen = [spec for spec in specs if (spec.column, spec.seed) == (first.column, first.seed)
+              and (drawing.of_all_rows or spec.row == loaded.recipe.baseline)]  # fmt: skip
+    if not chosen:
+        return None
+    collection = collect(chosen, runs)
+    collection.check_contents()
+    trained = of_runs(chosen, loaded.changed(first.scale))
+    path = place(results, first.scale, loaded, "")
+    return RecipeFigure(loaded, drawing.from_log, trained, tuple(collection.runs()), path)

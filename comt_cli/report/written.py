@@ -18,8 +18,7 @@ from comt_cli.report.statistics import Paired, Verdict, corrected, published_dir
 from comt_cli.tasks import Task, tasks
 from comt_cli.tasks.base import Metric
 
-Line = Mapping[str, str]
-"""A line of a CSV; an empty text where there is no value."""
+Line = Mapping[str, str]  # a line of a CSV; an empty text where there is no value
 _Content = TypeVar("_Content")
 _OF_RUNS = {"row", "column", "seed", "id", "state"}
 _NUMBERS = {"parameters", "tokens", "images", "examples", "image_size", "loss"}

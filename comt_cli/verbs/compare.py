@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,17 +12,18 @@ import typer
 from comt_cli.commands import options
 from comt_cli.commands.options import OfRuns, Selection
 from comt_cli.errors import UserError
-from comt_cli.files import read_json
 from comt_cli.recipe.problems import nearest
 from comt_cli.report import format
 from comt_cli.report.collect import ENDED, Cell, Run
 from comt_cli.report.exhibits.curves import Curves
 from comt_cli.report.exhibits.sweep import read_sweep
 from comt_cli.report.frame import cells_of, runs_frame
-from comt_cli.report.statistics import Summary, detectable, judge, p_value, paired_difference, summarise
+from comt_cli.report.run_list import settings_told
+from comt_cli.report.statistics import detectable, judge, p_value, paired_difference, summarise
 from comt_cli.report.terminal import print_texts, say_written
+from comt_cli.report.words import circumstances
 from comt_cli.report.write import place, write_exhibit
-from comt_cli.runs.directory import PYTORCH, READING_ERRORS, RunDirectory, RunState
+from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec, WeightsStart
 from comt_cli.verbs.plan import Planned, plan_selected
 from comt_cli.verbs.select import cell_directories
@@ -33,12 +34,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _RUN = f"A run directory; {options.SELECTOR}. Without a seed all seeds of the cell."
-Line = tuple[list[str], dict[str, Any]]
-"""A line of a section: its texts, and the numbers that they are made of."""
+Line = tuple[list[str], dict[str, Any]]  # a line of a section: its texts, and the numbers that they are made of
 _HEADS = {
     "settings": ["Settings that differ", "A", "B"],
     "circumstances": ["Trained with", "A", "B"],
-    "metrics": ["Metric", "A", "B", "B to A", "95 %", "B is", "so many seeds would show"],
+    "metrics": ["Metric", "A", "B", "B to A [95 %]", "B is", "so many seeds would show"],
     "costs": ["Cost, mean of the seeds", "A", "B", "B / A"],
 }
 """The sections of a comparison, with the headings of their texts."""
@@ -86,9 +86,8 @@ def compare(
         typer.echo(json.dumps(data, indent=2, default=asdict))
         return
     for letter, side in zip("AB", sides, strict=True):
-        plural = "s" * (len(side["ids"]) > 1)
-        where = f"{side['table']}, {side['row']} at {side['column']}, scale {side['scale']}"
-        typer.echo(f"{letter}: {where}, seed{plural} {format.seeds(side['ids'])}")
+        trained = circumstances(side["ids"], side["scale"], ())
+        typer.echo(f"{letter}: {side['table']}, {side['row']} at {side['column']}; {trained}")
     for reason in unfair:
         typer.echo(f"Not fair: {reason}.")
     for section, lines in sections.items():
@@ -123,9 +122,7 @@ def _side(cell: Cell) -> dict[str, Any]:
 
 def _settings(spec: RunSpec) -> dict[str, Any]:
     found = {f"method.{key}": value for key, value in spec.method.items()}
-    runtime = spec.task.runtime_keys
-    for section, values in spec.settings.model_dump(mode="json").items():
-        found |= {f"{section}.{key}": each for key, each in values.items() if key not in runtime.get(section, ())}
+    found |= settings_told(spec.settings, spec.task)
     if isinstance(spec.start, WeightsStart):
         found |= {"start": spec.start.content or spec.start.weights, "start.added": spec.start.added}
     elif (source := spec.source) is not None:
@@ -134,27 +131,10 @@ def _settings(spec: RunSpec) -> dict[str, Any]:
 
 
 def _circumstances(runs: Sequence[Run]) -> dict[str, Any]:
-    """Data, device, commit and kernels of the runs; several values are joined. What cannot be read is not recorded."""
-
-    def joined(values: Iterable[Any]) -> str:
-        return ", ".join(sorted({str(each) for each in values}))
-
-    recorded = ("data_content", "device", "git_commit", "numerics")
-    found = {key: joined((run.result or {}).get(key) or "not recorded" for run in runs) for key in recorded}
-    last: list[Mapping[str, Any]] = []
-    for run in runs:
-        try:
-            last.append(dict(read_json(run.directory.environment_file)[-1]))
-        except (*READING_ERRORS, IndexError):
-            last.append({})
-    # Starts without a record of CUDA graphs had none, and their products and attention were PyTorch's.
-    known = dict.fromkeys(("torch", "compiled", "sharding"), "not recorded")
-    otherwise = {**known, "captured": False, "products": PYTORCH, "attention": PYTORCH}
-    found |= {key: joined(each.get(key, default) for each in last) for key, default in otherwise.items()}
-    kernels = [each["kernels"] if isinstance(each.get("kernels"), dict) else {} for each in last]
-    for name in dict.fromkeys(name for each in kernels for name in each):
-        found[f"kernel of {name}"] = joined(str(each[name]).partition(" (")[0] for each in kernels if name in each)
-    return found
+    """Data, device, commit and numerical versions of the runs; several values are joined."""
+    recorded = ("data_content", "device", "git_commit", "numerics", "products")
+    return {key: ", ".join(sorted({str((run.result or {}).get(key) or "not recorded") for run in runs}))
+            for key in recorded}  # fmt: skip
 
 
 def _differing(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[Line]:
@@ -184,32 +164,17 @@ def _metrics(base: Cell, other: Cell) -> Iterator[Line]:
     lost, base_lost = (bool(cell.having(RunState.diverged)) for cell in (other, base))
     for key, metric in base.runs[0].spec.task.metrics.items():
         theirs, ours, unit = base.values(key), other.values(key), metric.difference
-        sides = [summarise(list(each.values())) for each in (theirs, ours)]
-        if None in sides:
+        sides = [side for each in (theirs, ours) if (side := summarise(list(each.values()))) is not None]
+        if len(sides) < 2:
             continue
         paired = paired_difference(ours, theirs, unit)
         verdict = judge(paired, metric, diverged=lost, baseline_diverged=base_lost).value
         ends, p = (None, None) if paired is None else (detectable(paired, unit), p_value(paired, unit))
-        texts = [metric.label, *(_text(each) for each in sides if each is not None)]
-        difference = interval = would = "-"
-        if paired is not None:
-            difference = f"{paired.mean:+.3g} {unit.sign} ({paired.n})"
-            interval = "-" if paired.low is None else f"[{paired.low:+.3g}, {paired.high:+.3g}]"
-        if ends is not None:
-            would = f"{ends[0]:+.3g} or {ends[1]:+.3g} {unit.sign}"
-        found: dict[str, Any] = {
-            "baseline": sides[0],
-            "run": sides[1],
-            "unit": unit.name,
-            "difference": paired,
-            "p_value": p,
-        }
-        found |= {"detectable": ends, "verdict": verdict}
-        yield [*texts, difference, interval, verdict, would], {"key": key, **found}
-
-
-def _text(side: Summary) -> str:
-    return f"{side.mean:.5g}{'' if side.stderr is None else f' ± {side.stderr:.2g}'} ({side.n})"
+        difference = "-" if paired is None else f"{format.difference(paired)} {unit.sign} ({paired.n})"
+        would = "-" if ends is None else format.detectable(ends, unit)
+        texts = [metric.label, *(format.summary(side, metric.decimals) for side in sides), difference, verdict, would]
+        found = {"key": key, "baseline": sides[0], "run": sides[1], "unit": unit.name, "difference": paired}
+        yield texts, found | {"p_value": p, "detectable": ends, "verdict": verdict}
 
 
 def _costs(base: Cell, other: Cell) -> Iterator[Line]:
@@ -254,8 +219,8 @@ def curves(
     name = exhibit.name
     if of.rows or of.columns or of.seeds or of.also:  # beside the recipe's own, not in its place
         name += f"-{of_all(spec.id for spec in planned.specs)}"
-    folder, stem = place(results, of.scale, loaded.folder, f"{loaded.outputs(of.scale)}-{name}")
-    say_written(write_exhibit(exhibit, frame, folder, stem, anew=True))
+    path = place(results, of.scale, loaded, f"-{name}")
+    say_written(write_exhibit(exhibit, frame, path.parent, path.name, anew=True))
     for sentence in frame.attrs["findings"]:
         typer.echo(f"{sentence}.")
 

@@ -12,7 +12,9 @@ from comt_cli.commands import options
 from comt_cli.commands.options import OfRuns
 from comt_cli.errors import UserError
 from comt_cli.exchange import HUB_NAME
+from comt_cli.recipe.find import DEFAULT_PAPER, table_name
 from comt_cli.report.terminal import print_texts
+from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.evaluations import label_of
 from comt_cli.verbs.models import loading
 from comt_cli.verbs.select import is_selector, run_directories
@@ -74,15 +76,28 @@ def evaluate(
 
     # All models are looked at, and the tasks loaded with their data, before the first is run.
     subjects = {each.kept.resolve(): each for text in chosen for each in _subjects(text, of, trust_remote_code)}
-    loaded, lines, picked = load_tasks(names, num_fewshot, progress), [], str(pick_device(device))
+    loaded, tables, picked = load_tasks(names, num_fewshot, progress), [], str(pick_device(device))
     for number, subject in enumerate(subjects.values(), 1):
         typer.echo(f"evaluating {subject.name} ({number} of {len(subjects)}) ...", err=True)
+        lines: list[list[str]] = []
         for result, path, was_there in results(subject, loaded, limit, batch_size or 16, picked, progress):
             typer.echo(f"{label_of(result)}: {'was' if was_there else 'is'} in {path}", err=True)
             for name, metric in result["metrics"].items():
                 value, error = ("-" if metric[key] is None else f"{metric[key]:.4f}" for key in ("value", "stderr"))
-                lines.append([subject.name, label_of(result), name, value, error, f"{result['count']:,}"])
-    print_texts(["model", "task", "metric", "value", "s.e. over items", "items"], lines)
+                lines.append([label_of(result), name, value, error, f"{result['count']:,}"])
+        tables.append((_heading(subject), lines))
+    for heading, lines in tables:
+        typer.echo(heading)
+        print_texts(["task", "metric", "value", "s.e. over items", "items"], lines, indent="  ")
+
+
+def _heading(subject: Subject) -> str:
+    """A run as a selector, another model by its name."""
+    if not isinstance(subject.source, RunDirectory):
+        return subject.name
+    spec = subject.source.spec()
+    table = f"{spec.paper}/{table_name(spec.table, spec.changed, type(spec.settings))}"
+    return f"{table.removeprefix(f'{DEFAULT_PAPER}/')}:{spec.row}:{spec.column}:{spec.seed}"
 
 
 def _again(chosen: list[str], device: str | None, of: OfRuns) -> None:

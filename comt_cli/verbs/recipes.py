@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import textwrap
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -16,7 +15,6 @@ from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
 from comt_cli.recipe.find import also_called, available_recipes, find_recipe, recipe_roots
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
-from comt_cli.report.terminal import console_for
 from comt_cli.words import plural
 
 
@@ -109,8 +107,7 @@ def _described(name: str, loaded: LoadedRecipe) -> dict[str, Any]:
 
 
 def _print_lines(listed: Sequence[dict[str, Any]]) -> None:
-    """A line a recipe, cut at the edge of a terminal; those of one folder of recipes under its path."""
-    wide = console_for().width if sys.stdout.isatty() else None
+    """A line a recipe, those of one folder of recipes under its path."""
     width = max((len(recipe["name"]) for recipe in listed), default=0) + len(".yaml")
     for root in recipe_roots():
         here = [each for each in listed if each["path"] == f"{root}/{each['name']}.yaml"]
@@ -119,7 +116,7 @@ def _print_lines(listed: Sequence[dict[str, Any]]) -> None:
         for recipe in here:
             said = "broken" if "error" in recipe else f"{recipe['command']:<12}  {_title(recipe)}"
             line = f"  {recipe['name'] + '.yaml':<{width}}  {said}"
-            typer.echo(line if wide is None or len(line) <= wide else f"{line[: wide - 3]}...")
+            typer.echo(line)
             if "error" in recipe:
                 typer.echo(textwrap.indent(recipe["error"], "    "))
 

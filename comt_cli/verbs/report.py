@@ -21,10 +21,9 @@ from comt_cli.report.collect import ENDED, tables_with_runs
 from comt_cli.report.exhibits.evaluations import Evaluations, grids
 from comt_cli.report.exhibits.sweep import Rates, read_sweep, sweep_frame, texts, whole_columns
 from comt_cli.report.frame import frame_csv
-from comt_cli.report.recipe_figure import RecipeFigure, recipe_figure
 from comt_cli.report.terminal import print_texts, say, say_written
-from comt_cli.report.write import Report, ReportFiles, print_report, write_exhibits, write_report
-from comt_cli.streams import let_go
+from comt_cli.report.write import Report, print_report, recipe_figure, table_csv, write_exhibits, write_report
+from comt_cli.runs.directory import RunDirectory
 from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_selected
 
 _PAGE = " from the tables there; no others unless named."
@@ -107,29 +106,25 @@ def write_outcome(
 ) -> str | None:
     """Write and print the results of a plan's runs, below `results`: a table with the figures of its ablations, or the
     figure that the recipe is; without `draw`, which needs torch, only its state. All of a table is written, and the
-    rows and columns of the plan `shown` are printed, or all; of a sweep also the rates that were tried. Returns why
-    nothing was written, which has been printed; None if it was, or is there as it should be. Raises `UserError` and
-    `StorageError` where a checkpoint cannot be read, or a file not written."""
+    rows and columns of the plan `shown` are printed, or all, of changed settings those that have runs; of a sweep also
+    the rates that were tried. Returns why nothing was written, which has been printed; None if it was, or is there as
+    it should be. Raises `UserError` and `StorageError` where a checkpoint cannot be read, or a file not written."""
     planned = planned.with_contents(runs)
     loaded = planned.loaded
     if loaded.recipe.figure is not None:
-        text, figure, is_unwritten = _figure_state(planned, runs, results, overwrite=overwrite)
-        if figure is not None and draw:
-            from comt_cli.analysis.verbs import draw_recipe  # and torch
-
-            say_written(draw_recipe(figure))
-        else:
-            say(text)
-        return text if is_unwritten else None
-    cells = {(spec.row, spec.column) for spec in (shown or planned).specs}
+        return _draw_figure(planned, runs, results, overwrite=overwrite, draw=draw)
+    chosen = (shown or planned).specs
+    if shown is None and loaded.changed(planned.scale):  # of such a table nobody may have chosen some rows
+        chosen = [spec for spec in chosen if RunDirectory.of(runs, spec).path.exists()] or chosen
+    cells = {(spec.row, spec.column) for spec in chosen}
     written: list[Path] = []
     if planned.has_trials:
         table, unwritten, written = _write_sweep(planned, runs, results, overwrite=overwrite, shown=cells)
     else:
         table = write_report(loaded, planned.specs, runs, results, overwrite=overwrite)
         unwritten = table.unwritten
-        if table.files is not None:
-            written = write_exhibits("table", table.runs, table.files)
+        if table.csv is not None:
+            written = write_exhibits("table", table.runs, table.csv)
     if unwritten is not None:
         say(unwritten, sys.stderr)
     if table is not None:
@@ -151,23 +146,23 @@ def _write_sweep(
     """Write the table of a sweep at every row's own best, and print the rates that were tried. Returns the table, or
     why none was written; and what was written beside it."""
     loaded, scale = planned.loaded, planned.scale
-    state, files = read_sweep(loaded, scale, planned.specs, runs), ReportFiles.of(results, scale, loaded)
+    state, csv = read_sweep(loaded, scale, planned.specs, runs), table_csv(results, scale, loaded)
     best, written = None, []
     if own := [spec for specs in whole_columns(state.shown["own"]).values() for spec in specs]:
         best = write_report(loaded, own, runs, results, overwrite=overwrite)
-        unwritten, is_kept = best.unwritten, best.files is None
+        unwritten, is_kept = best.unwritten, best.csv is None
         if not is_kept:
-            written += write_exhibits("table", best.runs, files)
+            written += write_exhibits("table", best.runs, csv)
     else:
         yet = "." if state.problems else " yet: no row has trials that have all ended."
-        unwritten, is_kept = f"Nothing is chosen at scale {scale}{yet}", files.csv.exists() and not overwrite
+        unwritten, is_kept = f"Nothing is chosen at scale {scale}{yet}", csv.exists() and not overwrite
         if is_kept:
-            unwritten += f" {files.csv} is kept: --results DIR writes these trials elsewhere, --overwrite in its place."
+            unwritten += f" {csv} is kept: --results DIR writes these trials elsewhere, --overwrite in its place."
     frame = sweep_frame(state, runs)
     trials = frame[frame["place"] == "trial"]
     if not is_kept and any(run.state in ENDED for run in trials["_run"]):
-        written += write_exhibits("sweep", frame, files)
-        path = files.csv.with_name(f"{files.csv.stem}-trials.csv")
+        written += write_exhibits("sweep", frame, csv)
+        path = csv.with_name(f"{csv.stem}-trials.csv")
         write_text(path, frame_csv(trials.drop(columns="place"), without=OF_TEST))
         written.append(path)
     rates = Rates().frame(frame)
@@ -185,10 +180,9 @@ def write_outcomes(
     """`write_outcome` for each of several plans, after training; one that cannot be written does not stop the others.
     Returns why some were not written, which has been printed. Raises `TrainingFailed` where one could not be, whose
     exit status is not that of bad input (nothing was started); `StorageError` where a file cannot be written, with how
-    to write it elsewhere; `OSError` where what was written cannot be printed."""
+    to write it elsewhere."""
     failed: list[UserError] = []
     unwritten: list[str | None] = []
-    unprinted: OSError | None = None
     for planned, part in zip(tables, shown, strict=True):
         try:
             unwritten.append(write_outcome(planned, runs, results, overwrite=overwrite, shown=part))
@@ -201,33 +195,33 @@ def write_outcomes(
         except UserError as error:
             typer.echo(f"{planned.loaded.name} is not written: {error.message}", err=True)
             failed.append(error)
-        except OSError as error:
-            if error.filename is not None:
-                raise
-            unprinted = error  # nobody reads it any more: it is written, and so are those that follow
-            let_go(sys.stdout)
     if failed:
         raise TrainingFailed(failed[0].message, failed[0].hint)
-    if unprinted is not None:
-        raise unprinted
     return [reason for reason in unwritten if reason is not None]
 
 
-def _figure_state(
-    planned: Planned, runs: Path, results: Path, *, overwrite: bool
-) -> tuple[str, RecipeFigure | None, bool]:
-    """A line on a figure's recipe; the figure, if it can be drawn and is not yet; and whether it is neither drawn nor
-    can be."""
+def _draw_figure(planned: Planned, runs: Path, results: Path, *, overwrite: bool, draw: bool) -> str | None:
+    """Draw the figure that a recipe is, if it can be and is not yet, or say how it stands. Returns why it is not."""
     loaded, name = planned.loaded, f"{planned.loaded.name} ({planned.scale})"
     figure = recipe_figure(loaded, planned.specs, runs, results)
+    undrawn = None
     if figure is None:
-        return f"{name} is not drawn: its row {loaded.recipe.baseline} was not selected.", None, True
-    if figure.is_fresh and not (overwrite and figure.undrawable is None):
-        return f"{name} is drawn: {figure.files[0]}", None, False
-    kept = figure.undrawable or figure.of_another
-    if figure.undrawable is not None or (kept is not None and not overwrite):
-        instead = " Nothing is written: --results DIR draws the figure elsewhere, --overwrite in its place."
-        return f"{name} is not drawn: {kept}.{'' if figure.undrawable else instead}", None, True
-    recipe_said = loaded.name if available_recipes().get(loaded.name) == loaded.path else loaded.path
-    command = f"comt {loaded.recipe.command} --recipe {recipe_said} --scale {planned.scale}"
-    return f"{name} is not drawn yet: {command} draws it.", figure, False
+        undrawn = f"{name} is not drawn: its row {loaded.recipe.baseline} was not selected."
+    elif figure.is_fresh and not (overwrite and figure.undrawable is None):
+        say(f"{name} is drawn: {figure.files[0]}")
+    elif figure.undrawable is not None:
+        undrawn = f"{name} is not drawn: {figure.undrawable}."
+    elif figure.of_another is not None and not overwrite:
+        instead = "Nothing is written: --results DIR draws the figure elsewhere, --overwrite in its place."
+        undrawn = f"{name} is not drawn: {figure.of_another}. {instead}"
+    elif draw:
+        from comt_cli.analysis.verbs import draw_recipe  # and torch
+
+        say_written(draw_recipe(figure))
+    else:
+        recipe_said = loaded.name if available_recipes().get(loaded.name) == loaded.path else loaded.path
+        command = f"comt {loaded.recipe.command} --recipe {recipe_said} --scale {planned.scale}"
+        say(f"{name} is not drawn yet: {command} draws it.")
+    if undrawn is not None:
+        say(undrawn)
+    return undrawn

@@ -16,12 +16,12 @@ from comt_cli.commands import completion, options
 from comt_cli.commands.options import OfRuns
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
-from comt_cli.recipe.find import MARK, available_recipes
+from comt_cli.recipe.find import available_recipes
 from comt_cli.recipe.load import LoadedRecipe, load_recipe, select
 from comt_cli.report import format
 from comt_cli.report.collect import Collection, Run, collect, tables_with_runs
 from comt_cli.report.exhibits.sweep import read_sweep
-from comt_cli.report.run_list import computing_seconds, described, print_runs, summary_text
+from comt_cli.report.run_list import described, print_runs, summary_text
 from comt_cli.report.terminal import print_progress, say
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.known import KnownRun, Standing, adopt_contents, known_runs, remove_runs
@@ -32,20 +32,16 @@ from comt_cli.verbs.select import listed_runs, name_run, recipes_by_name, select
 
 _WHERE = "Only runs that meet a condition on settings and numbers: 'train.steps > 500 and row == \"pre-ln\"'."
 _STATES = "Only runs that stand so: done, diverged, running, unfinished, failed, replaced, unreadable."
-DEFAULT_SCALE = "smoke"
-"""Of the verbs that train."""
+DEFAULT_SCALE = "smoke"  # of the verbs that train
 _BEGUN = [state.value for state in RunState if state is not RunState.missing]
-_SHOWN = ("error", *_BEGUN, "open", "notes", "others")
+_SHOWN = ("error", *_BEGUN, "open", "notes")
 
 
 def runs(
     recipes: options.Recipes = None,
     *,
     scale: options.ScaleOfRuns = None,
-    state: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help=_STATES, autocompletion=completion.listed("runs.known", "Standing")),
-    ] = None,
+    state: Annotated[str | None, typer.Option(metavar="A,B", help=_STATES)] = None,
     where: Annotated[str | None, typer.Option(metavar="EXPRESSION", help=_WHERE)] = None,
     name: Annotated[
         str | None, typer.Option(help="Give the one run that is listed this name; '' takes it away.")
@@ -132,18 +128,12 @@ def rm(
     _refuse_at_work(chosen, of.runs)
     listed = described([(run, run.home) for run in chosen], recipes_by_name())
     print_runs(listed)
-    seconds = computing_seconds(listed)
+    seconds = sum(row["train_seconds"] for row in listed if isinstance(row["train_seconds"], int | float))
     paid = f" that took {format.duration(seconds)} to train" if seconds else ""
     links = [link for run in chosen for link in run.links]
     tables = format.listing(sorted({"/".join(link.parts[-5:-3]) for link in links})) or "no table"
     typer.echo()
     say(f"{summary_text(listed)}{paid}; {format.plural(len(links), 'link')} to them from {tables}.")
-    going = {run.name for run in chosen}
-    left = [run.spec for run in known if run.name not in going and run.spec is not None]
-    started = Counter(f"{spec.paper}/{spec.table}" for spec in left if any(each.id in going for each in spec.sources))
-    for table, count in started.items():
-        what = format.plural(count, "run")
-        say(f"{what} of {table} can then not begin anew before what is deleted is trained again.")
     if dry_run:
         typer.echo("Nothing was deleted.")
         return
@@ -270,19 +260,12 @@ def _progress(loaded: LoadedRecipe, scale: str, seeds: str | None, runs: Path, *
     tables: dict[tuple[str, str], list[Run]] = {}
     for source in sources:
         tables.setdefault((f"{source.spec.paper}/{source.spec.table}", source.spec.scale), []).append(source)
-    others: dict[str, Counter[str]] = {}
-    for run in known_runs(runs) if is_shown else ():
-        for name in run.variants if run.label("scale") == scale and not run.is_replaced else ():
-            if name.startswith(f"{loaded.name}{MARK}") and name != place["table"]:
-                others.setdefault(name, Counter())[run.standing.value] += 1
     tried = grid.metric if grid is not None and has_trials else None
     metrics = {column: tried or loaded.recipe.metric_at(scale, column) for column in loaded.recipe.columns_at(scale)}
     data = {
         **place,
         **_counts(every),
         "metric": loaded.recipe.metric,
-        "others": {name: dict(counts) for name, counts in sorted(others.items())},
-        "cells": cells.as_json(metrics),
         "open": _open([*every, *sources], runs),
         "sources": [{"recipe": name, "scale": at, **_counts(found)} for (name, at), found in tables.items()],
         "notes": list(cells.notes),
@@ -350,8 +333,6 @@ def _print(progress: _Progress) -> None:
     typer.echo(f"{heading}: {counted(table)}")
     if progress.cells is not None:
         print_progress(progress.cells, progress.metrics)
-    for name, states in table["others"].items():
-        typer.echo(f"  besides, {name}: {', '.join(f'{count} {state}' for state, count in states.items())}")
     for source in table["sources"]:
         typer.echo(f"  to start from: {source['recipe']} {source['scale']}: {counted(source)}")
     for run in table["open"]:

@@ -110,15 +110,10 @@ def is_recipe(text: str) -> bool:
 def name_run(run: KnownRun, name: str, runs: Path) -> None:
     """Give a run a name that selects it; "" takes it away. Raises `UserError` where the name would mean something else,
     or another run below `runs` has it."""
-    for is_wrong, why in (
-        (not _GIVEN_NAME.fullmatch(name), "cannot be the name of a run"),
-        (Path(name).exists(), "is a path"),
-        (is_recipe(name), "is a recipe"),
-        (bool(_ID.fullmatch(name)), "could be the beginning of an id"),
-    ):
-        if name and is_wrong:
-            hint = "Choose another, of letters, digits and . _ + - (32 at most)."
-            raise UserError(f"{name!r} {why}: the run was not named", hint)
+    means_else = Path(name).exists() or is_recipe(name) or _ID.fullmatch(name)
+    if name and (means_else or not _GIVEN_NAME.fullmatch(name)):
+        hint = "Choose one of letters, digits and . _ + - (32 at most), unlike a path, a recipe or an id."
+        raise UserError(f"{name!r} cannot be the name of a run: it was not named", hint)
     for other in known_runs(runs):
         if name and other.given_name == name and other.id != run.id:
             hint = f"comt runs {name} shows it; comt runs {other.id} --name '' takes the name away."
@@ -179,7 +174,13 @@ def select_runs(text: str, of: OfRuns) -> list[Found]:
     table, matching = _matching(text, of)
     found = [run for run in _once(matching) if of.scale in (None, run.label("scale"))]
     if not found:
-        raise _nothing(text, table, [Found(run) for run in _once(matching)], of)
+        others = _once(matching)
+        hint = "Leave --scale out, or give that of these runs." if others else "--runs DIR looks elsewhere."
+        there = [Found(run) for run in others or table.known if table.places(run)]
+        if not there:
+            raise UserError(f"no run of {table.name} is below {of.runs}", hint)
+        listed = f"of {table.name} there are\n{_listing(there, text)}"
+        raise UserError(f"no run below {of.runs} is {text}; {listed}", hint)
     is_here = any(run.id in table.planned for run in found)
     planned = [run for run in found if (run.id in table.planned if is_here else table.plans(run))]
     return [
@@ -238,19 +239,6 @@ def _by_id(text: str, runs: Path) -> list[Found]:
         there = f"\n{_listing(every, text)}" if every else ""
         raise UserError(f"no run below {runs} has an id that begins with {text}{there}", "comt runs lists them all.")
     return found
-
-
-def _nothing(text: str, table: SelectedTable, others: Sequence[Found], of: OfRuns) -> UserError:
-    """Why a selector means no run, with those of other scales, or of its table."""
-    hint = "--runs DIR looks elsewhere."
-    if others:
-        hint = "Leave --scale out, or give that of these runs."
-    elif table.loaded is not None:
-        hint = f"comt {table.loaded.recipe.command} --recipe {table.loaded.file} trains them, {hint}"
-    there = others or [Found(run) for run in table.known if table.places(run)]
-    if not there:
-        return UserError(f"no run of {table.name} is below {of.runs}", hint)
-    return UserError(f"no run below {of.runs} is {text}; of {table.name} there are\n{_listing(there, text)}", hint)
 
 
 def _listing(found: Sequence[Found], text: str) -> str:

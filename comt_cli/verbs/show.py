@@ -63,16 +63,14 @@ def show(
     if as_json:
         typer.echo(json.dumps(Plan(planned, where).rows, indent=2))
     else:
-        print_plan(planned, where)
+        print_plans([planned], where)
 
 
 class Plan:
-    """Every run of a plan, of other tables those first that these start from, as a row of plain data; without a time
-    where jobs of Slurm train elsewhere. Raises `UserError` where there is no such device, its options do not go
-    together, or a run's model does not fit that of its source."""
+    """Every run of a plan, of other tables those first that these start from, as a row of plain data. Raises
+    `UserError` where a run's model does not fit that of its source, and as `estimator_for`."""
 
     def __init__(self, planned: Planned, where: Where) -> None:
-        self.device = None if where.slurm is not None else checked_hardware(where, planned.specs)
         own = adopt_contents(planned.specs, where.runs, ambiguous=True)
         if any(spec.source is not None for spec in own):
             from comt_cli.training.start import check_starts  # and torch
@@ -81,8 +79,7 @@ class Plan:
         ids = {spec.id for spec in own}
         self.first = [shared.spec for shared in needed_runs(own, where.runs) if shared.id not in ids]
         self.specs = [*self.first, *own]
-        count(self.specs)
-        self.estimator = None if self.device is None else estimator_for(self.specs, self.device, where)
+        self.estimator = estimator_for(self.specs, where)
         self.rows = [self._row(planned, spec, where) for spec in self.specs]
 
     def _row(self, planned: Planned, spec: RunSpec, where: Where) -> dict[str, Any]:
@@ -122,31 +119,26 @@ class Plan:
         }
 
 
-def count(specs: Sequence[RunSpec]) -> None:
-    """Count the networks of runs that nobody counted yet, and say on the error stream how many."""
+def estimator_for(specs: Sequence[RunSpec], where: Where) -> Estimator | None:
+    """Estimates the time of these runs, as one command would train them; None where jobs of Slurm train elsewhere. Says
+    how many networks it counts first. Raises `UserError` where the runs cannot be trained so."""
+    if where.slurm is not None:
+        return None
+    if where.plan_for is not None:
+        for spec in specs:
+            share_of_batch(spec.settings.train.batch_size, where.gpus)
+        device = planned_hardware(where.plan_for, where.gpus)
+    else:
+        check_training(where.gpus, specs, where.device, where.jobs)
+        device = hardware(where.device)
     if left := list(accounting.to_count(specs)):
         print(f"counting {plural(len(left), 'network')} ...", file=sys.stderr, flush=True)
     for spec in left:
         accounting.cost_of(spec)
-
-
-def checked_hardware(where: Where, specs: Sequence[RunSpec]) -> Hardware:
-    """The device, once it is sure that these runs can be trained so. Raises `UserError` where they cannot."""
-    if where.plan_for is not None:
-        for spec in specs:
-            share_of_batch(spec.settings.train.batch_size, where.gpus)
-        return planned_hardware(where.plan_for, where.gpus)
-    check_training(where.gpus, specs, where.device, where.jobs)
-    return hardware(where.device)
-
-
-def estimator_for(specs: Sequence[RunSpec], device: Hardware, where: Where) -> Estimator:
-    """Estimates the time of these runs, whose costs should be known, as one command would train them."""
     finished = estimate.finished_runs(where.runs, device, where.gpus)
     if where.gpus > 1:
         return Estimator(finished, device, 1, None, where.gpus)
-    at_once, threads = runs_at_once(device.kind, device.count, where.jobs, shared_runs(specs))
-    return Estimator(finished, device, at_once, threads)
+    return Estimator(finished, device, *runs_at_once(device.kind, device.count, where.jobs, shared_runs(specs)))
 
 
 def time_in_words(specs: Sequence[RunSpec], states: Sequence[str], estimator: Estimator) -> str:
@@ -162,12 +154,10 @@ def sweep_cost(planned: Planned, where: Where) -> str:
     known = adopt_contents(planned.specs, where.runs, ambiguous=True)
     sweep = read_sweep(planned.loaded, planned.scale, known, where.runs)
     specs, trials = sweep.at_most, {spec.request for spec in sweep.trials}
-    count(specs)
     states = [RunDirectory.of(where.runs, spec).state().value for spec in specs]
     most, time = "" if len(specs) == len(sweep.specs) else "at most ", ""
-    if where.slurm is None:
-        device = checked_hardware(where, planned.specs)
-        time = f", about {time_in_words(specs, states, estimator_for(specs, device, where))} on {device.name}"
+    if (estimator := estimator_for(specs, where)) is not None:
+        time = f", about {time_in_words(specs, states, estimator)} on {estimator.where.name}"
     return (
         f"Sweep: {plural(len(trials), 'trial')} of {plural(len(sweep.grid.points), 'point')} and "
         f"{plural(len(sweep.grid.seeds), 'seed')} for {plural(len(sweep.tuned), 'cell')}, then {most}"
@@ -181,9 +171,16 @@ def _left(states: Iterable[str]) -> int:
     return sum(state not in ENDED for state in states)
 
 
-def print_plan(planned: Planned, where: Where, *, fresh: bool = False) -> None:
-    """Print the plan as a table a column, and the time that all of it takes; for Slurm, how many runs are jobs. Runs
+def print_plans(plans: Sequence[Planned], where: Where, *, fresh: bool = False) -> None:
+    """Print each plan as a table a column, and the time that all of it takes; for Slurm, how many runs are jobs. Runs
     that are there are trained anew if `fresh`. Raises as `Plan`."""
+    for number, planned in enumerate(plans):
+        if number:
+            typer.echo()
+        _print_plan(planned, where, fresh=fresh)
+
+
+def _print_plan(planned: Planned, where: Where, *, fresh: bool) -> None:
     plan = Plan(planned, where)
     recipe, estimator = planned.loaded.recipe, plan.estimator
     say(f"{recipe.title} ({planned.loaded.name}), scale {planned.scale}")
@@ -202,17 +199,17 @@ def print_plan(planned: Planned, where: Where, *, fresh: bool = False) -> None:
     before = f", {len(plan.first)} of them to start from" if plan.first else ""
     summary = f"{plural(len(states), 'run')}{before}, {_left(states.values())} to do"
     typer.echo()
-    if estimator is None or plan.device is None:
+    if estimator is None:
         say(summary + AT_SLURM)
     else:
         time = time_in_words(plan.specs, [row["state"] for row in plan.rows], estimator)
-        say(f"{summary}, about {time} on {plan.device.words}.")
-        _print_bases(planned, plan.rows, plan.device)
+        say(f"{summary}, about {time} on {estimator.where.words}.")
+        _print_bases(plan.rows, estimator.where)
         if planned.has_trials:
             typer.echo(f"\n{sweep_cost(planned, where)}")
 
 
-def _print_bases(planned: Planned, rows: Sequence[dict[str, Any]], device: Hardware) -> None:
+def _print_bases(rows: Sequence[dict[str, Any]], device: Hardware) -> None:
     """Print the sources of estimates, and whether a device that is planned for holds the runs."""
     if device.chip is not None:
         most = max(rows, key=lambda row: float(row["estimated_memory_bytes"]))
@@ -221,8 +218,6 @@ def _print_bases(planned: Planned, rows: Sequence[dict[str, Any]], device: Hardw
             f"Memory: {_memory(most['estimated_memory_bytes'])} of {device.chip.memory / 2**30:.0f} GiB a GPU for "
             f"{most['row']} at {most['column']}: {'all fit' if fits else 'does not fit; lower train.micro_batch_size'}."
         )
-    elif device.kind == "cpu" and planned.scale != "smoke":
-        say("For another machine: --plan-for h100 --gpus 8")
     sources = " and from ".join(dict.fromkeys(row["estimated_from"] for row in rows))
     tokens = " Tokens count padding." if any("tokens" in row for row in rows) else ""
     say(f"Time is estimated from {sources}; memory, roughly, from the tensors that the model keeps.{tokens}")
@@ -232,17 +227,12 @@ def print_all(tables: Sequence[Planned], where: Where) -> None:
     """Print one line a recipe: its runs, how many are done, how many are trained for an earlier recipe anyway, and the
     time of the rest, which of jobs for Slurm is not known; then all of it as the one queue that it is. Raises
     `UserError` where there is no such device, or its options do not go together."""
-    every = [spec for planned in tables for spec in planned.specs]
-    device = None if where.slurm is not None else checked_hardware(where, every)
     plans = [adopt_contents(planned.specs, where.runs, ambiguous=True) for planned in tables]
     specs = [shared.spec for shared in needed_runs([spec for plan in plans for spec in plan], where.runs)]
     states = {spec.id: RunDirectory.of(where.runs, spec).state().value for spec in specs}
     head, lines, how, seen = ["recipe", "runs", "done", "shared", "to do"], [], AT_SLURM, set[str]()
-    estimator = None
-    if device is not None:
-        count(specs)
-        estimator = estimator_for(specs, device, where)
-        how = f", about {time_in_words(specs, [*states.values()], estimator)} on {device.name}."
+    if (estimator := estimator_for(specs, where)) is not None:
+        how = f", about {time_in_words(specs, [*states.values()], estimator)} on {estimator.where.name}."
         head.append("time")
     for planned, plan in zip(tables, plans, strict=True):
         own = {spec.id: spec for spec in plan}

@@ -30,6 +30,7 @@ from comt_cli.recipe.schema import AblationName
 from comt_cli.report.exhibits.ablation import ablation_rows
 from comt_cli.report.exhibits.sweep import SweepState, read_sweep
 from comt_cli.report.overview import write_overview
+from comt_cli.report.write import place
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.known import Place, adopt_contents, known_runs, set_aside
 from comt_cli.runs.plan import RESULTS, RunSpec
@@ -39,7 +40,7 @@ from comt_cli.training.trackers import tracking
 from comt_cli.verbs import report
 from comt_cli.verbs.find import frame_of_records, record_of
 from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_loaded, plan_recipe, plan_selected
-from comt_cli.verbs.show import print_all, print_plan, sweep_cost
+from comt_cli.verbs.show import print_all, print_plans, sweep_cost
 from comt_cli.words import plural
 
 if TYPE_CHECKING:
@@ -189,13 +190,16 @@ def train_tables(
     `TrainingFailed` where a run failed, nobody has trained it, or the best of a row's trials is at the edge of the
     grid; `typer.Exit` where something was not written, which has been said."""
     site = _slurm_site(where)
+    if dry_run and overview:
+        print_all(selected, where)
+    elif dry_run:
+        print_plans(selected, where, fresh=fresh)
     if dry_run:
-        _print_plans(selected, where, fresh=fresh, overview=overview)
         return
     sweeps = [planned for planned in selected if planned.has_trials]
     if sweeps and rank_and_size():  # whose processes cannot see together what the trials chose
         raise UserError("a sweep under torchrun: it is trained in two parts", "Leave torchrun out, and give --gpus.")
-    for folder in dict.fromkeys(where.results / each.scale / each.loaded.folder.replace("/", "-") for each in tables):
+    for folder in dict.fromkeys(place(where.results, each.scale, each.loaded, "").parent for each in tables):
         check_writable(folder, "--results")
     with tracking(where.track):
         if fresh and site is None and is_main_process():
@@ -207,10 +211,7 @@ def train_tables(
             name = f"{planned.loaded.name}: " if len(selected) > 1 else ""
             typer.echo(f"{name}{sweep_cost(planned, where)}", err=True)
         if site is not None:
-            _submit(_known(selected, where.runs), where, site, fresh=fresh)
-            if sweeps:
-                typer.echo("When the trials have ended, the same command submits the runs at what they chose.")
-            typer.echo("The tables and figures, once the jobs are done: the same command without --slurm")
+            _submit(selected, where, site, fresh=fresh)
             _check_edges(sweeps, where.runs)
             return
         summary = _train(selected, sweeps, where)
@@ -227,17 +228,6 @@ def train_tables(
     _check_edges(sweeps, where.runs)
     if unwritten:
         raise typer.Exit(1)
-
-
-def _print_plans(plans: Sequence[Planned], where: Where, *, fresh: bool, overview: bool) -> None:
-    """The plans of recipes as the one queue that they form, if there is an `overview`, or each in full."""
-    if overview:
-        print_all(plans, where)
-        return
-    for number, planned in enumerate(plans):
-        if number:
-            typer.echo()
-        print_plan(planned, where, fresh=fresh)
 
 
 def _say_moved(folders: Iterable[Path]) -> None:
@@ -330,30 +320,34 @@ def _slurm_site(where: Where) -> Site | None:
     return read_site(where.slurm)
 
 
-def _submit(specs: Sequence[RunSpec], where: Where, site: Site, *, fresh: bool) -> None:
-    """Submit those of `specs` that are open and not submitted yet; print a line for every job. Raises as
+def _submit(tables: Sequence[Planned], where: Where, site: Site, *, fresh: bool) -> None:
+    """Submit those known runs that are open and not submitted yet; print a line for every job. Raises as
     `slurm.submit`."""
+    specs = _known(tables, where.runs)
     if fresh:
         _say_moved(begin_anew(specs, where.runs))
-    words, counts = ("submitted", "in the queue before", "being trained", "done"), Counter[str]()
+    counts = Counter[str]()
     try:
         for each in submit(specs, where.runs, where.device, site):
             if each.job is not None:
                 before = "" if each.is_new else ", submitted before"
                 typer.echo(f"job {each.job.number}{before}: {run_name(each.spec, with_table=True)}")
-                counts[words[0 if each.is_new else 1]] += 1
+                counts["submitted" if each.is_new else "in the queue before"] += 1
             else:
-                counts[words[2 if each.state is RunState.running else 3]] += 1
+                counts["being trained" if each.state is RunState.running else "done"] += 1
     except UserError as error:
         if counts["submitted"] and error.exit_status == UserError.exit_status:  # bad input's says: nothing was started
             raise TrainingFailed(error.message, error.hint) from error
         raise
     finally:
         if total := counts.total():
-            listed = ", ".join(f"{counts[word]} {word}" for word in words if counts[word])
+            listed = ", ".join(f"{count} {word}" for word, count in counts.items())
             typer.echo(f"{plural(total, 'run')}: {listed}")
     elsewhere = "" if where.runs == Path("runs") else f" --runs {where.runs}"
     typer.echo(f"To follow them: comt status{elsewhere}, with the same --seeds and --also")
+    if any(planned.has_trials for planned in tables):
+        typer.echo("When the trials have ended, the same command submits the runs at what they chose.")
+    typer.echo("The tables and figures, once the jobs are done: the same command without --slurm")
 
 
 _RECIPE = "Only this recipe, or this paper's: comt/tableA7, comt."
@@ -412,7 +406,7 @@ def ablate(
 
 def _ablations() -> dict[str, dict[str, Path]]:
     """Ablation -> recipe -> file, in the order of the schema. A recipe that cannot be read is named and left out."""
-    found: dict[str, dict[str, Path]] = {name: {} for name in get_args(AblationName)}
+    found: dict[str, dict[str, Path]] = {}
     for recipe, path in available_recipes().items():
         try:
             data = read(path).data
@@ -422,4 +416,4 @@ def _ablations() -> dict[str, dict[str, Path]]:
         there = data.get("ablations") if isinstance(data, dict) else None
         for name in there if isinstance(there, dict) else ():
             found.setdefault(str(name), {})[recipe] = path
-    return {name: recipes for name, recipes in found.items() if recipes}
+    return {name: found[name] for name in get_args(AblationName) if name in found}

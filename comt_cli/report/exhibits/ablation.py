@@ -46,8 +46,7 @@ _OPTIONS = {
     "norm": "norm of the third term",
 }
 """The name of an option on the axis; one that is not here has its own."""
-COST = "cost"
-"""The ablation whose quantity is not an option but the price: parameters beyond the plain model."""
+COST = "cost"  # the ablation whose quantity is not an option but the price: parameters beyond the plain model
 _OUTLIER = 1.6
 """So many times the median of a panel's rows, or a value of as many times less where higher is better, is far off."""
 _NEAR_FLOOR = 2  # an accuracy of at most so many times that of guessing is no learning to speak of
@@ -79,7 +78,7 @@ class Ablation(Exhibit):
         info: TableInfo = runs.attrs["table"]
         key, option, is_cost = info.recipe.metric, info.recipe.ablations[self.name].option or "", self.name == COST
         every = cells_frame(runs)
-        rows = [row for row in ablation_rows(info, self.name) if row in {*every["row"]}]
+        rows = [row for row in ablation_rows(info.loaded, self.name) if row in {*every["row"]}]
         numbers = {} if is_cost else _numbers(info, option, [row for row in rows if row != info.baseline])
         rows.sort(key=lambda row: (row != info.baseline, numbers.get(row, 0.0)))
         cells = every[(every["metric"] == key) & every["row"].isin(rows)]
@@ -165,10 +164,10 @@ class Ablation(Exhibit):
         return figure
 
 
-def ablation_rows(table: LoadedRecipe | TableInfo, name: AblationName) -> list[str]:
+def ablation_rows(loaded: LoadedRecipe, name: AblationName) -> list[str]:
     """The rows of an ablation in table order, with the baseline: those that the recipe names (or all), and every other
     row that differs from one of them in the varied option alone, a point that was added."""
-    recipe, methods, option = table.recipe, table.methods, table.recipe.ablations[name].option
+    recipe, methods, option = loaded.recipe, loaded.methods, loaded.recipe.ablations[name].option
 
     def without(row: str) -> dict[str, Any]:
         return {key: value for key, value in methods[row].items() if key != option}
@@ -181,7 +180,7 @@ def ablation_rows(table: LoadedRecipe | TableInfo, name: AblationName) -> list[s
 
 def _numbers(info: TableInfo, option: str, rows: Iterable[str]) -> dict[str, float]:
     """The varied option of every row, where each has a number of its own; else nothing."""
-    values = {row: info.methods[row].get(option) for row in rows} if option else {}
+    values = {row: info.loaded.methods[row].get(option) for row in rows} if option else {}
     numbers = {row: float(value) for row, value in values.items()
                if isinstance(value, int | float) and not isinstance(value, bool)}  # fmt: skip
     return numbers if len({*numbers.values()}) == len(values) else {}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from comt_cli.errors import UserError
 from comt_cli.files import Unreadable, canonical_json, make_folder, read_csv, sha256, write_text
 from comt_cli.report import format
-from comt_cli.report.caption import notes, pipes, prose, templates
+from comt_cli.report.caption import notes, prose, templates
 from comt_cli.report.cells import cells_frame
 from comt_cli.report.exhibits import Exhibit
 from comt_cli.report.frame import Record, TableInfo, csv_text
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-UNSETTLED = "?"
-"""Behind a ratio of times that were taken in too few rounds for an interval."""
+UNSETTLED = "?"  # behind a ratio of times that were taken in too few rounds for an interval
 _DIGITS = 12
 _RATIOS = {
     "flops": "flops_ratio",
@@ -40,8 +39,7 @@ _RATIOS = {
 """The columns of the file by key of `_costs`."""
 _TIMES = ("step", "compiled")
 _NEEDED = ("row", "column", "network", "baseline", "baseline_network", "device", "git_commit", *_RATIOS.values())
-LEAST = 3
-"""Rows beside the baseline below which a figure says no more than the table."""
+LEAST = 3  # rows beside the baseline below which a figure says no more than the table
 
 
 class Costs(Exhibit):
@@ -204,11 +202,9 @@ def _unreadable(path: Path) -> UserError:
 
 def write_costs(
     path: Path, rows: Sequence[Mapping[str, Any]], title: str, order: Sequence[str], columns: Sequence[str]
-) -> tuple[list[Path], list[str]]:
-    """Write what was measured and its page, rows and columns in these orders; rows that were not measured this time
-    stay, where they are of the same device and of the same baseline. A column measured in too few rounds for intervals
-    does not replace rows that have them, nor one that has not settled rows of more rounds. Returns the files, and the
-    columns that were not written.
+) -> list[Path]:
+    """Write what was measured and its page, rows and columns in these orders; returns the files. Rows that were not
+    measured this time stay, where they are of the same device and of the same baseline.
 
     Raises:
         UserError: the file that is there is none of these.
@@ -219,11 +215,6 @@ def write_costs(
     lines = {(line["row"], line["column"]): line for line in costs_lines(path)
              if line["device"] == rows[0]["device"]
              and (own := (line["baseline"], line["baseline_network"])) == beside.get(line["column"], own)}  # fmt: skip
-    lesser = {line["column"] for line in measured
-              if (older := lines.get((line["row"], line["column"]))) and _is_lesser(line, older)}  # fmt: skip
-    measured = [line for line in measured if line["column"] not in lesser]
-    if not measured:
-        return [], sorted(lesser)
     lines |= {(line["row"], line["column"]): line for line in measured}
     rank = {name: number for number, name in enumerate((*columns, *order))}
     ordered = sorted(lines, key=lambda of: (rank.get(of[1], len(rank)), rank.get(of[0], len(rank))))
@@ -232,36 +223,13 @@ def write_costs(
     make_folder(path.parent)
     write_text(path, csv_text(found))
     write_text(page, _page(found, title))
-    return [path, page], sorted(lesser)
-
-
-def _is_lesser(line: Mapping[str, str], older: Mapping[str, str]) -> bool:
-    """Whether a ratio lacks the interval of the older one, or has not settled in fewer rounds. Old files have none."""
-    fewer = int(line.get("rounds") or 0) < int(older.get("rounds") or 0)
-    intervals = {name: name.removesuffix("_uncertainty") for name in line if name.endswith("_uncertainty")}
-    return any(
-        line[ratio] and ((older.get(name) and not line[name]) or (fewer and line.get(f"{ratio}_settled") == "False"))
-        for name, ratio in intervals.items()
-    )
+    return [path, page]
 
 
 def _page(lines: Sequence[Mapping[str, str]], title: str) -> str:
-    heads = ["row", "parameters", "FLOPs", "bytes, MiB", "saved, MiB", "step, ms", "compiled step, ms"]
-    kinds = {"bytes": "mib", "saved": "mib", "step": "ms", "compiled_step": "ms"}
-    tables: dict[str, list[list[str]]] = {}
+    tables: dict[str, list[Mapping[str, str]]] = {}
     for line in lines:
-        flops = f"{float(line['flops']):.3g} ({float(line['flops_ratio']):.3f})"
-        numbers = [f"{int(line['parameters']):,}", flops, *(_beside(line, *kind) for kind in kinds.items())]
-        tables.setdefault(line["column"], [heads]).append([line["row"], *numbers])
+        tables.setdefault(line["column"], []).append(line)
     commits = sorted({line["git_commit"] or "unknown" for line in lines})
-    of = {**lines[0], "title": title, "commits": commits, "tables": {name: pipes(own) for name, own in tables.items()}}
+    of = {**lines[0], "title": title, "commits": commits, "tables": tables}
     return templates().get_template("costs.md.jinja").render(of) + "\n"
-
-
-def _beside(line: Mapping[str, str], kind: str, unit: str) -> str:
-    """A number with its ratio to the baseline's, and of a time the reach of that."""
-    number, ratio, error = line[f"{kind}_{unit}"], line[f"{kind}_ratio"], line.get(f"{kind}_ratio_uncertainty")
-    if not number or not ratio:
-        return f"{float(number):,.1f}" if number else "-"
-    reach = ", not settled" if error == "" else f" ± {100 * float(error):.1f} %" if error and float(error) else ""
-    return f"{float(number):,.1f} ({float(ratio):.3f}{reach})"

@@ -1,23 +1,30 @@
-"""Tasks of lm-evaluation-harness that the runs of a table were evaluated on: each is a column beside its rows."""
+"""Tasks of lm-evaluation-harness that the runs of a table were evaluated on: each is a column beside its rows. Standard
+errors and paired differences are over n seeds and m items, by B resamples; every seed of a row and of the baseline has
+answered the same items."""
 
 from __future__ import annotations
 
+import functools
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from comt_cli.report import format
 from comt_cli.report.caption import in_markdown, pipes, prose
 from comt_cli.report.exhibits import Exhibit
 from comt_cli.report.frame import Record, TableInfo, cells_of, frame_of
-from comt_cli.report.resampling import Statistic, bootstrap_difference, spread
-from comt_cli.report.statistics import Paired
+from comt_cli.report.statistics import ALPHA, Paired, Summary, told
 from comt_cli.runs.directory import RunState
 from comt_cli.runs.evaluations import Result, label_of, results_of
-from comt_cli.tasks.base import PERCENT, POINTS, SCORE_POINTS
+from comt_cli.tasks.base import PERCENT, POINTS, SCORE_POINTS, DifferenceUnit
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+Statistic = Callable[..., Any]
+"""From means over items, an array [..., n] of each side, to the number of each seed, [..., n]."""
 
 
 class Evaluations(Exhibit):
@@ -71,9 +78,8 @@ def grids(frame: pd.DataFrame) -> Iterator[list[list[str]]]:
 
 
 def _texts(line: Record) -> list[str]:
-    error = "" if line["stderr"] is None else f" ± {format.value(line['stderr'])}"
     apart = [line[key] for key in ("difference", "low", "high", "pairs")]
-    value = f"{format.value(line['mean'])}{error} ({line['n']})"
+    value = format.summary(Summary(line["mean"], line["stderr"], line["n"]))
     return [value, "-" if apart[0] is None else format.difference(Paired(*apart))]
 
 
@@ -108,3 +114,48 @@ def _lines(name: str, rows: Mapping[str, Mapping[int, Result]], baseline: str, a
             **{"unit": unit.name, "sign": unit.sign, "pairs": apart and apart.n},
             **{"difference": apart and apart.mean, "low": apart and apart.low, "high": apart and apart.high},
         }
+
+
+@functools.lru_cache(maxsize=2)  # of a table's seeds, and of a task's items
+def _shares(count: int, resamples: int, stream: int) -> Any:
+    """Shares of `count` things in resamples [B, count] of count - 1 draws with replacement, so that the variance of a
+    mean is s^2 / count, and not too small by 1 / count (McCarthy and Snowden 1985)."""
+    import numpy as np
+
+    if count < 2:
+        return np.ones((resamples, count))
+    drawn = np.random.default_rng([stream, count]).multinomial(count - 1, np.full(count, 1 / count), size=resamples)
+    return drawn / (count - 1)
+
+
+def spread(statistic: Statistic, weights_M: Any, *sides_NM: Any) -> tuple[float, float | None, float]:
+    """The mean over seeds of the statistic of sum(values) / sum(weights); its standard error by a bootstrap that draws
+    seeds, and items for all of them at once (Owen 2007, Ann. Appl. Stat. 1, 386-411), None of a single item; and half
+    the width of its 95 % interval.
+
+    V is the variance of the resamples, and V_s = s^2 / n that part of it that is between seeds. Student's t is the mean
+    of those with n - 1 and m - 1 degrees of freedom, weighted by V_s and V - V_s (Cochran 1964, Biometrics 20,
+    191-195). Of one seed only items are drawn.
+    """
+    from scipy.special import stdtrit
+
+    (n, m), whole_N = sides_NM[0].shape, statistic(*(side.sum(1) / weights_M.sum() for side in sides_NM))
+    if m < 2:
+        return float(whole_N.mean()), None, 0.0
+    resamples = max(200, min(1000, 10_000_000 // m))
+    items_BM = _shares(m, resamples, 1)
+    drawn_BN = statistic(*((items_BM @ side.T) / (items_BM @ weights_M)[:, None] for side in sides_NM))
+    variance = float((_shares(n, resamples, 2) * drawn_BN).sum(1).var(ddof=1))
+    of_seeds = min(float(whole_N.var(ddof=1)) / n, variance) if n > 1 else 0.0
+    by_seeds, by_items = (float(stdtrit(max(count - 1, 1), 1 - ALPHA / 2)) for count in (n, m))
+    error = math.sqrt(variance)
+    half = (by_seeds * of_seeds + by_items * (variance - of_seeds)) / error if error else 0.0
+    return float(whole_N.mean()), error, half
+
+
+def bootstrap_difference(statistic: Statistic, unit: DifferenceUnit, weights_M: Any, *ours_base_NM: Any) -> Paired:
+    """The mean difference of a statistic, a logarithm where the unit is relative, to the baseline's, paired by seed and
+    item, and its interval (`spread`), as `paired_difference` gives them. Of one seed the ends are over items alone."""
+    mean, error, half = spread(lambda ours, base: statistic(ours) - statistic(base), weights_M, *ours_base_NM)
+    low, high = (None if error is None else told(end, unit) for end in (mean - half, mean + half))
+    return Paired(told(mean, unit), low, high, len(ours_base_NM[0]))

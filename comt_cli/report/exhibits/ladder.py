@@ -12,7 +12,7 @@ from comt_cli.report.caption import prose
 from comt_cli.report.cells import cells_frame
 from comt_cli.report.exhibits import Exhibit
 from comt_cli.report.frame import Record, TableInfo, frame_of
-from comt_cli.report.statistics import ALPHA, STANDS, holm, stands
+from comt_cli.report.statistics import ALPHA, STANDS, Paired, holm, stands
 from comt_cli.sums import added
 from comt_cli.tasks.base import Metric
 
@@ -230,4 +230,4 @@ def sentences(found: Sequence[Trend]) -> Iterator[str]:
 
 
 def _slope(line: Line) -> str:
-    return f"{format.signed(line['slope'])} [{format.signed(line['low'])}, {format.signed(line['high'])}]"
+    return format.difference(Paired(line["slope"], line["low"], line["high"], 0))

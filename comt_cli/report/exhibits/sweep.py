@@ -30,11 +30,9 @@ if TYPE_CHECKING:
 Place = Literal["recipe", "baseline", "own"]
 PLACES: dict[Place, str] = {"recipe": "the recipe's", "baseline": "the baseline's best", "own": "its own best"}
 """At which values the runs of a cell are shown."""
-CellName = tuple[str, str]
-"""Row and column."""
+CellName = tuple[str, str]  # row and column
 
-FAR = 4.0
-"""A mean so many times worse than the best of its column, or more, has the darkest colour."""
+FAR = 4.0  # a mean so many times worse than the best of its column, or more, has the darkest colour
 
 
 @dataclass(frozen=True)
@@ -206,7 +204,9 @@ class Rates(Exhibit):
         info: TableInfo = runs.attrs["table"]
         grid = info.grid
         assert grid is not None
-        cells = {place: _by_name(runs[runs["place"] == place]) for place in PLACES}
+        parts = {place: runs[runs["place"] == place] for place in PLACES}
+        tables = {place: cells_frame(part).to_dict("records") if len(part) else [] for place, part in parts.items()}
+        cells = {place: {(each["row"], each["column"]): each for each in found} for place, found in tables.items()}
         whole = whole_columns({name: [] for name in cells["own"]})
         trials = _trials_of(runs)
         columns = list(dict.fromkeys(column for _, column in trials))
@@ -251,11 +251,6 @@ class Rates(Exhibit):
     def page(self, frame: pd.DataFrame) -> str:
         said = map(in_markdown, self.sentences(frame))
         return "\n\n".join([f"# {in_markdown(frame.attrs['title'])}", *said, pipes(texts(frame))]) + "\n"
-
-
-def _by_name(runs: pd.DataFrame) -> dict[CellName, Record]:
-    """The cells of a part of the runs of a sweep, as a table has them."""
-    return {(each["row"], each["column"]): each for each in (cells_frame(runs).to_dict("records") if len(runs) else ())}
 
 
 def _trials_of(runs: pd.DataFrame) -> dict[CellName, Cell]:

@@ -100,6 +100,7 @@ class Table(Exhibit):
     def latex(self, frame: pd.DataFrame) -> str:
         r"""The float: `\label{tab:<folder>-<name>-<scale>}`, one block of lines a column, footnotes below."""
         info, texts = frame.attrs["table"], texts_of(frame)
+        loaded = info.loaded
         keys = [key for key in texts[0] if key in _IN_LATEX and not (key == "beside" and "paper" in texts[0])]
         explained = [*keys, *(["parameters"] if "paper_increase" in texts[0] else [])]
         columns = list(dict.fromkeys(frame["column"]))
@@ -108,10 +109,10 @@ class Table(Exhibit):
             templates()
             .get_template("table.tex.jinja")
             .render(
-                file=format.one_line(info.file),
+                file=format.one_line(loaded.file),
                 title=tex(info.recipe.title.rstrip(".")),
                 said=tex(f"{frame.attrs['trained']}. {_origin(frame, explained)}"),
-                label=re.sub("[^A-Za-z0-9]", "-", f"{info.folder}-{info.name}-{info.scale}"),
+                label=re.sub("[^A-Za-z0-9]", "-", f"{loaded.folder}-{loaded.outputs(info.scale)}-{info.scale}"),
                 sides="".join({"method": "l", "verdict": r"p{0.17\textwidth}"}.get(key, "r") for key in keys),
                 headings=map(tex, _headings(frame, keys, columns)),
                 lines=[line for column in columns for line in _block(frame, texts, column, keys)],
@@ -277,9 +278,9 @@ def _papers_columns(cells: pd.DataFrame, columns: Sequence[str]) -> str:
 def source(info: TableInfo) -> str:
     """The name of a table: `Table 3 of CoMT (recipe comt/table3.yaml)`, or of one's own its recipe alone."""
     if info.paper is None:
-        return f"Recipe {info.file}"
+        return f"Recipe {info.loaded.file}"
     number = re.fullmatch(r"table([A-Z]?\d+)", info.recipe.table or "")
-    return f"{f'Table {number[1]} of ' if number else ''}{paper_name(info.paper)} (recipe {info.file})"
+    return f"{f'Table {number[1]} of ' if number else ''}{paper_name(info.paper)} (recipe {info.loaded.file})"
 
 
 def verdict(cells: pd.DataFrame) -> str:

@@ -21,8 +21,7 @@ OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "
 SEQUENCE = "viridis"
 """For more series than that, and for surfaces and maps: its order survives in grey and for the colour blind."""
 QUIET = "#8C8C8C"
-ROUND = (1, 2, 5, 10)
-"""Ticks are these times a power of ten apart."""
+ROUND = (1, 2, 5, 10)  # ticks are these times a power of ten apart
 _SIGNED = 6.5  # points of the note under a figure
 _MARKERS = "osD^vP*Xph"
 

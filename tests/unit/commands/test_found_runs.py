@@ -107,9 +107,9 @@ def test_a_run_that_is_moved_aside_has_no_name(five):
         ("mine/gates:pre-ln:docs/tiny:1", "baseline", "is called baseline already"),
         ("mine/gates:pre-ln", "other", "--name is for one run, and 2 are so selected"),
         ("mine/gates:a/b", "mine/gates", "cannot be the name of a run"),
-        ("mine/gates:a/b", "table3", "is a recipe"),
-        ("mine/gates:a/b", "runs", "is a path"),
-        ("mine/gates:a/b", "facade", "could be the beginning of an id"),
+        ("mine/gates:a/b", "table3", "cannot be the name of a run"),
+        ("mine/gates:a/b", "runs", "cannot be the name of a run"),
+        ("mine/gates:a/b", "facade", "cannot be the name of a run"),
         ("mine/gates:a/b", "a b", "cannot be the name of a run"),
     ],
 )

@@ -112,24 +112,11 @@ def test_options_are_those_of_the_training(shelf: Shelf):
         in comt("status", "mine/gates@steps-40", "--seeds", "1").output
     )
     assert "12 runs: 12 missing" in comt("status", "mine/gates").output
-    assert "  besides, mine/gates@steps-40: 1 done" in comt("status", "mine/gates").output
     shelf.done(shelf.spec("pre-ln", 1, scale="small", overrides=["train.steps=40"]))
     assert comt("status").output.splitlines() == [
         "mine/gates@steps-40 small: 6 runs: 5 missing, 1 done",
         "mine/gates@steps-40 smoke: 12 runs: 11 missing, 1 done",
     ]
-
-
-def test_cells_as_json(partly: Shelf):
-    (table,) = json.loads(comt("status", "mine/gates", "--json").stdout)
-    assert table["metric"] == "perplexity"
-    cells = {(cell["row"], cell["column"]): cell for cell in table["cells"]}
-    assert cells["pre-ln", "docs/tiny"] == {
-        "row": "pre-ln", "column": "docs/tiny", "metric": "perplexity",
-        "mean": 101.0, "stderr": 1.0, "runs": {"done": 2},
-    }  # fmt: skip
-    assert cells["a/b", "docs/tiny"]["mean"] is None
-    assert cells["a/b", "docs/tiny"]["runs"] == {"diverged": 1, "unfinished": 1}
 
 
 def test_words_choose_recipes(shelf: Shelf):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from pathlib import Path
 
 import pandas as pd
@@ -112,20 +111,6 @@ def test_results_that_cannot_be_written_after_training_lose_no_run(monkeypatch) 
     assert refused.value.hint == f"No run is lost: with this command's other options, {again}"
 
 
-def test_tables_after_one_that_nobody_reads_are_written(monkeypatch) -> None:
-    written = []
-
-    def write(plan, *_, **__) -> None:
-        written.append(plan)
-        raise BrokenPipeError(32, "Broken pipe")
-
-    monkeypatch.setattr(outcomes, "write_outcome", write)
-    monkeypatch.setattr(outcomes, "let_go", lambda _: None)
-    with pytest.raises(BrokenPipeError):
-        write_outcomes([figure()] * 2, RUNS, RESULTS, overwrite=False, shown=[figure()] * 2)
-    assert len(written) == 2
-
-
 def test_an_ablation_is_drawn_when_its_numbers_change_and_stays_where_its_table_is_kept(capsys) -> None:
     plan = planned(TABLE, "table7")
     wide = ended(plan)["4"]
@@ -164,16 +149,11 @@ def test_a_figure_is_drawn_again_when_one_of_its_runs_is_another(handed, capsys)
     directories = ended(plan)
     outcome(plan, capsys)
     assert outcome(plan, capsys) == f"mine/figure8 (smoke) is drawn: {PICTURE}\n"
-    later = PICTURE.stat().st_mtime + 5
-    os.utime(directories["base"].gradients_file, (later, later))
-    assert WROTE in outcome(plan, capsys)
-    os.utime(directories["base"].gradients_file, (0, 0))
     runs_csv = PICTURE.with_name("figure8-runs.csv")
     whole = runs_csv.read_text()
-    # As in a clone: the files are newer than any run, but of another run.
     for changed in (whole.replace(directories["gated"].path.name, "0" * 12), whole.rsplit("base", 1)[0]):
         runs_csv.write_text(changed)
         assert WROTE in outcome(plan, capsys)
     PICTURE.with_suffix(".pdf").unlink()
     assert WROTE in outcome(plan, capsys)
-    assert len(handed) == 5
+    assert len(handed) == 4

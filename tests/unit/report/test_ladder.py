@@ -114,15 +114,15 @@ def test_a_row_has_no_line_where_a_seed_diverged_or_a_size_is_missing(ladder: Be
 
 def write(bench: Bench) -> tuple[Report, list[Path]]:
     report = write_report(bench.loaded(), bench.specs(), bench.runs, bench.results)
-    assert report.files is not None
-    return report, write_exhibits("table", report.runs, report.files)
+    assert report.csv is not None
+    return report, write_exhibits("table", report.runs, report.csv)
 
 
 def test_the_files_and_the_page_have_it(ladder: Bench) -> None:
     report, drawn = write(ladder)
-    assert report.files is not None
+    assert report.csv is not None
     assert [path.name for path in drawn] == [f"table9-ladder.{kind}" for kind in ("png", "pdf", "txt", "tex", "csv")]
-    page = report.files.markdown.read_text(encoding="utf-8")
+    page = report.csv.with_suffix(".md").read_text(encoding="utf-8")
     assert "## Gain against compute\n" in page
     lines = list(csv.DictReader(drawn[-1].read_text(encoding="utf-8").splitlines()))
     assert [(line["row"], line["column"]) for line in lines[:5]] == [*(("post-ln", name) for name in FLOPS),

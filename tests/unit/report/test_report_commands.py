@@ -39,6 +39,16 @@ def test_report_says_what_it_did_not_write_and_how_to(mixed: Bench) -> None:
     assert path.read_bytes() != whole
 
 
+def test_rows_that_nobody_chose_of_changed_settings_are_not_shown(mixed: Bench) -> None:
+    for spec in mixed.specs(rows="pre-ln,post-ln", overrides=("train.steps=100",)):
+        mixed.finish(spec, 90.0 + spec.seed)
+    shown = comt("report", "table9", "--set", "train.steps=100").output
+    assert "92.00 ± 0.58 (3)" in shown
+    assert "missing" not in shown
+    assert "pre-ln+comt" not in shown
+    assert "the files have all" in shown
+
+
 def test_report_writes_a_page_for_browsers(mixed: Bench) -> None:
     comt("report")
     result = comt("report", "--html")

@@ -14,7 +14,7 @@ from comt_cli.errors import UserError
 from comt_cli.report.cells import read_at
 from comt_cli.report.exhibits.costs import Costs, network_key, with_costs, write_costs
 from comt_cli.report.statistics import paired_difference
-from comt_cli.report.write import costs_file, write_exhibits, write_report
+from comt_cli.report.write import place, write_exhibits, write_report
 from comt_cli.tasks.base import PERCENT
 
 if TYPE_CHECKING:
@@ -49,27 +49,14 @@ def trained(bench: Bench) -> Bench:
     return bench
 
 
-def write(bench: Bench, **changes: Any) -> list[str]:
-    """Returns the columns that were not written."""
-    path = costs_file(bench.results, "smoke", bench.loaded())
-    return write_costs(path, measured(bench, **changes), "A title", list(STEPS), ["tiny"])[1]
-
-
-@pytest.mark.parametrize(
-    ("settled", "turns", "before", "lesser"),
-    [(False, 15, 30, ["tiny"]), (True, 15, 30, []), (False, 30, 15, []), (False, 15, None, [])],
-    ids=["cut short", "settled sooner", "longer", "older file"],
-)
-def test_what_was_cut_short_replaces_no_more_rounds(trained: Bench, settled, turns, before, lesser) -> None:
-    write(trained, **({} if before is None else {"rounds": before}))
-    ends = {"step_ratio_settled": settled, "compiled_step_ratio_settled": settled}
-    assert write(trained, rounds=turns, **ends) == lesser
-    assert write(trained, compiled_step_ratio_uncertainty=None) == ["tiny"], "no interval replaces one"
+def write(bench: Bench, **changes: Any) -> None:
+    path = place(bench.results, "smoke", bench.loaded(), "-costs.csv")
+    write_costs(path, measured(bench, **changes), "A title", list(STEPS), ["tiny"])
 
 
 def test_another_network_is_not_the_one_that_was_measured(trained: Bench) -> None:
     write(trained)
-    path = costs_file(trained.results, "smoke", trained.loaded())
+    path = place(trained.results, "smoke", trained.loaded(), "-costs.csv")
 
     def measured_rows(bench: Bench, **changes: Any) -> set[str]:
         frame = with_costs(bench.table(**changes).runs, [path])
@@ -89,15 +76,15 @@ def test_another_network_is_not_the_one_that_was_measured(trained: Bench) -> Non
 def test_the_table_has_the_costs_and_the_figure_names_what_nothing_beats(trained: Bench) -> None:
     write(trained)
     report = write_report(trained.loaded(), trained.specs(), trained.runs, trained.results)
-    assert report.files is not None
-    assert "| 1.02 | 1.12 | 1.10 | 3.00 ? | 1.06 ± 0.01 |" in report.files.markdown.read_text(encoding="utf-8")
+    assert report.csv is not None
+    assert "| 1.02 | 1.12 | 1.10 | 3.00 ? | 1.06 ± 0.01 |" in report.csv.with_suffix(".md").read_text(encoding="utf-8")
     frame = Costs().frame(report.runs)
     # nothing is as quick and better than the baseline; Post-LN is worse, but quicker; the last is worse and slower
     ahead = {"post-ln": True, "pre-ln": True, "pre-ln+comt": True, "pre-ln+own": False}
     assert dict(zip(frame["row"], frame["on_front"], strict=True)) == ahead
-    written = write_exhibits("table", report.runs, report.files)
+    written = write_exhibits("table", report.runs, report.csv)
     assert {path.suffix for path in written} == {".csv", ".png", ".pdf", ".txt", ".tex"}
-    assert write_exhibits("table", report.runs, report.files) == []
+    assert write_exhibits("table", report.runs, report.csv) == []
 
 
 EVALUATED = (10, 20, 30, 40)

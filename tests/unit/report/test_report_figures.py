@@ -56,11 +56,11 @@ def test_an_added_row_is_a_point_if_it_differs_by_the_option_alone(widths: Bench
 @pytest.mark.usefixtures("quick_figures")
 def test_every_ablation_of_a_table_is_drawn_once(whole: Bench) -> None:
     report = write_report(whole.loaded(), whole.specs(), whole.runs, whole.results)
-    assert report.files is not None
-    written = write_exhibits("table", report.runs, report.files)
+    assert report.csv is not None
+    written = write_exhibits("table", report.runs, report.csv)
     assert {path.stem for path in written} == {f"table9-{name}" for name in ("hidden-size", "modules", "cost")}
-    assert write_exhibits("table", report.runs, report.files) == []
-    lines = read_csv(report.files.csv.with_name("table9-hidden-size.csv"))
+    assert write_exhibits("table", report.runs, report.csv) == []
+    lines = read_csv(report.csv.with_name("table9-hidden-size.csv"))
     assert len(lines) == 12
     assert (lines[1]["panel"], lines[1]["row"], lines[1]["value"], lines[1]["n"]) == ("ours", "2", "99", "3")
     assert float(lines[1]["difference"]) == pytest.approx(100 * (99 / 102 - 1), abs=0.01)

@@ -144,8 +144,8 @@ def test_every_file_names_what_was_chosen_and_a_choice_that_is_written_is_not_lo
     finish(gridded, "pre-ln+comt", {rate: every_seed(2.0 + rate, 95) for rate in RATES})
     finish(gridded, "pre-ln+own", CLEAR)
     report = write_report(gridded.loaded(), gridded.specs(), gridded.runs, gridded.results)
-    assert report.files is not None
-    table, runs = read_csv(report.files.csv), read_csv(report.files.runs_csv)
+    assert report.csv is not None
+    table, runs = read_csv(report.csv), read_csv(report.csv.with_name(f"{report.csv.stem}-runs.csv"))
     assert {line["row"]: float(line[f"grid.{KEY}"]) for line in table} == CHOSEN
     assert all(line["n"] == "3" and len(line["run_ids"].split()) == 3 for line in table)
     assert {line["id"] for line in runs} == {spec.id for spec in gridded.specs()}
@@ -154,7 +154,7 @@ def test_every_file_names_what_was_chosen_and_a_choice_that_is_written_is_not_lo
     assert {id for line in table for id in line["run_ids"].split()} == {
         line["id"] for line in runs if line["chosen"] == "True"
     }
-    page = report.files.markdown.read_text(encoding="utf-8").replace("\\", "")
+    page = report.csv.with_suffix(".md").read_text(encoding="utf-8").replace("\\", "")
     assert "Chosen of its grid: learning_rate 0.001." in page
     # of all points together more runs have ended than the table has
     gone = next(spec for spec in gridded.specs() if spec.row == "pre-ln")

@@ -58,7 +58,7 @@ def test_interval_and_p_value_are_those_of_the_paired_t_test(
     assert (found.low, found.high) == (pytest.approx(low, abs=1e-9), pytest.approx(high, rel=1e-9, abs=1e-9))
     assert p_value(found, unit) == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-9)
     if abs(expected.pvalue - 0.05) > 1e-9:
-        assert (expected.pvalue < 0.05) == found.excludes_zero
+        assert (expected.pvalue < 0.05) == found.excludes()
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 10, 50])
@@ -110,7 +110,7 @@ def test_a_ratio_is_never_less_than_nothing(pairs: list[tuple[float, float]]) ->
         assert -100 <= paired.low <= paired.mean <= paired.high < math.inf
     turned = paired_difference(baseline, ours, PERCENT)
     assert turned is not None
-    assert turned.excludes_zero == paired.excludes_zero, "it does not matter which of the two is called the baseline"
+    assert turned.excludes() == paired.excludes(), "it does not matter which of the two is called the baseline"
 
 
 def test_means_and_pairs_by_hand() -> None:
@@ -136,10 +136,10 @@ def test_equal_differences_exclude_zero_without_an_error() -> None:
     paired = paired_difference({1: 90.0, 2: 90.0}, {1: 100.0, 2: 100.0}, PERCENT)
     assert paired is not None
     assert paired.low == paired.mean == paired.high == pytest.approx(-10)
-    assert paired.excludes_zero
+    assert paired.excludes()
     assert (p_value(paired, PERCENT), detectable(paired, PERCENT)) == (0.0, None)
     same = compared([(90.0, 90.0), (80.0, 80.0)], PERCENT)
-    assert (p_value(same, PERCENT), detectable(same, PERCENT), same.excludes_zero) == (1.0, None, False)
+    assert (p_value(same, PERCENT), detectable(same, PERCENT), same.excludes()) == (1.0, None, False)
 
 
 @pytest.mark.parametrize("number", [0.0, -1.0, math.inf, math.nan])

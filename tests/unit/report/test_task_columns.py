@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from comt_cli.app import app
 from comt_cli.errors import UserError
-from comt_cli.report.exhibits.evaluations import Evaluations, grids
-from comt_cli.report.resampling import bootstrap_difference, spread
+from comt_cli.report.exhibits.evaluations import Evaluations, bootstrap_difference, grids, spread
 from comt_cli.report.write import write_exhibits, write_report
 from comt_cli.runs.evaluations import FOLDER, read_result
 from comt_cli.tasks.base import PERCENT, POINTS
@@ -139,7 +138,7 @@ def test_each_task_is_a_column_of_the_table(evaluated: Bench):
 def test_report_writes_and_prints_them(evaluated: Bench):
     given = ["report", str(evaluated.recipe), "--runs", str(evaluated.runs), "--results", str(evaluated.results)]
     report = write_report(evaluated.loaded(), evaluated.specs(), evaluated.runs, evaluated.results)
-    written = write_exhibits("table", report.runs, report.files)
+    written = write_exhibits("table", report.runs, report.csv)
     assert [path.name for path in written] == ["table9-tasks.csv", "table9-tasks.md"]
     lines = list(csv.DictReader(written[0].read_text(encoding="utf-8").splitlines()))
     assert {line["metric"] for line in lines} == {"acc", "perplexity", "f1"}
