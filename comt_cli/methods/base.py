@@ -176,12 +176,18 @@ class Wiring:
 
 
 class Method(Section):
-    """A method's options. Subclasses set `name` and say in `wiring` what a model gets. `streams` says which models it
-    is for, and `needs` names sites and features that these must offer."""
+    """A method's options. Subclasses say in `wiring` what a model gets. Its `name` is that of its file, with hyphens,
+    unless it is given. `streams` says which models it is for, and `needs` names sites and features that these must
+    offer."""
 
     name: ClassVar[str]
     streams: ClassVar[tuple[Stream, ...]] = ("tokens",)
     needs: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        if "name" not in vars(cls):
+            cls.name = cls.__module__.rpartition(".")[2].replace("_", "-")
 
     def wiring(self) -> Wiring:
         """The residual connection, gates and norms of a model with this method."""
@@ -220,7 +226,8 @@ class ConnectionMethod(Method):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        if not hasattr(cls, "connection") and hasattr(cls, "name"):
+        super().__pydantic_init_subclass__()
+        if not hasattr(cls, "connection"):
             cls.connection = cls.name
 
     @classmethod

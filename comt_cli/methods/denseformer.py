@@ -7,10 +7,6 @@ Deviations: a has no weight decay, and is stored as what it differs from the sta
 with the matrices. In language models RMSNorm.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from pydantic import PositiveInt
 
 from comt_cli.methods.base import ConnectionMethod
@@ -19,6 +15,5 @@ from comt_cli.methods.base import ConnectionMethod
 class DenseFormerMethod(ConnectionMethod):
     """`dilation` and `period`, as above."""
 
-    name: ClassVar[str] = "denseformer"
     dilation: PositiveInt = 1
     period: PositiveInt = 1

@@ -10,7 +10,7 @@ before it (`place`), and where norms stand (`residual`). The weights start as N(
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -33,8 +33,7 @@ def eau_gates(rank: float, place: Place) -> dict[str, GateFactory]:
 class EAU(Method):
     """`rank`: the bottleneck's width as a share of the model's; `place`: behind or before the output projection."""
 
-    name: ClassVar[str] = "eau"
-    needs: ClassVar = ("attention", "sdpa")
+    needs = ("attention", "sdpa")
     rank: Share = 0.25
     place: Place = "after-o"
     residual: ResidualName = "pre-norm"

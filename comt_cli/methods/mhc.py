@@ -9,8 +9,6 @@ below Adam's epsilon of 1e-8, and a short training hardly moves it from either s
 results/FINDINGS.md). The streams' sum is read. b and alpha have no weight decay. The n-stream norm has no gain.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from pydantic import PositiveInt
@@ -21,8 +19,7 @@ from comt_cli.methods.base import ConnectionMethod
 class MHC(ConnectionMethod):
     """`n` streams; `start`: where b and phi begin."""
 
-    name: ClassVar[str] = "mhc"
-    connection: ClassVar = "manifold-hyper-connections"
+    connection = "manifold-hyper-connections"
     fixes: ClassVar = {"mixing": "sinkhorn"}
     n: PositiveInt = 4
     start: Literal["pre-ln", "mhc-lite", "random"] = "pre-ln"

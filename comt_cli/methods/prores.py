@@ -5,10 +5,6 @@ Deviations: none known; a is not learned, and a network out of training keeps th
 in proportion where training is shorter.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from pydantic import PositiveInt
 
 from comt_cli.methods.base import ConnectionMethod
@@ -17,6 +13,5 @@ from comt_cli.methods.base import ConnectionMethod
 class ProResMethod(ConnectionMethod):
     """`updates` is T."""
 
-    name: ClassVar[str] = "prores"
-    connection: ClassVar = "progressive"
+    connection = "progressive"
     updates: PositiveInt = 1000

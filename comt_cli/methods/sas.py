@@ -8,9 +8,7 @@ biases at +3 (a) and -3 (b) for images and does not say for text: 0 here; with +
 with -3 and -3 near Post-LN. No public code is known.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
@@ -21,8 +19,7 @@ class SASMethod(ConnectionMethod):
     """`alpha_bias`, `beta_bias`, `gamma_bias`: where the gates' last biases start; `gate`: their form; `gamma`: the
     third share."""
 
-    name: ClassVar[str] = "sas"
-    later: ClassVar = frozenset({"gate", "gamma", "gamma_bias"})
+    later = frozenset({"gate", "gamma", "gamma_bias"})
     alpha_bias: float = 0.0
     beta_bias: float = 0.0
     gate: Literal["two-layer", "single-layer"] = "two-layer"

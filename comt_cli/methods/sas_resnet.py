@@ -10,10 +10,8 @@ here, where the paper says no more than "as in He et al. 2016b", whose networks 
 bias is stated: 0. No public code is known.
 """
 
-from __future__ import annotations
-
 from functools import partial
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
@@ -25,8 +23,7 @@ class SASResNetMethod(Method):
     """`alpha_bias`, `beta_bias`, `gamma_bias`: where the gates' last biases start; `reads`: what the gates look at;
     `norm`, `norm_over`: what x + F goes through."""
 
-    name: ClassVar[str] = "sas-resnet"
-    streams: ClassVar = ("maps",)
+    streams = ("maps",)
     alpha_bias: float = 3.0
     beta_bias: float = -3.0
     gate: Literal["two-layer", "single-layer"] = "two-layer"

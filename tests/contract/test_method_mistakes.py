@@ -88,7 +88,6 @@ def test_a_mistake_at_the_import_and_in_the_wiring(write: Write, right: str, wro
 @pytest.mark.parametrize(
     ("right", "wrong", "says"),
     [
-        ('    name: ClassVar[str] = "half-branch"\n', "", "HalfBranch has no name"),
         ("def wiring(", "def image_wiring(", "HalfBranch has no wiring"),
         ("import Method,", "import ConnectionMethod as Method,", "no residual connection is called 'half-branch'"),
         ('"half-branch"\n', '"half-branch"\n    scale: Positive = 0.5\n', "a type that is not defined: Positive"),
@@ -98,6 +97,11 @@ def test_a_class_that_cannot_be_used(write: Write, right: str, wrong: str, says:
     write(right, wrong)
     with pytest.raises(UserError, match=rf"half_branch\.py\): .*{says}"):
         methods()
+
+
+def test_a_method_has_the_name_of_its_file(write: Write) -> None:
+    write('    name: ClassVar[str] = "half-branch"\n', "")
+    assert list(methods()) == ["half-branch"]
 
 
 def test_two_files_with_one_name(write: Write, tmp_path: Path) -> None:
