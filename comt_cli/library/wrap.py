@@ -263,7 +263,7 @@ def _gates(model: nn.Module, wiring: Wiring, mapping: Mapping[str, str] | None) 
 def _sizes(site: str, module: nn.Module, reader: nn.Module, holder: nn.Module) -> tuple[int, int, int]:
     """D, N and the number of heads, 0 where it is not known. `holder` is what has the module that the gate reads."""
     if isinstance(module, TokenBlock):
-        width = module.branches[0].connection.site.width
+        width = module.connections[0].site.width
         return width, width, 1
     if isinstance(module, Projections):
         named, width = {each.name: each for each in module.sites}, module.sites[0].d_in

@@ -166,10 +166,9 @@ class VocabularyModel(Model):
 
 @dataclass  # not frozen: the compiler of PyTorch 2.11 does not find the fields of a frozen one that it makes itself
 class GatedBranch:
-    """Branch of a token block (`layers.residual.base.Branch`) and the connection that adds it: y = last(inner(h)), then
-    the gate on the whole branch, and dropout, where the model has them."""
+    """Branch of a token block: y = last(inner(h)), then the gate on the whole branch, and dropout, where the model has
+    them."""
 
-    connection: ResidualConnection
     inner: Callable[..., Tensor]
     last: Projections
     path: GatedPath | None
@@ -182,15 +181,12 @@ class GatedBranch:
         return y_BTD if self.dropout is None else self.dropout(y_BTD)
 
     def before_gate(self, h_BTD: Tensor) -> tuple[Tensor, Modulation] | None:
+        """The last product, [B, T, C], and the gate that makes y of it, for a deferred add; None where more follows the
+        gate."""
         modulation = self.last.modulation()
         if self.path is not None or self.dropout is not None or modulation is None:
             return None
         return self.last.product(self.inner(h_BTD)), modulation
-
-    def added_to(self, state: State, **inputs: Any) -> State:
-        """State after the residual add, x + branch(norm(x)) with pre-norm; `inner` gets `inputs` too."""
-        inner = partial(self.inner, **inputs)
-        return self.connection.step(state, GatedBranch(self.connection, inner, self.last, self.path, self.dropout))
 
 
 class TokenBlock(nn.Module):
@@ -201,14 +197,16 @@ class TokenBlock(nn.Module):
     parts: ClassVar[tuple[str, ...]] = ("attention", "mlp")
 
     @property
-    def branches(self) -> list[GatedBranch]:
-        """Branches in order, each with the residual connection that adds it."""
-        found = []
-        for part in self.parts:
-            module, connection, path = (getattr(self, name) for name in (part, f"{part}_connection", f"{part}_path"))
-            last, dropout = getattr(module, module.last), getattr(self, f"{part}_dropout", None)
-            found.append(GatedBranch(connection, module.inner, last, path, dropout))
-        return found
+    def connections(self) -> list[ResidualConnection]:
+        """The residual connections of the parts, in order."""
+        return [getattr(self, f"{part}_connection") for part in self.parts]
+
+    def add(self, part: str, state: State, **inputs: Any) -> State:
+        """State after the residual add of a part, x + branch(norm(x)) with pre-norm; `inner` gets `inputs` too."""
+        module, connection, path = (getattr(self, name) for name in (part, f"{part}_connection", f"{part}_path"))
+        last, dropout = getattr(module, module.last), getattr(self, f"{part}_dropout", None)
+        after: State = connection.step(state, GatedBranch(partial(module.inner, **inputs), last, path, dropout))
+        return after
 
 
 @dataclass(frozen=True, kw_only=True)

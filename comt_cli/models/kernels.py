@@ -93,9 +93,9 @@ def _sources(model: Model) -> dict[Op, list[Projections]]:
             continue
         sources["heads"] += [each.qkv for each in _those(block, Attention)]
         sources["swiglu"] += [each.gate_up for each in _those(block, FeedForward)]
-        first = block.branches[0]
-        is_pre_norm = isinstance(first.connection, PreNorm) and isinstance(first.connection.norm, nn.RMSNorm)
-        if is_pre_norm and first.path is None:
+        first = block.connections[0]
+        is_pre_norm = isinstance(first, PreNorm) and isinstance(first.norm, nn.RMSNorm)
+        if is_pre_norm and block.attention_path is None:
             sources["add_norm"] += _alone(block)
         else:
             sources["modulate"] += [projections for projections in _alone(block) if projections.gates]
@@ -105,7 +105,7 @@ def _sources(model: Model) -> dict[Op, list[Projections]]:
 def _fits_heads(block: TokenBlock) -> bool:
     """Whether the kernel of q, k and v takes all that the block's attention does before it mixes."""
     shared = [each.shared for each in _those(block, Attention) if each.shared is not None]
-    has_separate_qkv = any("values" in branch.connection.needs for branch in block.branches)
+    has_separate_qkv = any("values" in connection.needs for connection in block.connections)
     return not has_separate_qkv and all(each.has_values and not each.mixes_keys for each in shared)
 
 

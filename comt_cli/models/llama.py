@@ -43,10 +43,9 @@ class Block(TokenBlock):
 
     def forward(self, state: State, rotation: Rotation, cache: LayerCache | None = None) -> State:
         """State after the block. With pre-norm connections: h = x + attention(norm(x)), y = h + mlp(norm(h))."""
-        attention, mlp = self.branches
         shared_kv = [*state.shared]
-        h = attention.added_to(state, rotation=rotation, cache=cache, shared_kv=shared_kv)
-        y = mlp.added_to(h)
+        h = self.add("attention", state, rotation=rotation, cache=cache, shared_kv=shared_kv)
+        y = self.add("mlp", h)
         return y if self.is_last or not shared_kv else y._replace(shared=tuple(shared_kv))
 
 

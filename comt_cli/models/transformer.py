@@ -66,9 +66,8 @@ class EncoderBlock(TokenBlock):
     def forward(self, state: State, mask_BS: Tensor) -> State:
         """State after the block; `mask` has True for tokens. With post-norm connections h = norm(x + attention(x)) and
         y = norm(h + mlp(h)), with pre-norm ones h = x + attention(norm(x)) and y = h + mlp(norm(h))."""
-        attention, mlp = self.branches
-        h = attention.added_to(state, mask=mask_BS[:, None, None, :])
-        return mlp.added_to(h)
+        h = self.add("attention", state, mask=mask_BS[:, None, None, :])
+        return self.add("mlp", h)
 
 
 class DecoderBlock(TokenBlock):
@@ -99,10 +98,9 @@ class DecoderBlock(TokenBlock):
     def decoded(self, state: State, source: KeysValues, columns: LayerColumns | None = None) -> State:
         """The same, from the keys and values of the source; with `columns` of one token, which follows those in them.
         With pre-norm connections h = x + attention(norm(x)), c = h + cross(norm(h), source), y = c + mlp(norm(c))."""
-        attention, cross, mlp = self.branches
-        h = attention.added_to(state, columns=columns)
-        c = cross.added_to(h, source=source)
-        return mlp.added_to(c)
+        h = self.add("attention", state, columns=columns)
+        c = self.add("cross", h, source=source)
+        return self.add("mlp", c)
 
 
 def _parts(settings: EncoderDecoderSettings, wiring: Wiring, stack: str, layer: int, *names: str) -> BlockParts:
