@@ -45,16 +45,13 @@ class Attention(nn.Module):
         self.qkv = make(widths, heads=heads)
         self.output = make({"o_proj": (width, width)})
 
-    def forward(self, x_BTD: Tensor, rotation: Rotation, cache: LayerCache | None = None) -> Tensor:
-        """[B, T, D] -> [B, T, D]; position t sees positions up to t, and those in the cache."""
-        return self.output(self.inner(x_BTD, rotation=rotation, cache=cache))[0]
-
     def inner(
         self, x_BTD: Tensor, *kv_BTD: Tensor, rotation: Rotation, cache: LayerCache | None = None,
         shared_kv: list[Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
-        """Input of the output projection, [B, T, D]. With two more inputs keys are computed from the second and values
-        from the third. `shared_kv` holds keys and values of earlier blocks."""
+        """Input of the output projection, [B, T, D]; position t sees positions up to t, and those in the cache. With
+        two more inputs keys are computed from the second and values from the third. `shared_kv` holds keys and values
+        of earlier blocks."""
         B, T, D = x_BTD.shape
         qkv, read_by_gate = self._rotated_heads(x_BTD, kv_BTD, rotation, [] if shared_kv is None else shared_kv)
         mixed_BHTE = attend(*qkv, causal=True) if cache is None else cache.attend(*qkv)
@@ -105,10 +102,6 @@ class FeedForward(nn.Module):
         self.gate_up = make({"gate_proj": (width, ffn_width), "up_proj": (width, ffn_width)})
         self.gate_up.packing.aligns_sites = True
         self.down = make({"down_proj": (ffn_width, width)})
-
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        """[B, T, D] -> [B, T, D]."""
-        return self.down(self.inner(x_BTD))[0]
 
     def inner(self, x_BTD: Tensor) -> Tensor:
         """Input of the down projection, [B, T, F], with zeros behind where a row is filled up (`aligned`)."""

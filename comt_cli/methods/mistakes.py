@@ -28,10 +28,11 @@ def naming_mistakes() -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        place = _place(error)
-        if place is None:
+        ours = _places(error)
+        if not ours or not _is_a_methods(ours[-1][0]):
             raise
-        raise mistake(place[0], _in_words(error), place[1]) from error
+        file, line = ours[-1]
+        raise mistake(file, _in_words(error), line) from error
 
 
 def mistake(file: Path, what: str, line: int | None = None, hint: str | None = None) -> UserError:
@@ -68,12 +69,6 @@ def with_place(reason: str, error: Exception) -> str:
     """`reason` with the line of a method's file through which the error came, if it did."""
     through = [place for place in _places(error) if _is_a_methods(place[0])]
     return f"{reason} ({_METHODS.name}/{through[-1][0].name}, line {through[-1][1]})" if through else reason
-
-
-def _place(error: Exception) -> tuple[Path, int] | None:
-    """The method's file and the line where an error arose; None where that is in no such file."""
-    ours = _places(error)
-    return ours[-1] if ours and _is_a_methods(ours[-1][0]) else None
 
 
 def _places(error: Exception) -> list[tuple[Path, int]]:

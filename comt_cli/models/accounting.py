@@ -145,12 +145,9 @@ def _known(network: Network) -> Cost | None:
     if network not in _COUNTED:
         found: Any = _cache().get(asdict(network))
         try:
-            cost = Cost(**found)
+            _COUNTED[network] = Cost(**found)
         except TypeError:
             return None
-        if not all(type(each) is (str if key == "unused" else int) for key, each in asdict(cost).items()):
-            return None
-        _COUNTED[network] = cost
     return _COUNTED[network]
 
 
