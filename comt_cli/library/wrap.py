@@ -169,7 +169,6 @@ def _resolved(model: nn.Module, name: str, given: dict[str, Any], sites: Any, st
 
 
 def _where(model: nn.Module, mapping: Mapping[str, str] | None) -> Mapping[str, Where]:
-    """Where the sites of a model are. Raises `UserError`."""
     if mapping is None:
         stack = stack_of(model)
         return {} if stack is None else stack.sites
@@ -215,7 +214,6 @@ def _with_added(
 
 
 def _gates(model: nn.Module, wiring: Wiring, mapping: Mapping[str, str] | None) -> list[PlacedGate]:
-    """Gates for a model. Raises `UserError`."""
     where = _where(model, mapping)
     missing = next((site for site in wiring.gates if site not in where), None)
     if missing is not None and mapping is None and not where:
@@ -318,7 +316,6 @@ def _refuse_module(module: nn.Module, name: str, site: str) -> None:
 
 
 def _refuse_model(model: nn.Module) -> None:
-    """Raise `UserError` for a model that cannot be wrapped, whatever with."""
     if any(isinstance(part, Gated | Connected) or hasattr(part, "comt_wrapping") for part in _parts(model)):
         hint = "unwrap() it first. Gates and a residual connection are one method: residual=..."
         raise UserError(f"{type(model).__name__} is wrapped already", hint)

@@ -45,19 +45,16 @@ def mistake(file: Path, what: str, line: int | None = None, hint: str | None = N
 def mistake_of(method: type, error: Exception) -> UserError | None:
     """The error of a network that the plain method does not have: with the line of the method's file that raised it,
     else of the class there whose object was at work, else, where something there could not be called so, of the
-    method's own; then with our line that raised it. None where that file has no part in it: a defect of the program."""
-    where = ""
+    method's own. None where that file has no part in it: a defect of the program."""
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
         path, at_work = Path(frame.f_code.co_filename).resolve(), type(frame.f_locals.get("self"))
         if path == Path(inspect.getfile(method)).resolve():
-            return mistake(path, f"{_in_words(error)}{where}", line, _HINT)
-        if not where and _PACKAGE in path.parents and path.stem != "flops":  # which counts every operation
-            where = f" (in {frame.f_code.co_name}, {path.relative_to(_PACKAGE.parent).as_posix()}, line {line})"
+            return mistake(path, _in_words(error), line, _HINT)
         if at_work.__module__ == method.__module__:
-            return mistake_at(at_work, f"{_in_words(error)}{where}", _HINT)
+            return mistake_at(at_work, _in_words(error), _HINT)
     called = vars(sys.modules[method.__module__]).get(str(error).partition(".")[0])
     is_its = isinstance(error, TypeError) and getattr(called, "__module__", None) == method.__module__
-    return mistake_at(method, f"{_in_words(error)}{where}", _HINT) if is_its else None
+    return mistake_at(method, _in_words(error), _HINT) if is_its else None
 
 
 def mistake_at(kind: type, what: str, hint: str | None = None) -> UserError:

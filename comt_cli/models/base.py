@@ -23,7 +23,7 @@ from comt_cli.kernels.gates import Modulation
 from comt_cli.layers.gates import Gate, GateFactory, Site
 from comt_cli.layers.initialise import xavier_std
 from comt_cli.layers.norms import NormFactory, NormPlace
-from comt_cli.layers.projection import GatedPath, Projections, Spread
+from comt_cli.layers.projection import GatedPath, Projections, Spread, TokenEmbedding
 from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, ResidualSite, State
 from comt_cli.methods.base import Wiring
 from comt_cli.tasks.base import PLACES, Stream
@@ -122,6 +122,7 @@ class VocabularyModel(Model):
     the backward pass, since dropout is on them."""
 
     shape: Any
+    embedding: TokenEmbedding
     length: int
     sequences = 1
     read_by_head: int | None = None
@@ -129,8 +130,8 @@ class VocabularyModel(Model):
 
     @property
     def head_weight(self) -> Tensor:
-        """The head's matrix, [V, D]."""
-        raise NotImplementedError
+        """The head's matrix, [V, D]: the embedding's, unless the model has another."""
+        return self.embedding.weight
 
     @property
     def head_bias(self) -> Tensor | None:
@@ -140,6 +141,10 @@ class VocabularyModel(Model):
     def outputs(self, body: Tensor) -> Tensor:
         """Logits, [B, T, V], of the output of `body`."""
         return F.linear(body, self.head_weight, self.head_bias)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Logits, [B, T, V], in the parameters' type, of the inputs of `body`."""
+        return self.outputs(self.body(*inputs))
 
     @property
     def attended(self) -> set[tuple[int, int]]:

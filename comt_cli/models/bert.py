@@ -122,25 +122,16 @@ class Bert(BertEncoder, VocabularyModel):
         return {1: self.length}
 
     @property
-    def head_weight(self) -> Tensor:
-        """The head's matrix, [V, D]: the embedding's."""
-        return self.embedding.weight
-
-    @property
     def head_bias(self) -> Tensor:
         return self.head.bias
 
     def body(self, *inputs: Tensor) -> Tensor:
-        """Input of the decoder, [B, K, D], of tokens and masked positions."""
+        """Input of the decoder, [B, K, D], of tokens and masked positions; of tokens alone at all positions, [B, T, D]."""
         tokens_BT, *masked = inputs
         h_BTD = self.hidden(tokens_BT)
         if masked:
             h_BTD = h_BTD.gather(1, masked[0][:, :, None].expand(-1, -1, h_BTD.shape[-1]))
         return self.head(h_BTD)
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """Logits at masked positions, [B, K, V], of tokens and these; of tokens alone at all positions, [B, T, V]."""
-        return self.outputs(self.body(*inputs))
 
 
 class BertClassifier(BertEncoder):

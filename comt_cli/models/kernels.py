@@ -30,8 +30,6 @@ NORMS: dict[NormGate, str] = {
     "both": "window_and_pixel_norm",
 }
 """Records' names of a batch norm behind a convolution, by the gates of either."""
-ALONE = "modulators away from a convolution with its norm behind it"
-"""Records' name of gates on maps without a kernel: where norms come before convolutions."""
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -75,9 +73,6 @@ def use_kernels(
         choices[NORMS[gate]] = choose_norm(wanted, device, dtype, channels, gate, hidden, **how)
         for unit in alike:
             unit.fused = choices[NORMS[gate]].fused
-    taken = {id(part) for alike in units.values() for unit in alike for part in (unit.convolution, unit.norm)}
-    if any(_gate_of(part) is not None and id(part) not in taken for part in model.modules()):
-        choices[ALONE] = Choice(False, "there is no kernel for them")
     use_tiles(choices.values(), only=only)
     if any(choice.fused for choice in choices.values()):
         importlib.import_module("torch._dynamo")  # an operator's first call does, for seconds: here no clock runs
@@ -110,7 +105,6 @@ def _fits_heads(block: TokenBlock) -> bool:
 
 
 def _token_parts(model: Model) -> dict[Op, list[Attention | FeedForward | PreNorm | Projections]]:
-    """For each operation the parts of token blocks that it is switched on in."""
     blocks = _those(model, TokenBlock)
     return {
         "heads": [*_those(model, Attention)],

@@ -94,10 +94,6 @@ class Llama(VocabularyModel):
             cache.advance(length)
         return final_stream(state, self.read_out, self.final_norm)
 
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        """Logits, [B, T, V], in the parameters' type."""
-        return self.outputs(self.hidden(tokens_BT))
-
     def body(self, *inputs: Tensor) -> Tensor:
         """Input of the head: its loss never keeps logits."""
         (tokens_BT,) = inputs

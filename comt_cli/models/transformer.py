@@ -150,11 +150,6 @@ class EncoderDecoder(VocabularyModel):
         padding."""
         raise NotImplementedError
 
-    @property
-    def head_weight(self) -> Tensor:
-        """The head's matrix, [V, D]: the embedding's."""
-        return self.embedding.weight
-
     def embedded(self, tokens_BT: Tensor, positions_TD: Tensor) -> Tensor:
         """Input of a stack, before dropout: the embedding times sqrt(D), or by the method's own factor, and the
         positions, [B, T, D]."""
@@ -184,10 +179,6 @@ class EncoderDecoder(VocabularyModel):
         for block in self.decoder:
             state = self.run_block(block, state, encoded_BSD, mask_BS)
         return final_stream(state, self.decoder_read_out, self.decoder_norm)
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """Logits of each next target, [B, T, V], in the parameters' type; `inputs` as those of `body`."""
-        return self.outputs(self.body(*inputs))
 
     def decoder_blocks(self) -> list[DecoderBlock]:
         """The blocks of the decoder, in order."""
