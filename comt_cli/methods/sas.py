@@ -27,12 +27,7 @@ class SASMethod(ConnectionMethod):
     gamma_bias: float = 0.0
 
     @model_validator(mode="after")
-    def _options_fit(self) -> Self:
-        refuse_bias_without_gate(self.gamma, self.gamma_bias)
+    def _bias_has_a_gate(self) -> Self:
+        if self.gamma == "product" and self.gamma_bias:
+            raise ValueError("gamma_bias: belongs to gamma: free; (1 - a)(1 - b) has no gate, leave the key out")
         return self
-
-
-def refuse_bias_without_gate(gamma: str, gamma_bias: float) -> None:
-    """Raise `ValueError` for a bias of the third share where that is a product."""
-    if gamma == "product" and gamma_bias:
-        raise ValueError("gamma_bias: belongs to gamma: free; (1 - a)(1 - b) has no gate, leave the key out")

@@ -15,29 +15,26 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from comt_cli.methods.base import Method, Wiring
-from comt_cli.methods.sas import refuse_bias_without_gate
+from comt_cli.methods.base import Wiring
+from comt_cli.methods.sas import SASMethod
 
 
-class SASResNetMethod(Method):
+class SASResNetMethod(SASMethod):
     """`alpha_bias`, `beta_bias`, `gamma_bias`: where the gates' last biases start; `reads`: what the gates look at;
     `norm`, `norm_over`: what x + F goes through."""
 
     streams = ("maps",)
+    later = frozenset()
     alpha_bias: float = 3.0
     beta_bias: float = -3.0
-    gate: Literal["two-layer", "single-layer"] = "two-layer"
     reads: Literal["pooled", "pixel"] = "pooled"
     norm: Literal["layer", "batch"] = "layer"
     norm_over: Literal["sample", "pixel"] = "sample"
-    gamma: Literal["product", "free"] = "product"
-    gamma_bias: float = 0.0
 
     @model_validator(mode="after")
-    def _options_fit(self) -> Self:
+    def _norm_fits(self) -> Self:
         if self.norm == "batch" and self.norm_over != "sample":
             raise ValueError("norm_over: belongs to norm: layer; batch norm is over the batch, leave the key out")
-        refuse_bias_without_gate(self.gamma, self.gamma_bias)
         return self
 
     def wiring(self) -> Wiring:

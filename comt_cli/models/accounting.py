@@ -187,7 +187,7 @@ def count(network: Network) -> tuple[Cost, bool]:
 def _count(network: Network) -> tuple[Cost, bool]:
     from comt_cli.models.base import Linear
     from comt_cli.models.build import beyond
-    from comt_cli.models.flops import Trace, flops_of_one, parameter_count, trace_of
+    from comt_cli.models.flops import Trace, parameter_count, trace_of
     from comt_cli.models.pretrained import adapt
 
     model = _built(network.model, network.dimensions, json.loads(network.method))
@@ -201,7 +201,7 @@ def _count(network: Network) -> tuple[Cost, bool]:
         body, kept = _kept(trace, model)
         output = model.outputs(body)
     unused = _unused(model, output, methods.methods()[json.loads(network.method)["name"]].__module__)
-    flops = flops_of_one(trace, output)
+    flops = trace.flops_of_one(output)
     if network.recomputes:
         model.activation_checkpointing = True
         with Trace(trace.rows) as again:

@@ -126,7 +126,7 @@ class Bert(BertEncoder, VocabularyModel):
         return self.head.bias
 
     def body(self, *inputs: Tensor) -> Tensor:
-        """Input of the decoder, [B, K, D], of tokens and masked positions; of tokens alone at all positions, [B, T, D]."""
+        """Input of the decoder, [B, K, D], of tokens and masked positions; of tokens alone at all, [B, T, D]."""
         tokens_BT, *masked = inputs
         h_BTD = self.hidden(tokens_BT)
         if masked:

@@ -66,14 +66,15 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.rows = rows
         self.flops = Linear(0, 0)
 
-    def run_functions(self, output: Tensor) -> None:
-        """Count the backward passes of functions behind `output` that have one of their own: each is run by itself."""
+    def flops_of_one(self, output: Tensor) -> int:
+        """FLOPs of a sample, forward and backward, of the pass to `output` that was traced."""
         with self, torch.no_grad():
             for node in behind(output):
-                if isinstance(node, BackwardCFunction):
+                if isinstance(node, BackwardCFunction):  # a function with a backward pass of its own is run by itself
                     function: Any = node
                     gradients = (torch.empty(out.shape, device="meta") for out in function._input_metadata)
                     function.apply(*gradients)
+        return self.flops.at(1)
 
     def kept_by(
         self, model: nn.Module, run: Callable[[], Tensor], ignored: Callable[[Tensor], bool] = lambda _: False
@@ -117,18 +118,12 @@ def flops_per_sample(model: Model) -> int:
     and backward: 2 a multiply-add, attention in full; recomputed blocks once, the gradient of the input not at all."""
     with trace_of(model) as trace:
         output = model(*model.example(trace.rows))
-    return flops_of_one(trace, output)
+    return trace.flops_of_one(output)
 
 
 def trace_of(model: Model) -> Trace:
     """A trace with as many samples as the model can be traced with."""
     return Trace(rows_to_trace(model, model.example(1), model.largest))
-
-
-def flops_of_one(trace: Trace, output: Tensor) -> int:
-    """FLOPs of a sample, forward and backward, of the pass to `output` that `trace` saw."""
-    trace.run_functions(output)
-    return trace.flops.at(1)
 
 
 def parameter_count(model: torch.nn.Module) -> int:
