@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.data.tokenizer import PAD
+from comt_cli.layers.attention import CrossAttention, KeysValues, SelfAttention, TwoLayerFeedForward
 from comt_cli.layers.dropout import Dropout
 from comt_cli.layers.kv_cache import DecodingCache, LayerColumns
-from comt_cli.layers.multi_head import CrossAttention, KeysValues, SelfAttention, TwoLayerFeedForward
 from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.positions import sinusoids
 from comt_cli.layers.projection import Projections, TokenEmbedding
