@@ -246,11 +246,6 @@ Factor = tuple[nn.Module, Site, str, Tensor, tuple[float, float] | None]
 values are [B, T, N], or [N] of a gate that does not look at its input."""
 
 
-def no_gates(loaded: Loaded) -> UserError:
-    """The error where a network has nothing to draw."""
-    return UserError(f"{loaded.name} has no gates to analyse: it holds {loaded.description}")
-
-
 def gate_factors(model: nn.Module, run: Callable[[], object]) -> list[Factor]:
     """Values of every gate of a network when `run` runs it once, `undisturbed`: branch by branch in the order of the
     model, in each the projections as they are usually listed before other sites, each from layer to layer."""
@@ -274,8 +269,7 @@ def gate_factors(model: nn.Module, run: Callable[[], object]) -> list[Factor]:
 
 
 def observed_gates(loaded: Loaded, on: Observation) -> list[SiteValues]:
-    """Values of every gate in one forward pass, in the order of `gate_factors`. Raises `UserError` where no gate
-    multiplies anything; see `watch`."""
+    """Values of every gate in one forward pass, in the order of `gate_factors`. Raises as `watch`."""
     found = []
     for by, site, kind, values, ends in gate_factors(loaded.model, partial(watch, loaded, on.inputs)):
         text = on.read_by(by)
@@ -285,8 +279,6 @@ def observed_gates(loaded: Loaded, on: Observation) -> list[SiteValues]:
         values_TN = values.expand((1, len(tokens), values.shape[-1]))[0].numpy()
         columns = where if len(on.sequences) > 1 else {"site": site.name}
         found.append(SiteValues(columns, kind, site.layer + 1, values_TN, ends, tokens))
-    if not found:
-        raise no_gates(loaded)
     return found
 
 

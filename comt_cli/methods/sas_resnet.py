@@ -39,7 +39,7 @@ class SASResNetMethod(SASMethod):
 
     def wiring(self) -> Wiring:
         from comt_cli.layers.convolution import MapBatchNorm, MapLayerNorm
-        from comt_cli.layers.residual.sas import SelfAdaptiveScaling
+        from comt_cli.layers.residual.scaled import SelfAdaptiveScaling
 
         norm = MapBatchNorm if self.norm == "batch" else partial(MapLayerNorm, over=self.norm_over)
         return Wiring(partial(SelfAdaptiveScaling, **self.model_dump(exclude={"norm", "norm_over"}), norm=norm))

@@ -22,6 +22,6 @@ class ScalingGateMethod(Method):
     reads: Literal["pooled", "pixel"] = "pooled"
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.residual.sas import GatedShare
+        from comt_cli.layers.residual.scaled import GatedShare
 
         return Wiring(partial(GatedShare, gate=self.gate, bias=self.bias, reads=self.reads))

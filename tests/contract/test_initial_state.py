@@ -24,10 +24,19 @@ from comt_cli.layers.projection import Projections, TokenEmbedding
 from comt_cli.layers.residual.attention_residuals import DepthAttention, DepthMixture
 from comt_cli.layers.residual.dense import DenseFormer, DenseWeights, StartLambdas
 from comt_cli.layers.residual.hyper_connections import Coefficients, Dynamic, HyperConnection
-from comt_cli.layers.residual.laurel import LaurelPA, LaurelRW, LaurelRWLR
 from comt_cli.layers.residual.norm_placement import PreNorm
-from comt_cli.layers.residual.sas import GatedShare, SelfAdaptiveScaling
-from comt_cli.layers.residual.scaled import Highway, ProgressiveResidual, Ramp, ReZero, ScaledBranch
+from comt_cli.layers.residual.scaled import (
+    GatedShare,
+    Highway,
+    LaurelPA,
+    LaurelRW,
+    LaurelRWLR,
+    ProgressiveResidual,
+    Ramp,
+    ReZero,
+    ScaledBranch,
+    SelfAdaptiveScaling,
+)
 from comt_cli.layers.shared_values import LayerRouter, ValueResidual
 from comt_cli.methods.base import Wiring
 from comt_cli.tasks.settings.images import ResNetSettings
