@@ -7,8 +7,9 @@ import ast
 import dataclasses
 import functools
 import inspect
+import symtable
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,8 @@ class Parts:
         kinds = {type(module): None for module in every if not _of_torch(type(module))}
         around = _template(template).render(title="", version="", parts="", **named)
         names = {node.attr for node in ast.walk(ast.parse(around)) if isinstance(node, ast.Attribute)}
-        self.bundle = Bundle([*kinds, *roots], names | {"__reduce_ex__"}, _defined(around), LEFT_OUT)
+        known = symtable.symtable(around, template, "exec").get_identifiers()  # at its top
+        self.bundle = Bundle([*kinds, *roots], names | {"__reduce_ex__"}, known, LEFT_OUT)
 
     def numbered(self, parts: Mapping[str, nn.Module | None], path: str) -> dict[str, int | None]:
         """Number of each module by its place; its tensors' names begin with `path`."""
@@ -241,17 +243,6 @@ def _template(name: str) -> Any:
     folder = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
     environment = jinja2.Environment(loader=folder, trim_blocks=True, undefined=jinja2.StrictUndefined)
     return environment.get_template(f"{name}.jinja")
-
-
-def _defined(code: str) -> Collection[str]:
-    """Names that a file defines or imports at its top."""
-    found = set()
-    for node in ast.parse(code).body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            found |= {alias.asname or alias.name for alias in node.names}
-        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
-            found.add(node.name)
-    return found
 
 
 def _of_torch(kind: type) -> bool:

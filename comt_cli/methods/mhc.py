@@ -11,9 +11,8 @@ results/FINDINGS.md). The streams' sum is read. b and alpha have no weight decay
 
 from typing import ClassVar, Literal
 
-from pydantic import PositiveInt
-
 from comt_cli.methods.base import ConnectionMethod
+from comt_cli.recipe.settings import Count
 
 
 class MHC(ConnectionMethod):
@@ -21,5 +20,5 @@ class MHC(ConnectionMethod):
 
     connection = "manifold-hyper-connections"
     fixes: ClassVar = {"mixing": "sinkhorn"}
-    n: PositiveInt = 4
+    n: Count = 4
     start: Literal["pre-ln", "mhc-lite", "random"] = "pre-ln"

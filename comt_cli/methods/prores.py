@@ -5,13 +5,12 @@ Deviations: none known; a is not learned, and a network out of training keeps th
 in proportion where training is shorter.
 """
 
-from pydantic import PositiveInt
-
 from comt_cli.methods.base import ConnectionMethod
+from comt_cli.recipe.settings import Count
 
 
 class ProResMethod(ConnectionMethod):
     """`updates` is T."""
 
     connection = "progressive"
-    updates: PositiveInt = 1000
+    updates: Count = 1000

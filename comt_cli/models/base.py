@@ -7,7 +7,7 @@ Shapes: B batch, T tokens, D width.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
@@ -304,13 +304,14 @@ class BlockParts:
 
 
 def refuse_absent(
-    sites: Collection[str], offered: Sequence[str], model: str, served_by: Mapping[str, str] | None = None
+    wiring: Wiring, sites: Sequence[str], norms: Sequence[str], model: str, served_by: Mapping[str, str] | None = None
 ) -> None:
-    """Raise `UserError` for a site that a model's blocks do not have: its gate would silently be left out. Not for one
-    that is `served_by` another which is named as well: that one has the gate of both."""
-    for site in sites:
-        if site not in offered and (served_by or {}).get(site) not in sites:
-            raise UserError(f"sites: the blocks of {model} have no {site}", f"they have {', '.join(offered)}")
+    """Raise `UserError` for a site, or place of a norm, that a model's blocks do not have: its gate would silently be
+    left out. Not for a site that is `served_by` another which is named as well: that one has the gate of both."""
+    for named, offered in ((wiring.gates.keys(), sites), (wiring.norms.keys() - {"*"}, norms)):
+        for site in named:
+            if site not in offered and (served_by or {}).get(site) not in named:
+                raise UserError(f"sites: the blocks of {model} have no {site}", f"they have {', '.join(offered)}")
 
 
 def end_of_stack(

@@ -65,9 +65,8 @@ class BertEncoder(Model):
     def __init__(self, settings: BertSettings, vocabulary: int, wiring: Wiring, length: int) -> None:
         super().__init__()
         shape = settings.shape()
-        refuse_absent(wiring.gates, ENCODER_SITES.names, "a BERT", SERVED_BY)
         places = ("embedding", "attention", "mlp", "final", "head")
-        refuse_absent(wiring.norms.keys() - {"*"}, places, "a BERT")
+        refuse_absent(wiring, ENCODER_SITES.names, places, "a BERT", SERVED_BY)
         self.settings, self.shape, self.vocabulary, self.length = settings, shape, vocabulary, length
 
         def embedding(rows: int) -> TokenEmbedding:

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from comt_cli.kernels.choice import Choice, Gates, NormGate, Op, choose, choose_norm, use_tiles
 from comt_cli.layers.attention import Attention, FeedForward
-from comt_cli.layers.convolution import BatchNorm, Convolution, ConvolutionNorm, PixelGate, WindowGate
-from comt_cli.layers.gates import Gate
+from comt_cli.layers.convolution import BatchNorm, ConvolutionNorm, PixelGate, WindowGate
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.models.base import Model, TokenBlock
@@ -66,8 +65,8 @@ def use_kernels(
             part.fused = op in choices and choices[op].fused
     units = _units(model)
     for gate, alike in sorted(units.items()):
-        carried = [_gate_of(part) for unit in alike for part in (unit.convolution, unit.norm)]
-        read = [A for each in carried if each is not None and (A := each.down_projection()) is not None]
+        carriers: list[Any] = [part for unit in alike for part in (unit.convolution, unit.norm)]
+        read = [A for part in carriers if part.gate is not None and (A := part.gate.down_projection()) is not None]
         channels = min(len(unit.norm.get_parameter("bias")) for unit in alike)
         hidden = max(map(len, read), default=0)
         choices[NORMS[gate]] = choose_norm(wanted, device, dtype, channels, gate, hidden, **how)
@@ -129,13 +128,10 @@ def _units(model: Model) -> dict[NormGate, list[ConvolutionNorm]]:
     """The convolutions with a norm behind them that a kernel knows, by their gates."""
     units: dict[NormGate, list[ConvolutionNorm]] = {}
     for unit in _those(model, ConvolutionNorm):
-        window, pixel = unit.convolution.gate, _gate_of(unit.norm)
-        fits = isinstance(window, WindowGate | None) and isinstance(pixel, PixelGate | None)
-        if type(unit.norm) is BatchNorm and fits:
+        if type(unit.norm) is not BatchNorm:
+            continue
+        window, pixel = unit.convolution.gate, unit.norm.gate
+        if isinstance(window, WindowGate | None) and isinstance(pixel, PixelGate | None):
             kind: NormGate = "both" if window and pixel else "window" if window else "pixel" if pixel else "none"
             units.setdefault(kind, []).append(unit)
     return units
-
-
-def _gate_of(part: nn.Module) -> Gate | None:
-    return part.gate if isinstance(part, BatchNorm | Convolution) else None

@@ -214,13 +214,12 @@ def _refuse_absent_parts(settings: ResNetSettings, wiring: Wiring) -> None:
     """Sites named one by one have to be there; naming all means those that there are."""
     if wiring.entry is not None:
         raise UserError("a ResNet has no place for an entry: it embeds no tokens")
-    refuse_absent(wiring.gates, MAP_SITES.names, settings.size)
-    refuse_absent(wiring.norms.keys() - {"*"}, NORMS, settings.size)
     has = len(WINDOWS[settings.shape().block])
+    offered = [*MAP_SITES.names]
     for kind in ("conv", "norm"):
-        named = [site for site in wiring.gates if site.startswith(kind)]
-        if len(named) < 3:
-            refuse_absent(named, [f"{kind}{number}" for number in range(1, has + 1)], settings.size)
+        if sum(site.startswith(kind) for site in wiring.gates) < 3:
+            offered = [site for site in offered if not (site.startswith(kind) and int(site[-1]) > has)]
+    refuse_absent(wiring, offered, NORMS, settings.size)
 
 
 SETTINGS, build = ResNetSettings, ResNet

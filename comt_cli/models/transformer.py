@@ -128,8 +128,8 @@ class EncoderDecoder(VocabularyModel):
         `source_length` is given."""
         super().__init__()
         shape = settings.shape()
-        refuse_absent(wiring.gates, ENCODER_DECODER_SITES.names, "an encoder-decoder", SERVED_BY)
-        refuse_absent(wiring.norms.keys() - {"*"}, ("attention", "cross", "mlp", "final"), "an encoder-decoder")
+        places = ("attention", "cross", "mlp", "final")
+        refuse_absent(wiring, ENCODER_DECODER_SITES.names, places, "an encoder-decoder", SERVED_BY)
         self.settings, self.shape, self.keeps_attention = settings, shape, settings.attention_dropout > 0
         self.vocabulary, self.length, self.sequences = vocabulary, length, pairs
         self.source_length = length if source_length is None else source_length

@@ -2,9 +2,8 @@
 stochastic matrices (mHC, DeepSeek-AI 2025; mHC-lite, 2026) or not at all (identity-HC).
 
 All streams start as the embedding, and their sum is read behind the last block. At the start add k reads stream
-k mod n alone: n equal streams, which is Pre-LN; the staggered reading parts them. At the first add the streams are
-equal: how they are read gives h a size alone, which the norm N takes away, and mixing makes the same of them. There
-neither has a gradient, nor has mixing that keeps the sum behind the last.
+k mod n alone: n equal streams, which is Pre-LN; the staggered reading parts them. Where streams are equal neither how
+they are read nor how they are mixed has a gradient.
 
 Compiled, streams are mixed by sums of products, which the compiler fuses with the operations around them; uncompiled,
 where each sum would be a call, by products of small matrices.

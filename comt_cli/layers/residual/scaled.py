@@ -56,18 +56,15 @@ class ReZero(ResidualConnection):
 
 
 class FollowsTraining(Initialised):
-    """A number that depends on the update that training is at: a buffer, and so in a checkpoint. A network that is not
-    in training keeps that of its last update."""
+    """A number that depends on the update that training is at, `number` of it, counted from 0: a buffer, and so in a
+    checkpoint. A network that is not in training keeps that of its last update."""
 
     value: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, number: Callable[[int], float]) -> None:
         super().__init__()
+        self.number = number
         self.register_buffer("value", torch.empty(()))
-
-    def number(self, update: int) -> float:
-        """Its value in update `update`, counted from 0."""
-        raise NotImplementedError
 
     def at_update(self, update: int) -> None:
         """Set it."""
@@ -75,17 +72,6 @@ class FollowsTraining(Initialised):
 
     def initialise(self, draw: Draw) -> None:
         self.at_update(0)
-
-
-class Ramp(FollowsTraining):
-    """min(t / length, 1), t the number of the update from 0."""
-
-    def __init__(self, length: int) -> None:
-        super().__init__()
-        self.length = length
-
-    def number(self, update: int) -> float:
-        return min(update / self.length, 1.0)
 
 
 class ProgressiveResidual(NormedResidual):
@@ -97,7 +83,8 @@ class ProgressiveResidual(NormedResidual):
 
     def __init__(self, site: ResidualSite, updates: int = 1000) -> None:
         super().__init__(site)
-        self.share = Ramp(updates * (site.layer + 1))
+        length = updates * (site.layer + 1)
+        self.share = FollowsTraining(lambda update: min(update / length, 1.0))
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         return x_BTD + self.share.value.to(x_BTD.dtype) * branch(self.norm(x_BTD))
