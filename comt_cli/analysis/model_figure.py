@@ -18,14 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from comt_cli.analysis.images import WatchedImages
-from comt_cli.analysis.observed import (
-    Observation,
-    SiteValues,
-    observed_gates,
-    observed_image,
-    observed_pair,
-    tokens_of,
-)
+from comt_cli.analysis.observed import Observation, SiteValues, observed_gates, observed_image, observed_pair, tokens_of
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import Loaded, LoadedImageModel, LoadedText, LoadedTranslator
 from comt_cli.layers.gates import gates_of

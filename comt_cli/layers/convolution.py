@@ -55,10 +55,6 @@ class MapGate(Gate):
         u_BhHW = F.conv2d(x_BDHW, filters, stride=self.stride, padding=filters.shape[-1] // 2)
         return self.values(u_BhHW)["scalar"]
 
-    def scaled(self, z_BCHW: Tensor, u_BhHW: Tensor | None) -> Tensor:
-        """gamma * z, [B, C, H, W], in the memory layout of z."""
-        return self.values(u_BhHW)["scalar"] * z_BCHW
-
     def initialise(self, draw: Draw) -> None:
         for name in self.names:
             draw_gate_weight(draw, self.get_parameter(name), name, self.init)

@@ -46,7 +46,7 @@ class Bundle:
     nor a plain value, or two things of one name.
 
     >>> from comt_cli.layers.learned import LowRank
-    >>> "torch.arange" in str(Bundle([LowRank]))  # of its initial values
+    >>> "torch.eye" in str(Bundle([LowRank]))  # of its initial values
     False
     """
 

@@ -165,7 +165,7 @@ class Connected(Remade):
 def as_connected(block: nn.Module, host: Host, is_last: bool) -> None:
     """Make a block of another library one whose residual connections are still to be put in. Its class keeps its name:
     by it libraries know what must not be split."""
-    block.__class__ = remade_class(Connected, type(block))
+    block.__class__ = remade_class(Connected, type(block))  # type: ignore[arg-type]
     block.host, block.is_last = host, is_last  # type: ignore[assignment]
     block.register_module("read_out", None)
 

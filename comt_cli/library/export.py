@@ -49,7 +49,6 @@ def write_huggingface(
     Raises `UserError` where a part of the network cannot be written as code of its own, or the folder is in use;
     `StorageError`.
     """
-    refuse_used(folder)
     if is_plain_llama(loaded.model):
         config = llama_config(loaded.model, loaded.context_length)
         return write_folder(loaded, folder, Files(), split(loaded.model), config, result)
@@ -60,18 +59,14 @@ def write_huggingface(
     return write_folder(loaded, folder, files, network.tensors, config, result)
 
 
-def refuse_used(folder: Path) -> None:
-    """Raise `UserError` where a folder is in use."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
-
-
 def write_folder(
     loaded: Loaded, folder: Path, files: Files, tensors: Mapping[str, Tensor], config: dict[str, Any],
     result: Mapping[str, Any] | None,
 ) -> list[tuple[Path, str]]:  # fmt: skip
     """Write `files`, tensors, the tokenizer of a model of texts, its card, and last `config`; returns what is written,
-    as `write_huggingface`. Raises `StorageError`."""
+    as `write_huggingface`. Raises `UserError` where the folder is in use; `StorageError`."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
     # Fused weights are stored once in memory; safetensors wants each name to own its bytes.
     tensors = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
     files[WEIGHTS] = safetensors.torch.save(tensors, {"format": "pt"}), f"{len(tensors)} tensors"

@@ -15,7 +15,7 @@ from comt_cli.errors import UserError
 from comt_cli.exchange.codecs import Files, OwnCodec
 from comt_cli.exchange.loaded import Loaded, LoadedClassifier, LoadedImageModel, LoadedMaskedModel, LoadedModel
 from comt_cli.layers.projection import Projections
-from comt_cli.library.export import Parts, refuse_used, write_folder, write_huggingface
+from comt_cli.library.export import Parts, write_folder, write_huggingface
 from comt_cli.methods import method_from
 from comt_cli.models.bert import SEGMENTS, BertClassifier
 from comt_cli.models.build import empty_network
@@ -57,7 +57,6 @@ def write_resnet(
     loaded: LoadedImageModel, folder: Path, result: Mapping[str, Any] | None = None
 ) -> list[tuple[Path, str]]:
     """As `write_huggingface`, of an image classifier: `from resnet_comt import load`."""
-    refuse_used(folder)
     parts = Parts(RESNET, loaded.model.modules())
     ends = parts.numbered(dict(loaded.model.named_children()), "")
     config = {
@@ -79,7 +78,6 @@ def write_bert(
 ) -> list[tuple[Path, str]]:
     """As `write_huggingface`, of a BERT: BertForMaskedLM, or BertForSequenceClassification. Raises `UserError` where
     its network is not the published one."""
-    refuse_used(folder)
     model, settings, shape = loaded.model, loaded.model.settings, loaded.model.shape
     classes = model.classifier.weight.shape[0] if isinstance(model, BertClassifier) else None
     wiring = method_from({"name": "post-ln"}).wiring()

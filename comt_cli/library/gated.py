@@ -82,7 +82,7 @@ def remade_class(added: type[Remade], original: type) -> type[Remade]:
 
 def empty_module(added: type[Remade], original: type) -> nn.Module:
     """An empty module of a class of `remade_class`, for a copy or a pickle to fill."""
-    kind = remade_class(added, original)
+    kind = remade_class(added, original)  # type: ignore[arg-type]
     return kind.__new__(kind)
 
 
@@ -115,7 +115,6 @@ class Gated(Remade):
         return (z_TN, *rest) if isinstance(output, tuple) else z_TN
 
     def gate_at(self, site: str) -> Any:
-        """The gate at a site."""
         if site == "sdpa":
             return self.sdpa_gate
         return self.gate if self.gating.sites[site][2] == 1 else self.gate[site]
@@ -129,7 +128,7 @@ class Gated(Remade):
 def _as_gated(module: nn.Module) -> Gated:
     if not isinstance(module, Gated):
         first = next(iter(inspect.signature(module.forward).parameters))
-        module.__class__ = remade_class(Gated, type(module))
+        module.__class__ = remade_class(Gated, type(module))  # type: ignore[arg-type]
         assert isinstance(module, Gated)
         module.gating = Gating(first)
     return module

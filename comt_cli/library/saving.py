@@ -56,7 +56,7 @@ def as_saved(model: nn.Module) -> None:
     Until it is saved it has no name: adapters of PEFT name their base by it, and would be put on the plain model.
     """
     if any(path_of(kind) == BASE for kind in type(model).__mro__):
-        model.__class__ = remade_class(Saved, type(model))
+        model.__class__ = remade_class(Saved, type(model))  # type: ignore[arg-type]
         assert isinstance(model, Saved)
         model.plain_name = model.name_or_path
         model.name_or_path = f"{model.plain_name or type(model).__name__}, wrapped and not saved"
@@ -77,7 +77,6 @@ class SavedConfig:
     architectures: list[str]
 
     def save_pretrained(self, save_directory: Any, **named: Any) -> None:
-        """Write code and configuration."""
         write_text(Path(save_directory) / CODE, self.__dict__.pop("code"))
         self.architectures = [f"Comt{self.architectures[0]}"]
         super().save_pretrained(save_directory, **named)  # type: ignore[misc]

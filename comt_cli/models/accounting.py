@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from comt_cli.models.base import Linear, Model
     from comt_cli.models.flops import Trace
 
-ROOMS = ("recipe", "data", "tasks", "runs", "kernels", "layers", "methods", "models")
-"""The rooms that a model's code may import, and so that can change what is counted; so may the files beside them."""
-
 
 @dataclass(frozen=True)
 class Cost:
@@ -158,8 +155,9 @@ def _cache() -> Cache:
 @functools.cache
 def code_version() -> str:
     """The hash of all code that counting a model runs, methods of one's own and PyTorch's version included."""
+    rooms = ("recipe", "data", "tasks", "runs", "kernels", "layers", "methods", "models")  # all that a model may import
     package = Path(__file__).resolve().parents[1]
-    folders = [*(package / room for room in ROOMS), *map(Path, methods.__path__)]
+    folders = [*(package / room for room in rooms), *map(Path, methods.__path__)]
     files = {*package.glob("*.py"), *(file.resolve() for folder in folders for file in folder.rglob("*.py"))}
     hashes = sorted((str(file.relative_to(file.parents[1])), sha256(file.read_bytes())) for file in files)
     return sha256(json.dumps([hashes, torch_build()]))

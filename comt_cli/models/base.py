@@ -102,7 +102,7 @@ class Model(nn.Module):
         if not (self.activation_checkpointing and self.training):
             return block(state, *inputs)
         # Tensors by themselves, so that they are seen to be kept; of a deferred add both terms would be.
-        leaves, form = tree_flatten(state.materialised())
+        leaves, form = tree_flatten(State(state.stream, shared=state.shared) if state.deferred else state)
 
         def run(*values: Any) -> State:
             return block(tree_unflatten(values[: len(leaves)], form), *values[len(leaves) :])
@@ -261,7 +261,6 @@ class BlockParts:
         return self.wiring.norm(NormPlace(width, self.epsilon, of, gate), self.norm)
 
     def site(self, name: str, d_in: int, d_out: int, heads: int = 1, **others: Any) -> Site:
-        """A site of this block."""
         return Site(name, self.stack, self.layer, self.layers, d_in, d_out, heads, **others)
 
     def gates(self, part: str) -> dict[str, GateFactory]:

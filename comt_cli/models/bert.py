@@ -68,10 +68,7 @@ class BertEncoder(Model):
         places = ("embedding", "attention", "mlp", "final", "head")
         refuse_absent(wiring, ENCODER_SITES.names, places, "a BERT", SERVED_BY)
         self.settings, self.shape, self.vocabulary, self.length = settings, shape, vocabulary, length
-
-        def embedding(rows: int) -> TokenEmbedding:
-            return TokenEmbedding(rows, shape.width, INIT_STD, truncated=True)
-
+        embedding = partial(TokenEmbedding, width=shape.width, std=INIT_STD, truncated=True)
         self.embedding, self.positions = embedding(vocabulary), embedding(settings.positions)
         self.segments = embedding(SEGMENTS)
         self.entry = nn.Identity() if wiring.entry is None else wiring.entry(shape.width)

@@ -27,8 +27,6 @@ from comt_cli.models.base import Linear, Model
 
 PRIMES = (1_000_003, 1_000_033, 1_009, 1_013, 1_019, 1_021)
 """Numbers of rows to trace with. The smaller ones are for rows so long that sizes would overflow with the first."""
-_MOST_BYTES = 2**62
-_BYTES = 8
 
 _aten = torch.ops.aten
 _FACTORS = {_aten.addmm: (1, 2), _aten.baddbmm: (1, 2)}
@@ -40,7 +38,7 @@ def rows_to_trace(model: nn.Module, inputs: Iterable[Tensor], largest: int) -> i
     Raises `UserError` where a few of them have more numbers than can be counted."""
     sizes = {size for tensor in (*inputs, *model.parameters()) for size in tensor.shape}
     for rows in PRIMES:
-        if rows * largest * _BYTES < _MOST_BYTES and all(size % rows for size in sizes):
+        if rows * largest < 2**59 and all(size % rows for size in sizes):
             return rows
     raise UserError(
         "a row is too long: what the model makes of it cannot be counted", "Give a shorter sequence_length."

@@ -89,7 +89,7 @@ def _sources(model: Model) -> dict[Op, list[Projections]]:
         sources["swiglu"] += [each.gate_up for each in _those(block, FeedForward)]
         first = block.connections[0]
         is_pre_norm = isinstance(first, PreNorm) and isinstance(first.norm, nn.RMSNorm)
-        if is_pre_norm and block.attention_path is None:
+        if is_pre_norm and getattr(block, f"{block.parts[0]}_path") is None:
             sources["add_norm"] += _alone(block)
         else:
             sources["modulate"] += [projections for projections in _alone(block) if projections.gates]

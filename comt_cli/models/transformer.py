@@ -92,7 +92,6 @@ class DecoderBlock(TokenBlock):
         self.attention_dropout, self.cross_dropout, self.mlp_dropout = (Dropout(dropout) for _ in range(3))
 
     def forward(self, state: State, encoded_BSD: Tensor, mask_BS: Tensor) -> State:
-        """State after the block."""
         return self.decoded(state, self.cross.keys_values(encoded_BSD, mask_BS))
 
     def decoded(self, state: State, source: KeysValues, columns: LayerColumns | None = None) -> State:
@@ -181,7 +180,6 @@ class EncoderDecoder(VocabularyModel):
         return final_stream(state, self.decoder_read_out, self.decoder_norm)
 
     def decoder_blocks(self) -> list[DecoderBlock]:
-        """The blocks of the decoder, in order."""
         return [block for block in self.decoder if isinstance(block, DecoderBlock)]
 
     @torch.no_grad()

@@ -247,5 +247,4 @@ class CrossAggregation(OutputAggregation):
         return {"stream": self.mixture.mean_weights(told_apart(state.sources, self.last))}
 
     def forward(self, state: State) -> Tensor:
-        """State behind the last block -> [B, T, D]."""
         return self.mixture(told_apart(state.sources, self.last))

@@ -52,10 +52,6 @@ class State(NamedTuple):
         zhat_TD = modulate(product_BTC.flatten(0, -2), modulation, [self.x.shape[-1]])
         return self.x + zhat_TD.view_as(self.x)
 
-    def materialised(self) -> State:
-        """The same state with no deferred add."""
-        return self if self.deferred is None else State(self.stream, shared=self.shared)
-
     def normalised(self, norm: nn.Module) -> tuple[Tensor, Tensor]:
         """Residual stream and norm(stream), [B, T, D] each."""
         if self.deferred is not None and isinstance(norm, nn.RMSNorm):

@@ -207,11 +207,8 @@ class Coefficients(Initialised):
         with no_autocast(H_BTnD):
             found = torch.split(normalised_products(H_BTnD.flatten(-2), self.phi), self.sizes, dim=-1)
             b = torch.split(self.b() + self.first_b(H_BTnD), self.sizes)
-            alpha = [*self.alpha().unbind(), *([None] if not self.sizes[2] else [])]
-            return tuple(
-                part if scale is None else scale * part + bias
-                for scale, part, bias in zip(alpha, found, b, strict=True)
-            )
+            each = zip(self.alpha().unbind(), found, b, strict=False)  # without mixing alpha has two numbers
+            return tuple(scale * part + bias for scale, part, bias in each)
 
     def initialise(self, draw: Draw) -> None:
         if self.random:
@@ -247,11 +244,11 @@ class ManifoldHyperConnection(StreamsConnection):
 
     def matrices(self, H_BTnD: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """H_pre, H_post and H_res."""
-        pre, post, res = self.coefficients(H_BTnD)
+        pre, post, *res = self.coefficients(H_BTnD)
         H_res: Tensor | None = None
         match self.form:
             case "sinkhorn":
-                H_res = sinkhorn(res.unflatten(-1, (self.n, self.n)))
+                H_res = sinkhorn(res[0].unflatten(-1, (self.n, self.n)))
             case "permutations":
-                H_res = torch.einsum("...k,kij->...ij", torch.softmax(res, -1), self.permutations(res).to(res))
+                H_res = torch.einsum("...k,kij->...ij", torch.softmax(res[0], -1), self.permutations(H_BTnD).to(res[0]))
         return torch.sigmoid(pre), 2 * torch.sigmoid(post), H_res

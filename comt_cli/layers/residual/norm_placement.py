@@ -213,7 +213,6 @@ class SiameseAggregation(OutputAggregation):
         return {"x-y": shares_of_sum(self.x_norm(state.sources[0]), self.y_norm(state.x))}
 
     def forward(self, state: State) -> Tensor:
-        """State behind the last block -> [B, T, D]."""
         return self.x_norm(state.sources[0]) + self.y_norm(state.x)
 
 

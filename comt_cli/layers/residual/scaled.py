@@ -67,7 +67,6 @@ class FollowsTraining(Initialised):
         self.register_buffer("value", torch.empty(()))
 
     def at_update(self, update: int) -> None:
-        """Set it."""
         self.value.fill_(self.number(update))
 
     def initialise(self, draw: Draw) -> None:
