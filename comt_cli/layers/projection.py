@@ -319,8 +319,7 @@ class TokenEmbedding(Initialised):
         """[B, T] ids -> [B, T, D]."""
         if not torch.compiler.is_compiling():
             return F.embedding(tokens_BT, self.weight)
-        rows_BTD: Tensor = _Embedding.apply(self.weight, tokens_BT)  # type: ignore[no-untyped-call]
-        return rows_BTD
+        return _Embedding.apply(self.weight, tokens_BT)  # type: ignore[no-untyped-call, no-any-return]
 
     def initialise(self, draw: Draw) -> None:
         (draw.truncated_ if self.truncated else draw.normal_)(self.weight, "weight", self.std)
@@ -347,8 +346,7 @@ class _Embedding(torch.autograd.Function):
 @torch.library.custom_op("comt::embedding_backward", mutates_args=())
 def _embedding_backward(gradient_TD: Tensor, ids_T: Tensor, vocabulary: int) -> Tensor:
     no_padding_id = -1
-    dweight_VD: Tensor = torch.ops.aten.embedding_dense_backward(gradient_TD, ids_T, vocabulary, no_padding_id, False)
-    return dweight_VD
+    return torch.ops.aten.embedding_dense_backward(gradient_TD, ids_T, vocabulary, no_padding_id, False)  # type: ignore[no-any-return]
 
 
 @_embedding_backward.register_fake

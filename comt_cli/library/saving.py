@@ -21,7 +21,6 @@ from comt_cli.library.gated import PlacedGate, Remade, carry, gates_in, remade_c
 from comt_cli.library.hosts import path_of, stack_of
 from comt_cli.methods import in_words
 
-TEMPLATE = "wrapped.py"
 BASE = "transformers.modeling_utils.PreTrainedModel"
 
 
@@ -33,6 +32,7 @@ class Saved(Remade):
     plain_name: str
 
     def __init_subclass__(cls) -> None:  # transformers tells its own classes by their place
+        super().__init_subclass__()
         cls.__module__, cls.__qualname__ = cls.original.__module__, cls.original.__qualname__
 
     def save_pretrained(self, save_directory: Any, *inputs: Any, **named: Any) -> None:
@@ -140,16 +140,15 @@ def _described(model: Any) -> tuple[dict[str, Any], str]:
     own, original = type(model.config), model.original
     names = {"config": own.__name__, "host": original.__name__, "model_type": f"comt_{own.model_type}"}
     roots: list[Any] = [*([carry, PlacedGate] if placed else []), *([as_connected] if blocks else [])]
-    parts = Parts(TEMPLATE, every, *roots, **names, gates=bool(placed), blocks=bool(blocks))
+    parts = Parts("wrapped.py", every, *roots, **names, gates=bool(placed), blocks=bool(blocks))
     said: dict[str, Any] = {"model": original.__name__, "wrapping": dataclasses.asdict(model.comt_wrapping)}
     said["wrapping"]["sites"] = {site: [*modules] for site, modules in model.comt_wrapping.sites.items()}
     said["gates"], said["modules"] = {}, parts.modules
     for site in model.comt_wrapping.sites:
         here = [each for each in placed if each.site.name == site]
-        said["gates"][site] = {"part": here[0].part, "parts": here[0].parts, "reads": [each.reads for each in here]}
-        said["gates"][site]["modules"] = [
-            parts.numbered({"gate": each.gate}, f"{each.module}.")["gate"] for each in here
-        ]
+        numbers = [parts.numbered({"gate": each.gate}, f"{each.module}.")["gate"] for each in here]
+        which = {"part": here[0].part, "parts": here[0].parts, "reads": [each.reads for each in here]}
+        said["gates"][site] = {**which, "modules": numbers}
     said["blocks"] = [{"name": name, "parts": parts.numbered(own, f"{name}.")} for name, own in blocks.items()]
     if blocks and stack is not None:
         kept = ("sublayers", "norms", "arguments", "norm_is_behind")

@@ -249,9 +249,8 @@ def _gates(model: nn.Module, wiring: Wiring, mapping: Mapping[str, str] | None) 
             at = Site(site, "decoder", layers.index(layer), len(layers), d_in, d_out // parts, heads, part=part)
             gate = wiring.gates[site](at)
             if isinstance(gate, HeadGate) and not heads:
-                raise UserError(
-                    f"sites: {name}: how many heads there are is not known", "A head_dim beside it says it."
-                )
+                said = f"sites: {name}: how many heads there are is not known"
+                raise UserError(said, "A head_dim beside it says it.")
             like = next(reader.parameters())
             gate.to(like.device, like.dtype).train(module.training)
             placed.append(PlacedGate(at, gate, name, readers[layer], where[site].part, parts))

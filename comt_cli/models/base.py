@@ -250,10 +250,8 @@ class BlockParts:
         )  # fmt: skip
         made = self.wiring.residual(site)
         if "values" in made.needs and not self.separate_qkv:
-            raise UserError(
-                "residual: this connection gives queries, keys and values inputs of their own; here attention has one",
-                "Language models' attention has three.",
-            )
+            said = "residual: the connection gives queries, keys and values inputs of their own; attention has one here"
+            raise UserError(said, "Language models' attention has three.")
         return made
 
     def norm_at(self, of: str, width: int, gate: Gate | None = None) -> nn.Module:

@@ -148,12 +148,10 @@ class BertClassifier(BertEncoder):
     def largest(self) -> int:
         return int(self.shape.heads * self.length**2)
 
-    def pooled(self, tokens_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:
-        """Summary of a sequence, [B, D]: tanh(W h + b) of its first token, which is the begin token."""
-        return torch.tanh(self.pooler(self.hidden(tokens_BT, segments_BT)[:, 0]))
-
     def forward(self, tokens_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:
-        return self.classifier(self.pooled_dropout(self.pooled(tokens_BT, segments_BT)))
+        """A sequence's summary is tanh(W h + b) of its first token, the begin token."""
+        pooled_BD = torch.tanh(self.pooler(self.hidden(tokens_BT, segments_BT)[:, 0]))
+        return self.classifier(self.pooled_dropout(pooled_BD))
 
 
 def build(
