@@ -18,17 +18,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from comt_cli.analysis.images import WatchedImages
-from comt_cli.analysis.observed import (
-    Observation,
-    SiteValues,
-    gates_of,
-    observed_gates,
-    observed_image,
-    observed_pair,
-    tokens_of,
-)
+from comt_cli.analysis.observed import Observation, SiteValues, observed_gates, observed_image, observed_pair, tokens_of
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import Loaded, LoadedImageModel, LoadedText, LoadedTranslator
+from comt_cli.layers.gates import gates_of
 from comt_cli.report.caption import Caption
 from comt_cli.report.figures import sign, write_figure
 from comt_cli.report.figures.style import QUIET

@@ -12,7 +12,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -29,7 +29,7 @@ from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedText, Loaded
 from comt_cli.generation.caption import ImageCaptioner
 from comt_cli.generation.transcript import one_line
 from comt_cli.generation.translate import translator
-from comt_cli.layers.gates import CarriesGates, EvaluatorAdjuster, Gate, Site
+from comt_cli.layers.gates import EvaluatorAdjuster, Site, gates_of
 from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, State, final_stream
 from comt_cli.models.base import Model
 from comt_cli.models.transformer import EncoderDecoder
@@ -167,20 +167,24 @@ def reads_source(model: EncoderDecoder) -> list[nn.Module]:
 
 
 @contextlib.contextmanager
-def recorded(modules: Iterable[nn.Module]) -> Iterator[dict[nn.Module, tuple[tuple[Any, ...], Any]]]:
-    """In this context the inputs, those by position before those by name, and the output of the last call of each
-    module are kept."""
+def recorded(
+    modules: Iterable[nn.Module], method: str = "forward"
+) -> Iterator[dict[nn.Module, tuple[tuple[Any, ...], Any]]]:
+    """In this context the inputs, those by position before those by name, and the output of the last call of a method
+    of each module are kept."""
     kept: dict[nn.Module, tuple[tuple[Any, ...], Any]] = {}
 
-    def keep(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+    def keep(module: nn.Module, own: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
+        output = own(*inputs, **named)
         kept[module] = (*inputs, *named.values()), output
+        return output
 
-    handles = [module.register_forward_hook(keep, with_kwargs=True) for module in modules]
-    try:
+    with contextlib.ExitStack() as stack:
+        for module in modules:
+            own = getattr(module, method)
+            stack.callback(*((setattr, module, method, own) if method in vars(module) else (delattr, module, method)))
+            setattr(module, method, partial(keep, module, own))
         yield kept
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextlib.contextmanager
@@ -242,31 +246,14 @@ Factor = tuple[nn.Module, Site, str, Tensor, tuple[float, float] | None]
 values are [B, T, N], or [N] of a gate that does not look at its input."""
 
 
-def gates_of(model: nn.Module) -> list[tuple[nn.Module, Site, Gate]]:
-    """Every gate of a network of tokens, also of a wrapped model, with the module that has it and its site."""
-    found: list[tuple[nn.Module, Site, Gate]] = []
-    for module in model.modules():
-        if isinstance(module, CarriesGates):
-            found += [(module, replace(module.sites[0], name=name), module.gate(name)) for name in module.gates]
-        elif (gating := getattr(module, "gating", None)) is not None:  # `library.gated.Gated`
-            wrapped: Any = module
-            found += [(module, site, wrapped.gate_at(name)) for name, (site, *_) in gating.sites.items()]
-    return found
-
-
-def no_gates(loaded: Loaded) -> UserError:
-    """The error where a network has nothing to draw."""
-    return UserError(f"{loaded.name} has no gates to analyse: it holds {loaded.description}")
-
-
 def gate_factors(model: nn.Module, run: Callable[[], object]) -> list[Factor]:
     """Values of every gate of a network when `run` runs it once, `undisturbed`: branch by branch in the order of the
     model, in each the projections as they are usually listed before other sites, each from layer to layer."""
     gates, found = gates_of(model), list[Factor]()
-    with undisturbed(model), called((gate for *_, gate in gates), "scaled") as calls:
+    with undisturbed(model), recorded((gate for *_, gate in gates), "scaled") as calls:
         run()
         for module, site, gate in gates:
-            z, u = calls[gate]
+            (z, u), _ = calls[gate]
             by_kind, ends = gate.values(u), gate.factor_range
             if isinstance(gate, EvaluatorAdjuster):
                 by_kind, ends = {"evaluator": gate.evaluation(z)}, (0.0, 1.0)
@@ -282,8 +269,7 @@ def gate_factors(model: nn.Module, run: Callable[[], object]) -> list[Factor]:
 
 
 def observed_gates(loaded: Loaded, on: Observation) -> list[SiteValues]:
-    """Values of every gate in one forward pass, in the order of `gate_factors`. Raises `UserError` where no gate
-    multiplies anything; see `watch`."""
+    """Values of every gate in one forward pass, in the order of `gate_factors`. Raises as `watch`."""
     found = []
     for by, site, kind, values, ends in gate_factors(loaded.model, partial(watch, loaded, on.inputs)):
         text = on.read_by(by)
@@ -293,8 +279,6 @@ def observed_gates(loaded: Loaded, on: Observation) -> list[SiteValues]:
         values_TN = values.expand((1, len(tokens), values.shape[-1]))[0].numpy()
         columns = where if len(on.sequences) > 1 else {"site": site.name}
         found.append(SiteValues(columns, kind, site.layer + 1, values_TN, ends, tokens))
-    if not found:
-        raise no_gates(loaded)
     return found
 
 
@@ -316,24 +300,6 @@ def connections_of(model: nn.Module) -> list[ResidualConnection]:
     """The residual connections of a network of tokens, stack by stack from the first block on."""
     blocks = [block for stack in stacks_of(model).values() for block in stack]
     return [part for block in blocks for part in block.children() if isinstance(part, ResidualConnection)]
-
-
-@contextlib.contextmanager
-def called(modules: Iterable[nn.Module], method: str) -> Iterator[dict[nn.Module, tuple[Any, ...]]]:
-    """In this context the arguments of the last call of a method of each module are kept, in the order of first
-    calls."""
-    calls: dict[nn.Module, tuple[Any, ...]] = {}
-
-    def keep(module: nn.Module, own: Callable[..., Any], *arguments: Any) -> Any:
-        calls[module] = arguments
-        return own(*arguments)
-
-    with contextlib.ExitStack() as stack:
-        for module in modules:
-            own = getattr(module, method)
-            stack.callback(*((setattr, module, method, own) if method in vars(module) else (delattr, module, method)))
-            setattr(module, method, partial(keep, module, own))
-        yield calls
 
 
 def layer_streams(model: nn.Module, run: Callable[[], object]) -> list[tuple[str, int, Tensor, Tensor]]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from comt_cli.analysis.model_figure import Subject, model_figures
-from comt_cli.analysis.observed import no_gates
 from comt_cli.errors import UserError
 from comt_cli.exchange.load import who_takes
 from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedImageModel, LoadedText, LoadedTranslator
@@ -49,7 +48,7 @@ def analyze_gates(
         raise UserError(f"--site {site}: {loaded.name} has no gates on projections or branches")
     parts = [(figure, part) for figure in figures for part in figure.parts(figure.frame(of))]
     if not parts:
-        raise no_gates(loaded)
+        raise UserError(f"{loaded.name} has no gates to analyse: it holds {loaded.description}")
     folder, trained = figure_folder(loaded.name, loaded.spec, out, results), _trained(loaded)
     said = () if of.is_image_classifier else of.observation.said
     for figure, part in parts:

@@ -10,13 +10,14 @@ from comt_cli.layers.residual.attention_residuals import AttentionResiduals, Dee
 from comt_cli.layers.residual.base import ResidualConnection, ResidualSite, State
 from comt_cli.layers.residual.dense import DenseFormer, MultiwayDense, StartLambdas
 from comt_cli.layers.residual.hyper_connections import HyperConnection, ManifoldHyperConnection
-from comt_cli.layers.residual.laurel import LaurelLR, LaurelPA, LaurelRW, LaurelRWLR
 from comt_cli.layers.residual.norm_placement import (
     DeepNorm, DeepNormOfMixLNCode, Keel, LayerNormScaling, MixLN, PostNorm, PreNorm, SandwichLN, ScaledInit,
     SiameseNorm,
 )  # fmt: skip
-from comt_cli.layers.residual.sas import SelfAdaptiveScaling
-from comt_cli.layers.residual.scaled import GatedResidual, Highway, ProgressiveResidual, ReZero, ScaledBranch
+from comt_cli.layers.residual.scaled import (
+    GatedResidual, Highway, LaurelLR, LaurelPA, LaurelRW, LaurelRWLR, ProgressiveResidual, ReZero, ScaledBranch,
+    SelfAdaptiveScaling,
+)  # fmt: skip
 
 __all__ = [
     "AttentionResiduals", "ComtGate", "DeepCrossAttention", "DeepNorm", "DeepNormOfMixLNCode",

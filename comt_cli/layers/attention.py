@@ -1,19 +1,25 @@
-"""Causal self-attention with rotary positions, and the gated feed-forward network: the two branches of a block.
+"""The branches of a block: attention and feed-forward networks. LLaMA's attention is causal, with rotary positions, and
+its feed-forward network gated; those of an encoder-decoder (Vaswani et al. 2017, section 3) and of BERT follow.
 
-Shapes: B batch, T tokens, D width, H heads, K key-value heads, E head width, F feed-forward width.
+Shapes: B batch, T tokens that attend, S tokens that are attended to, D width, H heads, K key-value heads, E head width,
+F feed-forward width, R rows of tokens that attend, G = R / B of them for each sequence that is attended to.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.kernels.attend import attend
 from comt_cli.kernels.heads import heads
 from comt_cli.kernels.swiglu import swiglu
-from comt_cli.layers.kv_cache import LayerCache
+from comt_cli.layers.dropout import Dropout
+from comt_cli.layers.kv_cache import LayerCache, LayerColumns
 from comt_cli.layers.positions import Rotation, rotate
 from comt_cli.layers.projection import Projections, aligned
 from comt_cli.layers.shared_values import SharedValues
@@ -21,6 +27,11 @@ from comt_cli.layers.shared_values import SharedValues
 MakeProjections = Callable[..., Projections]
 """Site names with their (input, output) widths -> the projections, gates included. With `heads`, gates that attention
 applies to what it mixed read the projections' input too."""
+
+
+def split(x_BTN: Tensor, head_width: int) -> Tensor:
+    """[B, T, heads * E] -> [B, heads, T, E]."""
+    return x_BTN.view(*x_BTN.shape[:-1], -1, head_width).transpose(1, 2)
 
 
 class Attention(nn.Module):
@@ -45,16 +56,13 @@ class Attention(nn.Module):
         self.qkv = make(widths, heads=heads)
         self.output = make({"o_proj": (width, width)})
 
-    def forward(self, x_BTD: Tensor, rotation: Rotation, cache: LayerCache | None = None) -> Tensor:
-        """[B, T, D] -> [B, T, D]; position t sees positions up to t, and those in the cache."""
-        return self.output(self.inner(x_BTD, rotation=rotation, cache=cache))[0]
-
     def inner(
         self, x_BTD: Tensor, *kv_BTD: Tensor, rotation: Rotation, cache: LayerCache | None = None,
         shared_kv: list[Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
-        """Input of the output projection, [B, T, D]. With two more inputs keys are computed from the second and values
-        from the third. `shared_kv` holds keys and values of earlier blocks."""
+        """Input of the output projection, [B, T, D]; position t sees positions up to t, and those in the cache. With
+        two more inputs keys are computed from the second and values from the third. `shared_kv` holds keys and values
+        of earlier blocks."""
         B, T, D = x_BTD.shape
         qkv, read_by_gate = self.rotated_heads(x_BTD, kv_BTD, rotation, [] if shared_kv is None else shared_kv)
         mixed_BHTE = attend(*qkv, causal=True) if cache is None else cache.attend(*qkv)
@@ -70,8 +78,8 @@ class Attention(nn.Module):
         gates = self.qkv.modulation() if self.fused and is_usual else None
         if gates is None:
             q, k, *rest = self.qkv(x_BTD, *kv_BTD)
-            q, k = self._split(q), self._split(k)
-            v = self._split(rest.pop(0)) if shared is None or shared.has_values else None
+            q, k = split(q, self.head_width), split(k, self.head_width)
+            v = split(rest.pop(0), self.head_width) if shared is None or shared.has_values else None
             if shared is not None and shared.mixes_keys:
                 k, v = shared(k, v, shared_kv)
             q, k = rotate(q, rotation), rotate(k, rotation)
@@ -79,16 +87,12 @@ class Attention(nn.Module):
             product_BTC = self.qkv.product(x_BTD)
             cos, sin = (table.flatten(0, -2) for table in rotation)
             parts = heads(product_BTC.flatten(0, -2), gates, cos, sin, self.heads, self.kv_heads)
-            q, k, v = (self._split(part.view(*x_BTD.shape[:2], -1)) for part in parts)
+            q, k, v = (split(part.view(*x_BTD.shape[:2], -1), self.head_width) for part in parts)
             rest = [*self.qkv.read_later(product_BTC)]
         if shared is not None and not shared.mixes_keys:
             k, v = shared(k, v, shared_kv)
         assert v is not None
         return (q, k, v), (*rest,)
-
-    def _split(self, x_BTN: Tensor) -> Tensor:
-        """[B, T, heads * E] -> [B, heads, T, E]."""
-        return x_BTN.view(*x_BTN.shape[:-1], -1, self.head_width).transpose(1, 2)
 
 
 class FeedForward(nn.Module):
@@ -106,10 +110,6 @@ class FeedForward(nn.Module):
         self.gate_up.packing.aligns_sites = True
         self.down = make({"down_proj": (ffn_width, width)})
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        """[B, T, D] -> [B, T, D]."""
-        return self.down(self.inner(x_BTD))[0]
-
     def inner(self, x_BTD: Tensor) -> Tensor:
         """Input of the down projection, [B, T, F], with zeros behind where a row is filled up (`aligned`)."""
         padded = aligned(self.ffn_width, x_BTD)
@@ -120,3 +120,101 @@ class FeedForward(nn.Module):
             return F.pad(inner_BTF, (0, padded - self.ffn_width)) if padded > self.ffn_width else inner_BTF
         inner_TF = swiglu(self.gate_up.product(x_BTD).flatten(0, -2), gates, padded, padded)
         return inner_TF.view(*x_BTD.shape[:2], padded)
+
+
+class KeysValues(NamedTuple):
+    """Keys and values that are attended to, [B, H, S, E] each, and the mask, [B, 1, 1, S], True where a token is."""
+
+    k: Tensor
+    v: Tensor
+    mask: Tensor
+
+
+class MultiHead(nn.Module):
+    """softmax(Q K^T / sqrt(E)) V W_o, whose four projections may have a `bias`; dropout, if any, is on the softmax."""
+
+    last = "output"
+
+    def __init__(self, width: int, heads: int, dropout: float, make: MakeProjections, *, bias: bool = False) -> None:
+        super().__init__()
+        self.head_width = width // heads
+        self.output = make({"o_proj": (width, width)}, bias=bias)
+        self.dropout = Dropout(dropout)
+
+    def attend(self, q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
+        """Outputs of all heads side by side, [B, T, D]. A query sees what `mask`, [B, 1, 1, S], has as
+        True, or with `causal` the keys up to its own."""
+        if self.dropout.p > 0 and self.training:  # on the weights themselves, which fused attention never has
+            weights_BHTS = self.dropout(attention_weights(q_BHTE, k_BHSE, mask, causal=causal))
+            mixed_BHTE = weights_BHTS.to(v_BHSE.dtype) @ v_BHSE
+        else:
+            mixed_BHTE = attend(q_BHTE, k_BHSE, v_BHSE, mask, causal=causal)
+        return mixed_BHTE.transpose(1, 2).flatten(2)
+
+
+def attention_weights(q_BHTE: Tensor, k_BHSE: Tensor, mask: Tensor | None, *, causal: bool = False) -> Tensor:
+    """softmax(Q K^T / sqrt(E)), [B, H, T, S]; `mask` and `causal` as in `MultiHead.attend`."""
+    scores_BHTS = q_BHTE @ k_BHSE.transpose(-2, -1) / math.sqrt(q_BHTE.shape[-1])
+    if causal:
+        mask = torch.ones(scores_BHTS.shape[-2:], dtype=torch.bool, device=q_BHTE.device).tril()
+    if mask is not None:
+        scores_BHTS = scores_BHTS.masked_fill(~mask, -math.inf)
+    return torch.softmax(scores_BHTS, dim=-1)
+
+
+class SelfAttention(MultiHead):
+    """Attention of a sequence to itself."""
+
+    def __init__(self, width: int, heads: int, dropout: float, make: MakeProjections, *, bias: bool = False) -> None:
+        super().__init__(width, heads, dropout, make, bias=bias)
+        self.qkv = make(dict.fromkeys(("q_proj", "k_proj", "v_proj"), (width, width)), heads=heads, bias=bias)
+
+    def inner(self, x_BTD: Tensor, mask: Tensor | None = None, columns: LayerColumns | None = None) -> Tensor:
+        """Input of the output projection, [B, T, D]: of all tokens that `mask` ([B, 1, 1, T]) has; without a mask, of
+        those up to each. With `columns`, T is 1, and the token also sees what these hold, to which it is added."""
+        q, k, v, *read = self.qkv(x_BTD)
+        q_BHTE, k_BHTE, v_BHTE = (split(x_BTD, self.head_width) for x_BTD in (q, k, v))
+        if columns is not None:
+            k_BHTE, v_BHTE = columns.append(k_BHTE, v_BHTE)
+        causal = mask is None and columns is None
+        return self.qkv.gated_at("sdpa", self.attend(q_BHTE, k_BHTE, v_BHTE, mask, causal=causal), *read)
+
+
+class CrossAttention(MultiHead):
+    """Attention of a sequence to another one: queries from the first, keys and values from the second."""
+
+    def __init__(self, width: int, heads: int, dropout: float, make: MakeProjections) -> None:
+        super().__init__(width, heads, dropout, make)
+        self.query = make({"q_proj": (width, width)}, heads=heads)
+        self.key_value = make({"k_proj": (width, width), "v_proj": (width, width)})
+
+    def keys_values(self, encoded_BSD: Tensor, mask_BS: Tensor) -> KeysValues:
+        """Keys and values for `inner`."""
+        k, v = self.key_value(encoded_BSD)
+        return KeysValues(split(k, self.head_width), split(v, self.head_width), mask_BS[:, None, None, :])
+
+    def inner(self, x_RTD: Tensor, source: KeysValues) -> Tensor:
+        """Input of the output projection, [R, T, D]. Rows b G to b G + G - 1 attend to sequence b: as more queries,
+        so that no key is copied for them."""
+        x_BTD = x_RTD.reshape(len(source.k), -1, x_RTD.shape[-1])
+        q, *read = self.query(x_BTD)
+        mixed_BTD = self.attend(split(q, self.head_width), source.k, source.v, source.mask, causal=False)
+        return self.query.gated_at("sdpa", mixed_BTD, *read).view_as(x_RTD)
+
+
+class TwoLayerFeedForward(nn.Module):
+    """W_down f(W_up x + b_up) + b_down, f the `activation`; dropout, if any, behind f."""
+
+    last = "down"
+
+    def __init__(
+        self, width: int, ffn_width: int, dropout: float, make: MakeProjections, activation: Callable[[Tensor], Tensor]
+    ) -> None:
+        super().__init__()
+        self.up = make({"up_proj": (width, ffn_width)}, bias=True)
+        self.down = make({"down_proj": (ffn_width, width)}, bias=True)
+        self.dropout, self.activation = Dropout(dropout), activation
+
+    def inner(self, x_BTD: Tensor) -> Tensor:
+        """Input of the down projection, [B, T, F]."""
+        return self.dropout(self.activation(self.up(x_BTD)[0]))

@@ -55,10 +55,6 @@ class MapGate(Gate):
         u_BhHW = F.conv2d(x_BDHW, filters, stride=self.stride, padding=filters.shape[-1] // 2)
         return self.values(u_BhHW)["scalar"]
 
-    def scaled(self, z_BCHW: Tensor, u_BhHW: Tensor | None) -> Tensor:
-        """gamma * z, [B, C, H, W], in the memory layout of z."""
-        return self.values(u_BhHW)["scalar"] * z_BCHW
-
     def initialise(self, draw: Draw) -> None:
         for name in self.names:
             draw_gate_weight(draw, self.get_parameter(name), name, self.init)
@@ -236,17 +232,15 @@ class ConvolutionNorm(nn.Module):
         return F.relu(y_BCHW) if self.relu else y_BCHW
 
     def _fused(self, x_BCHW: Tensor, skip_BCHW: Tensor | None) -> Tensor:
-        norm, window, product_BKHW = self.norm, self.convolution.gate, self.convolution.product(x_BCHW)
+        norm: Any = self.norm
+        window: Any = self.convolution.gate
+        product_BKHW = self.convolution.product(x_BCHW)
         B, _, H, W = product_BKHW.shape
         product_PK = _rows(product_BKHW)
         if len(product_PK) < 2:
             raise ValueError(f"a batch norm needs more than one pixel of all images in training, not {(B, H, W)}")
-        assert isinstance(norm, BatchNorm)
-        pixel = norm.gate
-        assert window is None or isinstance(window, WindowGate)
-        assert pixel is None or isinstance(pixel, PixelGate)
         w_h = None if window is None else window.w[0]
-        A_rC, b_r = (None, None) if pixel is None else (pixel.A, pixel.b[0])
+        A_rC, b_r = (None, None) if norm.gate is None else (norm.gate.A, norm.gate.b[0])
         skip_PC = None if skip_BCHW is None else _rows(skip_BCHW)
         y_PC, mean_C, var_C = modulated_norm(
             product_PK, w_h, A_rC, b_r, norm.weight, norm.bias, skip_PC, self.relu, EPSILON

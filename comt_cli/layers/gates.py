@@ -13,7 +13,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args
 
 import torch
@@ -114,6 +114,20 @@ class CarriesGates(nn.Module):
     def gated_at(self, name: str, z_TN: Tensor, u_Tr: Tensor | None = None) -> Tensor:
         """z times the gate at a site, [T, N], which reads u; z where the site has none."""
         return self.gate(name).scaled(z_TN, u_Tr) if name in self.gates else z_TN
+
+
+def gates_of(model: nn.Module) -> list[tuple[nn.Module, Site, Gate]]:
+    """Every gate on a projection or branch of a model, with the module that has it and its site."""
+    found: list[tuple[nn.Module, Site, Gate]] = []
+    for module in model.modules():
+        if isinstance(module, CarriesGates):
+            sites = {site.name: site for site in module.sites}
+            for name in module.gates:  # a later site reads the same input
+                found.append((module, sites.get(name, replace(module.sites[0], name=name)), module.gate(name)))
+        elif (gating := getattr(module, "gating", None)) is not None:  # `library.gated.Gated`
+            wrapped: Any = module
+            found += [(module, site, wrapped.gate_at(name)) for name, (site, *_) in gating.sites.items()]
+    return found
 
 
 def read_by(gate: Gate, x_TD: Tensor) -> Tensor | None:

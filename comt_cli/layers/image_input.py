@@ -15,8 +15,6 @@ from torch import Tensor
 from comt_cli.data.images.dataset import ImageBatch, ImageDataset
 from comt_cli.data.images.settings import Augmentation
 
-_BLACK = 0
-
 
 class ImageInput:
     """Calls with a batch of one split of `dataset` give (x, labels) on the device.
@@ -89,7 +87,7 @@ class ImageInput:
         places_BSS = starts_BS[:, :, None] + along_BS[:, None, :]
         cut_BSS3 = pixels_P3.index_select(0, places_BSS.flatten()).view(-1, size, size, 3)
         if edge:
-            cut_BSS3.masked_fill_((outside_rows_BS[:, :, None] | outside_columns_BS[:, None, :])[..., None], _BLACK)
+            cut_BSS3.masked_fill_((outside_rows_BS[:, :, None] | outside_columns_BS[:, None, :])[..., None], 0)
         return labels_B, cut_BSS3
 
     def _move_together(self, *arrays: NDArray[Any]) -> list[Tensor]:

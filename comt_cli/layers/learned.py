@@ -122,7 +122,5 @@ class LowRank(Initialised):
     def initialise(self, draw: Draw) -> None:
         rank, width = self.A.shape
         with torch.no_grad():
-            channel_D = torch.arange(width, device=self.A.device)
-            row_r = torch.arange(rank, device=self.A.device)
-            self.A.copy_((channel_D % rank == row_r[:, None]) / math.sqrt(rank * width))
+            self.A.copy_(torch.eye(rank).repeat(1, -(-width // rank))[:, :width] / math.sqrt(rank * width))
         nn.init.zeros_(self.B)

@@ -45,6 +45,7 @@ class Projections(CarriesGates, Initialised):
         With `bias` each z_i is gamma_i(x) * (x W_i^T + b_i), b_i zero at the start."""
         super().__init__()
         self.sites, self.std_of, self.spread = tuple(sites), std_of, spread
+        self.names = [site.name for site in sites]
         self._frozen: tuple[Tensor, Tensor | None, Modulation | None] | None = None
         self.widths = [site.d_out for site in sites]
         self.packing = Packing(self.widths)
@@ -67,8 +68,7 @@ class Projections(CarriesGates, Initialised):
             if self.lora is not None:
                 z_TN = z_TN + self.lora[name](own_TD)
             z.append(self.gate(name).scaled(z_TN, read_by(self.gate(name), own_TD)) if name in self.gates else z_TN)
-        names = [site.name for site in self.sites]
-        return *z, *(F.linear(x_TD, A) for name, A in self.down_projections().items() if name not in names)
+        return *z, *(F.linear(x_TD, A) for name, A in self.down_projections().items() if name not in self.names)
 
     def product(self, x_TD: Tensor) -> Tensor:
         """x times all matrices at once, [T, C]: the columns of the sites, the gates' bottlenecks, and zeros that
@@ -127,16 +127,14 @@ class Projections(CarriesGates, Initialised):
         down_projections = self.down_projections()
         parts, bottlenecks = self.packing.split(product_TC, [len(A) for A in down_projections.values()])
         u = dict(zip(down_projections, bottlenecks, strict=True))
-        names = [site.name for site in self.sites]
-        gated = [self.gated_at(name, z_TN, u.pop(name, None)) for name, z_TN in zip(names, parts, strict=True)]
+        gated = [self.gated_at(name, z_TN, u.pop(name, None)) for name, z_TN in zip(self.names, parts, strict=True)]
         return *gated, *u.values()
 
     def read_later(self, product_TC: Tensor) -> tuple[Tensor, ...]:
         """Bottlenecks of the gates at later sites, [T, r] each."""
-        names = [site.name for site in self.sites]
         parts, start = [], sum(self.packing.filled(product_TC))
         for name, A in self.down_projections().items():
-            if name not in names:
+            if name not in self.names:
                 parts.append(product_TC[..., start : start + len(A)])
             start += len(A)
         return tuple(parts)
@@ -145,7 +143,7 @@ class Projections(CarriesGates, Initialised):
         """The sites' gates as the kernels take them; None if the kernels do not know their form."""
         if self._frozen is not None:
             return self._frozen[2]
-        gates = [self.gate(site.name) if site.name in self.gates else None for site in self.sites]
+        gates = [self.gate(name) if name in self.gates else None for name in self.names]
         forms = [None if gate is None else gate.bottleneck() for gate in gates]
         if any(gate is not None and form is None for gate, form in zip(gates, forms, strict=True)):
             return None
@@ -158,8 +156,7 @@ class Projections(CarriesGates, Initialised):
 
     def site_weights(self) -> dict[str, Tensor]:
         """Views of `weight`, [N, D] a site: the matrix of an ordinary linear layer."""
-        names = [site.name for site in self.sites]
-        return dict(zip(names, torch.split(self.weight, self.widths), strict=True))
+        return dict(zip(self.names, torch.split(self.weight, self.widths), strict=True))
 
     def initialise(self, draw: Draw) -> None:
         fill = {"normal": draw.normal_, "truncated": draw.truncated_, "uniform": draw.uniform_}[self.spread]
@@ -322,8 +319,7 @@ class TokenEmbedding(Initialised):
         """[B, T] ids -> [B, T, D]."""
         if not torch.compiler.is_compiling():
             return F.embedding(tokens_BT, self.weight)
-        rows_BTD: Tensor = _Embedding.apply(self.weight, tokens_BT)  # type: ignore[no-untyped-call]
-        return rows_BTD
+        return _Embedding.apply(self.weight, tokens_BT)  # type: ignore[no-untyped-call, no-any-return]
 
     def initialise(self, draw: Draw) -> None:
         (draw.truncated_ if self.truncated else draw.normal_)(self.weight, "weight", self.std)
@@ -350,8 +346,7 @@ class _Embedding(torch.autograd.Function):
 @torch.library.custom_op("comt::embedding_backward", mutates_args=())
 def _embedding_backward(gradient_TD: Tensor, ids_T: Tensor, vocabulary: int) -> Tensor:
     no_padding_id = -1
-    dweight_VD: Tensor = torch.ops.aten.embedding_dense_backward(gradient_TD, ids_T, vocabulary, no_padding_id, False)
-    return dweight_VD
+    return torch.ops.aten.embedding_dense_backward(gradient_TD, ids_T, vocabulary, no_padding_id, False)  # type: ignore[no-any-return]
 
 
 @_embedding_backward.register_fake

@@ -46,7 +46,7 @@ class Bundle:
     nor a plain value, or two things of one name.
 
     >>> from comt_cli.layers.learned import LowRank
-    >>> "torch.arange" in str(Bundle([LowRank]))  # of its initial values
+    >>> "torch.eye" in str(Bundle([LowRank]))  # of its initial values
     False
     """
 
@@ -62,9 +62,8 @@ class Bundle:
         self._taken: dict[str, Any] = {}
         for root in self.roots:
             if root.__name__ in known:
-                raise UserError(
-                    f"{root.__module__}: what is exported has a {root.__name__} of its own", "Rename yours."
-                )
+                said = f"{root.__module__}: what is exported has a {root.__name__} of its own"
+                raise UserError(said, "Rename yours.")
             self._take(root.__name__, root, root.__module__)
         while more := [*self._mentioned()]:
             for definition, member in more:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from comt_cli.errors import UserError
 from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, ResidualSite, State
 from comt_cli.layers.residual.norm_placement import PreNorm
-from comt_cli.library.gated import remade
+from comt_cli.library.gated import Remade, remade_class
 from comt_cli.library.hosts import HOSTS, KNOWN, Host, Stack, path_of
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import TokenBlock
@@ -118,12 +118,11 @@ def _adds_its_own_way(block: nn.Module) -> bool:
     return getattr(block.forward, "__func__", None) is not known.forward
 
 
-class Connected(nn.Module):
+class Connected(Remade):
     """Block whose additions are residual connections. The last has what makes one stream of the state, `read_out`.
     Where a connection passes more than a stream, [B, T, D], the next block gets a pair of it and the state: it comes
     first because transformers' `output_hidden_states` collects what does."""
 
-    original: ClassVar[type[nn.Module]]
     host: Host
     is_last: bool
     attention_connection: ResidualConnection
@@ -162,19 +161,11 @@ class Connected(nn.Module):
             hint = 'Use gradient_checkpointing_kwargs={"use_reentrant": False}, the default of transformers 5.'
             raise UserError(said, hint)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return remade, (connected_class, self.original), self.__dict__
-
-
-@functools.cache
-def connected_class(original: type) -> type[Connected]:
-    """Subclass of a class of blocks, of the same name: by it libraries know what must not be split."""
-    return type(original.__name__, (Connected, original), {"original": original, "__module__": __name__})
-
 
 def as_connected(block: nn.Module, host: Host, is_last: bool) -> None:
-    """Make a block of another library one whose residual connections are still to be put in."""
-    block.__class__ = connected_class(type(block))  # type: ignore[arg-type]
+    """Make a block of another library one whose residual connections are still to be put in. Its class keeps its name:
+    by it libraries know what must not be split."""
+    block.__class__ = remade_class(Connected, type(block))  # type: ignore[arg-type]
     block.host, block.is_last = host, is_last  # type: ignore[assignment]
     block.register_module("read_out", None)
 

@@ -7,8 +7,9 @@ import ast
 import dataclasses
 import functools
 import inspect
+import symtable
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,6 @@ def write_huggingface(
     Raises `UserError` where a part of the network cannot be written as code of its own, or the folder is in use;
     `StorageError`.
     """
-    refuse_used(folder)
     if is_plain_llama(loaded.model):
         config = llama_config(loaded.model, loaded.context_length)
         return write_folder(loaded, folder, Files(), split(loaded.model), config, result)
@@ -59,18 +59,14 @@ def write_huggingface(
     return write_folder(loaded, folder, files, network.tensors, config, result)
 
 
-def refuse_used(folder: Path) -> None:
-    """Raise `UserError` where a folder is in use."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
-
-
 def write_folder(
     loaded: Loaded, folder: Path, files: Files, tensors: Mapping[str, Tensor], config: dict[str, Any],
     result: Mapping[str, Any] | None,
 ) -> list[tuple[Path, str]]:  # fmt: skip
     """Write `files`, tensors, the tokenizer of a model of texts, its card, and last `config`; returns what is written,
-    as `write_huggingface`. Raises `StorageError`."""
+    as `write_huggingface`. Raises `UserError` where the folder is in use; `StorageError`."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
     # Fused weights are stored once in memory; safetensors wants each name to own its bytes.
     tensors = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
     files[WEIGHTS] = safetensors.torch.save(tensors, {"format": "pt"}), f"{len(tensors)} tensors"
@@ -117,7 +113,8 @@ class Parts:
         kinds = {type(module): None for module in every if not _of_torch(type(module))}
         around = _template(template).render(title="", version="", parts="", **named)
         names = {node.attr for node in ast.walk(ast.parse(around)) if isinstance(node, ast.Attribute)}
-        self.bundle = Bundle([*kinds, *roots], names | {"__reduce_ex__"}, _defined(around), LEFT_OUT)
+        known = symtable.symtable(around, template, "exec").get_identifiers()  # at its top
+        self.bundle = Bundle([*kinds, *roots], names | {"__reduce_ex__"}, known, LEFT_OUT)
 
     def numbered(self, parts: Mapping[str, nn.Module | None], path: str) -> dict[str, int | None]:
         """Number of each module by its place; its tensors' names begin with `path`."""
@@ -241,17 +238,6 @@ def _template(name: str) -> Any:
     folder = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
     environment = jinja2.Environment(loader=folder, trim_blocks=True, undefined=jinja2.StrictUndefined)
     return environment.get_template(f"{name}.jinja")
-
-
-def _defined(code: str) -> Collection[str]:
-    """Names that a file defines or imports at its top."""
-    found = set()
-    for node in ast.parse(code).body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            found |= {alias.asname or alias.name for alias in node.names}
-        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
-            found.add(node.name)
-    return found
 
 
 def _of_torch(kind: type) -> bool:

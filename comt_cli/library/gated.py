@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from comt_cli.layers.gates import CarriesGates, Gate, Site, read_by
+from comt_cli.layers.gates import Gate, Site, gates_of, read_by
 from comt_cli.layers.projection import GatedPath, Projections
 from comt_cli.models.base import TokenBlock
 
@@ -61,11 +61,36 @@ class Gating:
     hands_on: Passage | None = None
 
 
-class Gated(nn.Module):
+class Remade(nn.Module):
+    """Module whose class, `original`, was replaced in place by a subclass of it and of one of these (`remade_class`).
+    A pickle would not find that by its name."""
+
+    original: ClassVar[type[nn.Module]]
+    prefix: ClassVar[str] = ""
+    """What the new class's name begins with."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return empty_module, type(self).__bases__, self.__dict__
+
+
+@functools.cache
+def remade_class(added: type[Remade], original: type) -> type[Remade]:
+    """Subclass of both, such as `GatedLinear` of `Gated` and `nn.Linear`."""
+    names = {"original": original, "__module__": added.__module__}
+    return type(f"{added.prefix}{original.__name__}", (added, original), names)
+
+
+def empty_module(added: type[Remade], original: type) -> nn.Module:
+    """An empty module of a class of `remade_class`, for a copy or a pickle to fill."""
+    kind = remade_class(added, original)  # type: ignore[arg-type]
+    return kind.__new__(kind)
+
+
+class Gated(Remade):
     """Module with gates: z = gamma(x) * f(x), f the module that it was. `gate` is the gate of its output, or of the
     parts of it those by site; `sdpa_gate` is that of its input."""
 
-    original: ClassVar[type[nn.Module]]
+    prefix = "Gated"
     gating: Gating
     gate: Any
     sdpa_gate: Any
@@ -90,7 +115,6 @@ class Gated(nn.Module):
         return (z_TN, *rest) if isinstance(output, tuple) else z_TN
 
     def gate_at(self, site: str) -> Any:
-        """The gate at a site."""
         if site == "sdpa":
             return self.sdpa_gate
         return self.gate if self.gating.sites[site][2] == 1 else self.gate[site]
@@ -100,26 +124,11 @@ class Gated(nn.Module):
         scaled: Tensor = gate.scaled(z_TN, read_by(gate, x_TD if passage is None else passage.taken()))
         return scaled
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return remade, (gated_class, self.original), self.__dict__  # pickle would not find the class by its name
-
-
-def remade(class_of: Any, original: type[nn.Module]) -> nn.Module:
-    """An empty module of the class that is made of another, for a copy or a pickle to fill."""
-    kind = class_of(original)
-    return kind.__new__(kind)  # type: ignore[no-any-return]
-
-
-@functools.cache
-def gated_class(original: type) -> type[Gated]:
-    """`GatedLinear` of `nn.Linear`: a subclass of both it and `Gated`."""
-    return type(f"Gated{original.__name__}", (Gated, original), {"original": original, "__module__": __name__})
-
 
 def _as_gated(module: nn.Module) -> Gated:
     if not isinstance(module, Gated):
         first = next(iter(inspect.signature(module.forward).parameters))
-        module.__class__ = gated_class(type(module))  # type: ignore[arg-type]
+        module.__class__ = remade_class(Gated, type(module))  # type: ignore[arg-type]
         assert isinstance(module, Gated)
         module.gating = Gating(first)
     return module
@@ -153,17 +162,16 @@ def carry(model: nn.Module, placed: PlacedGate) -> None:
 
 def gates_in(model: nn.Module) -> Iterator[PlacedGate]:
     """Gates of a wrapped model, or of one of comt's own, in the order of its modules."""
-    gated = {name: module for name, module in model.named_modules() if isinstance(module, Gated)}
-    readers = {id(module.gating.hands_on): name for name, module in gated.items()}
-    for name, module in model.named_modules():
+    names = {module: name for name, module in model.named_modules()}
+    readers = {id(module.gating.hands_on): name for module, name in names.items() if isinstance(module, Gated)}
+    for module, site, gate in gates_of(model):
+        placed = PlacedGate(site, gate, names[module], names[module])
         if isinstance(module, Gated):
-            for at, (site, part, parts) in module.gating.sites.items():
-                reads = readers.get(id(module.gating.reads[at]), name) if at in module.gating.reads else name
-                yield PlacedGate(site, module.gate_at(at), name, reads, part, parts)
-        elif isinstance(module, CarriesGates):
-            sites = {site.name: site for site in module.sites}
-            for at in module.gates:  # a later site reads the same input
-                yield PlacedGate(sites.get(at, replace(module.sites[0], name=at)), module.gate(at), name, name)
+            _, part, parts = module.gating.sites[site.name]
+            passage = module.gating.reads.get(site.name)
+            reads = placed.module if passage is None else readers[id(passage)]
+            placed = replace(placed, reads=reads, part=part, parts=parts)
+        yield placed
 
 
 def is_one(placed: PlacedGate) -> bool:

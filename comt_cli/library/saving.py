@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import nn
 
@@ -18,21 +17,23 @@ from comt_cli.errors import UserError
 from comt_cli.files import write_text
 from comt_cli.library.connect import adds_in, as_connected
 from comt_cli.library.export import CODE, Parts
-from comt_cli.library.gated import PlacedGate, carry, gates_in, remade
+from comt_cli.library.gated import PlacedGate, Remade, carry, gates_in, remade_class
 from comt_cli.library.hosts import path_of, stack_of
 from comt_cli.methods import in_words
 
-TEMPLATE = "wrapped.py"
 BASE = "transformers.modeling_utils.PreTrainedModel"
 
 
-class Saved(nn.Module):
+class Saved(Remade):
     """Model of transformers that is saved with what it was wrapped with. Its configuration stays its own."""
 
-    original: ClassVar[type[nn.Module]]
     config: Any
     name_or_path: str
     plain_name: str
+
+    def __init_subclass__(cls) -> None:  # transformers tells its own classes by their place
+        super().__init_subclass__()
+        cls.__module__, cls.__qualname__ = cls.original.__module__, cls.original.__qualname__
 
     def save_pretrained(self, save_directory: Any, *inputs: Any, **named: Any) -> None:
         """As the original, under a model type of its own and with a file of code. Raises `UserError` where code that is
@@ -48,16 +49,6 @@ class Saved(nn.Module):
             self.config = own
         self.name_or_path = str(save_directory)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return remade, (saved_class, self.original), self.__dict__
-
-
-@functools.cache
-def saved_class(original: type) -> type[Saved]:
-    """Subclass of a model's class, of the same name and place: transformers tells its own classes by that."""
-    names = {"original": original, "__module__": original.__module__, "__qualname__": original.__qualname__}
-    return type(original.__name__, (Saved, original), names)
-
 
 def as_saved(model: nn.Module) -> None:
     """Make a model of transformers, if it is one, one that is saved with what it is wrapped with.
@@ -65,7 +56,7 @@ def as_saved(model: nn.Module) -> None:
     Until it is saved it has no name: adapters of PEFT name their base by it, and would be put on the plain model.
     """
     if any(path_of(kind) == BASE for kind in type(model).__mro__):
-        model.__class__ = saved_class(type(model))  # type: ignore[arg-type]
+        model.__class__ = remade_class(Saved, type(model))  # type: ignore[arg-type]
         assert isinstance(model, Saved)
         model.plain_name = model.name_or_path
         model.name_or_path = f"{model.plain_name or type(model).__name__}, wrapped and not saved"
@@ -86,7 +77,6 @@ class SavedConfig:
     architectures: list[str]
 
     def save_pretrained(self, save_directory: Any, **named: Any) -> None:
-        """Write code and configuration."""
         write_text(Path(save_directory) / CODE, self.__dict__.pop("code"))
         self.architectures = [f"Comt{self.architectures[0]}"]
         super().save_pretrained(save_directory, **named)  # type: ignore[misc]
@@ -150,16 +140,15 @@ def _described(model: Any) -> tuple[dict[str, Any], str]:
     own, original = type(model.config), model.original
     names = {"config": own.__name__, "host": original.__name__, "model_type": f"comt_{own.model_type}"}
     roots: list[Any] = [*([carry, PlacedGate] if placed else []), *([as_connected] if blocks else [])]
-    parts = Parts(TEMPLATE, every, *roots, **names, gates=bool(placed), blocks=bool(blocks))
+    parts = Parts("wrapped.py", every, *roots, **names, gates=bool(placed), blocks=bool(blocks))
     said: dict[str, Any] = {"model": original.__name__, "wrapping": dataclasses.asdict(model.comt_wrapping)}
     said["wrapping"]["sites"] = {site: [*modules] for site, modules in model.comt_wrapping.sites.items()}
     said["gates"], said["modules"] = {}, parts.modules
     for site in model.comt_wrapping.sites:
         here = [each for each in placed if each.site.name == site]
-        said["gates"][site] = {"part": here[0].part, "parts": here[0].parts, "reads": [each.reads for each in here]}
-        said["gates"][site]["modules"] = [
-            parts.numbered({"gate": each.gate}, f"{each.module}.")["gate"] for each in here
-        ]
+        numbers = [parts.numbered({"gate": each.gate}, f"{each.module}.")["gate"] for each in here]
+        which = {"part": here[0].part, "parts": here[0].parts, "reads": [each.reads for each in here]}
+        said["gates"][site] = {**which, "modules": numbers}
     said["blocks"] = [{"name": name, "parts": parts.numbered(own, f"{name}.")} for name, own in blocks.items()]
     if blocks and stack is not None:
         kept = ("sublayers", "norms", "arguments", "norm_is_behind")

@@ -169,7 +169,6 @@ def _resolved(model: nn.Module, name: str, given: dict[str, Any], sites: Any, st
 
 
 def _where(model: nn.Module, mapping: Mapping[str, str] | None) -> Mapping[str, Where]:
-    """Where the sites of a model are. Raises `UserError`."""
     if mapping is None:
         stack = stack_of(model)
         return {} if stack is None else stack.sites
@@ -215,7 +214,6 @@ def _with_added(
 
 
 def _gates(model: nn.Module, wiring: Wiring, mapping: Mapping[str, str] | None) -> list[PlacedGate]:
-    """Gates for a model. Raises `UserError`."""
     where = _where(model, mapping)
     missing = next((site for site in wiring.gates if site not in where), None)
     if missing is not None and mapping is None and not where:
@@ -251,9 +249,8 @@ def _gates(model: nn.Module, wiring: Wiring, mapping: Mapping[str, str] | None) 
             at = Site(site, "decoder", layers.index(layer), len(layers), d_in, d_out // parts, heads, part=part)
             gate = wiring.gates[site](at)
             if isinstance(gate, HeadGate) and not heads:
-                raise UserError(
-                    f"sites: {name}: how many heads there are is not known", "A head_dim beside it says it."
-                )
+                said = f"sites: {name}: how many heads there are is not known"
+                raise UserError(said, "A head_dim beside it says it.")
             like = next(reader.parameters())
             gate.to(like.device, like.dtype).train(module.training)
             placed.append(PlacedGate(at, gate, name, readers[layer], where[site].part, parts))
@@ -263,7 +260,7 @@ def _gates(model: nn.Module, wiring: Wiring, mapping: Mapping[str, str] | None) 
 def _sizes(site: str, module: nn.Module, reader: nn.Module, holder: nn.Module) -> tuple[int, int, int]:
     """D, N and the number of heads, 0 where it is not known. `holder` is what has the module that the gate reads."""
     if isinstance(module, TokenBlock):
-        width = module.branches[0].connection.site.width
+        width = module.connections[0].site.width
         return width, width, 1
     if isinstance(module, Projections):
         named, width = {each.name: each for each in module.sites}, module.sites[0].d_in
@@ -318,7 +315,6 @@ def _refuse_module(module: nn.Module, name: str, site: str) -> None:
 
 
 def _refuse_model(model: nn.Module) -> None:
-    """Raise `UserError` for a model that cannot be wrapped, whatever with."""
     if any(isinstance(part, Gated | Connected) or hasattr(part, "comt_wrapping") for part in _parts(model)):
         hint = "unwrap() it first. Gates and a residual connection are one method: residual=..."
         raise UserError(f"{type(model).__name__} is wrapped already", hint)

@@ -51,8 +51,6 @@ def _all_methods() -> Mapping[str, type[Method]]:
 
 def _check(method: type[Method], file: Path, found: Mapping[str, type[Method]]) -> None:
     """Refuse a class that can be imported, but not used. Raises `UserError`."""
-    if not hasattr(method, "name"):
-        raise mistake(file, f"{method.__name__} has no name", hint='Give it one: name: ClassVar[str] = "..."')
     if method.wiring is Method.wiring:
         raise mistake(file, f"{method.__name__} has no wiring", hint="Give it one: def wiring(self) -> Wiring: ...")
     if issubclass(method, ConnectionMethod) and method.connection not in (known := residual_connections()):

@@ -4,16 +4,11 @@ It is the baseline of the image tables, and what extra parameters of image class
 Deviations: none known; what a ResNet itself leaves open is said in `models.resnet`.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from comt_cli.methods.base import ConnectionMethod
 
 
 class Addition(ConnectionMethod):
     """No options: the connection has none."""
 
-    name: ClassVar[str] = "addition"
-    connection: ClassVar = "pre-norm"
-    streams: ClassVar = ("maps",)
+    connection = "pre-norm"
+    streams = ("maps",)

@@ -9,17 +9,11 @@ start logits are Pre-LN's up to the norms' epsilon: the mean of the sources has 
 much smaller that an epsilon of 1e-6 makes 1 % of a small network's logits.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
-from pydantic import PositiveInt
-
 from comt_cli.methods.base import ConnectionMethod
+from comt_cli.recipe.settings import Count
 
 
 class AttentionResidualsMethod(ConnectionMethod):
     """`blocks`: into how many the adds are divided; each its own if not given."""
 
-    name: ClassVar[str] = "attention-residuals"
-    blocks: PositiveInt | None = None
+    blocks: Count | None = None

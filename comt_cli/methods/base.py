@@ -85,39 +85,31 @@ def declared_in(folder: Path) -> Mapping[str, Declared]:
     """Every named class in the files of a folder by its name, sorted.
 
     Raises:
-        UserError: a name or needs that cannot be read, or two classes of one name; says the file and the line.
+        UserError: two classes have one name; says the file and the line.
     """
     found: dict[str, Declared] = {}
     for file in sorted(folder.glob("*.py")):
         for node in ast.parse(file.read_text(encoding="utf-8"), str(file)).body:
-            if isinstance(node, ast.ClassDef) and "name" in (given := _literals(node, file)):
+            if isinstance(node, ast.ClassDef) and "name" in (given := _literals(node)):
                 name = given["name"]
                 if name in found:
+                    where = f"residual connections (layers/residual/{file.name}, line {node.lineno})"
                     said = f"{found[name].kind} in {found[name].module} has the name {name!r} already"
-                    raise _mistake(file, node, said, "Give one of them another name.")
+                    raise UserError(f"{where}: {said}", "Give one of them another name.")
                 module = f"comt_cli.layers.residual.{file.stem}"
                 found[name] = Declared(module, node.name, given.get("needs", ()))
     return dict(sorted(found.items()))
 
 
-def _literals(node: ast.ClassDef, file: Path) -> dict[str, Any]:
+def _literals(node: ast.ClassDef) -> dict[str, Any]:
     """Literals that a class body assigns to `name` and `needs`, with an annotation or without."""
     found = {}
     for statement in node.body:
-        if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
-            continue
-        for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
-            if isinstance(target, ast.Name) and target.id in ("name", "needs"):
-                try:
-                    found[target.id] = ast.literal_eval(statement.value)
-                except ValueError as error:
-                    said = f"{target.id} of {node.name} is no literal, and is read without importing the file"
-                    raise _mistake(file, statement, said, 'Write it out: name = "...", needs = ("...",).') from error
+        match statement:
+            case ast.Assign([ast.Name(key)], value) | ast.AnnAssign(ast.Name(key), value=ast.expr() as value):
+                if key in ("name", "needs"):
+                    found[key] = ast.literal_eval(value)
     return found
-
-
-def _mistake(file: Path, node: ast.stmt, said: str, hint: str) -> UserError:
-    return UserError(f"residual connections (layers/residual/{file.name}, line {node.lineno}): {said}", hint)
 
 
 if TYPE_CHECKING:
@@ -176,12 +168,18 @@ class Wiring:
 
 
 class Method(Section):
-    """A method's options. Subclasses set `name` and say in `wiring` what a model gets. `streams` says which models it
-    is for, and `needs` names sites and features that these must offer."""
+    """A method's options. Subclasses say in `wiring` what a model gets. Its `name` is that of its file, with hyphens,
+    unless it is given. `streams` says which models it is for, and `needs` names sites and features that these must
+    offer."""
 
     name: ClassVar[str]
     streams: ClassVar[tuple[Stream, ...]] = ("tokens",)
     needs: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        if "name" not in vars(cls):
+            cls.name = cls.__module__.rpartition(".")[2].replace("_", "-")
 
     def wiring(self) -> Wiring:
         """The residual connection, gates and norms of a model with this method."""
@@ -220,7 +218,8 @@ class ConnectionMethod(Method):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        if not hasattr(cls, "connection") and hasattr(cls, "name"):
+        super().__pydantic_init_subclass__()
+        if not hasattr(cls, "connection"):
             cls.connection = cls.name
 
     @classmethod

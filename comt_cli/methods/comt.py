@@ -5,10 +5,8 @@ state the modulators' initialisation: the default is what its pseudo code would 
 initialisation, which in the original scripts overwrote it (`init: normal` is that).
 """
 
-from __future__ import annotations
-
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 from comt_cli.methods.base import Method, ProjectionSites, ResidualName, Wiring, residual_connection
 from comt_cli.recipe.settings import GateInit, Width
@@ -18,8 +16,7 @@ from comt_cli.tasks.base import PROJECTIONS
 class CoMT(Method):
     """`hidden`: the modulator's width h; `sites`: the projections that carry one; `scale` times the sigmoid."""
 
-    name: ClassVar[str] = "comt"
-    later: ClassVar = frozenset({"scale"})
+    later = frozenset({"scale"})
     hidden: Width = 2
     sites: ProjectionSites = PROJECTIONS
     residual: ResidualName = "pre-norm"

@@ -8,10 +8,8 @@ Eq. 12; `gamma: dropped` is Eq. 12 for good, with C parameters fewer a norm. The
 stated: torch's own is the default.
 """
 
-from __future__ import annotations
-
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 from comt_cli.methods.base import Method, NormSites, Wiring
 from comt_cli.recipe.settings import GateInit, Width
@@ -21,8 +19,7 @@ from comt_cli.tasks.base import NORMS
 class CoMTPixel(Method):
     """`hidden`: the modulator's width h; `sites`: the norms that carry one; `gamma`: whether the batch norm's stays."""
 
-    name: ClassVar[str] = "comt-pixel"
-    streams: ClassVar = ("maps",)
+    streams = ("maps",)
     hidden: Width = 2
     sites: NormSites = NORMS
     gamma: Literal["kept", "dropped"] = "kept"

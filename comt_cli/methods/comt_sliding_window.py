@@ -7,10 +7,7 @@ Deviations: no biases and no gates outside residual blocks, because only so do t
 default. V * x is computed in one convolution with W * x.
 """
 
-from __future__ import annotations
-
 from functools import partial
-from typing import ClassVar
 
 from comt_cli.methods.base import ConvolutionSites, Method, Wiring
 from comt_cli.recipe.settings import GateInit, Width
@@ -20,8 +17,7 @@ from comt_cli.tasks.base import CONVOLUTIONS
 class CoMTSlidingWindow(Method):
     """`ratio`: how many input channels there are to a filter of the gate; `sites`: the convolutions that carry one."""
 
-    name: ClassVar[str] = "comt-sliding-window"
-    streams: ClassVar = ("maps",)
+    streams = ("maps",)
     ratio: Width = 64
     sites: ConvolutionSites = CONVOLUTIONS
     init: GateInit = "torch-linear"

@@ -10,17 +10,11 @@ weight decay, and is stored as what it differs from 1 by. With `last` all output
 between is added up anew in every block: the paper's saving of memory is not had.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
-from pydantic import PositiveInt
-
 from comt_cli.methods.base import ConnectionMethod
+from comt_cli.recipe.settings import Count
 
 
 class DeepCrossAttentionMethod(ConnectionMethod):
     """`last`: how many of the newest outputs are told apart; all if not given."""
 
-    name: ClassVar[str] = "deep-cross-attention"
-    last: PositiveInt | None = None
+    last: Count | None = None

@@ -10,14 +10,8 @@ encoder-decoders the draws are uniform, with the same variance. The scripts behi
 and invert beta; this does not.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from comt_cli.methods.base import ConnectionMethod
 
 
 class DeepNormMethod(ConnectionMethod):
     """No options: the connection has none."""
-
-    name: ClassVar[str] = "deepnorm"

@@ -6,14 +6,8 @@ here to explain why they collapse, and is no recommendation. `deepnorm` is the m
 Deviations: none intended, from those scripts; their final norm stays too.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from comt_cli.methods.base import ConnectionMethod
 
 
 class DeepNormMixLNCode(ConnectionMethod):
     """No options: the connection has none."""
-
-    name: ClassVar[str] = "deepnorm-mixln-code"

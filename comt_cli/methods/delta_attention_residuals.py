@@ -8,14 +8,8 @@ stored as what it differs from 1 by. At the start logits are Pre-LN's up to the 
 has the direction of the stream, their sum.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from comt_cli.methods.base import ConnectionMethod
 
 
 class DeltaAttentionResidualsMethod(ConnectionMethod):
     """No options: the connection has none."""
-
-    name: ClassVar[str] = "delta-attention-residuals"

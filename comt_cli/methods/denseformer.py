@@ -7,18 +7,12 @@ Deviations: a has no weight decay, and is stored as what it differs from the sta
 with the matrices. In language models RMSNorm.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
-from pydantic import PositiveInt
-
 from comt_cli.methods.base import ConnectionMethod
+from comt_cli.recipe.settings import Count
 
 
 class DenseFormerMethod(ConnectionMethod):
     """`dilation` and `period`, as above."""
 
-    name: ClassVar[str] = "denseformer"
-    dilation: PositiveInt = 1
-    period: PositiveInt = 1
+    dilation: Count = 1
+    period: Count = 1

@@ -7,9 +7,7 @@ has 0.8 before attention and 0.2 elsewhere). In bf16-pure, the papers' precision
 learn: around sqrt(768) = 27.7 neighbouring bf16 numbers lie 0.125 apart, and a step of Adam is about the learning rate.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar, Self
+from typing import Self
 
 from pydantic import PositiveFloat, model_validator
 
@@ -19,7 +17,6 @@ from comt_cli.methods.base import Method, ResidualName, Wiring, residual_connect
 class DynamicTanhMethod(Method):
     """`alpha_attention`: where a starts for the norms of the attention branches; `alpha_other`: for all others."""
 
-    name: ClassVar[str] = "dyt"
     alpha_attention: PositiveFloat = 0.5
     alpha_other: PositiveFloat = 0.5
     residual: ResidualName = "pre-norm"

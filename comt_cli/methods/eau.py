@@ -7,23 +7,18 @@ the bottleneck's width (`rank`, a quarter of the model's), whether the unit stan
 before it (`place`), and where norms stand (`residual`). The weights start as N(0, 0.02^2), the biases at 0.
 """
 
-from __future__ import annotations
-
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from comt_cli.methods.base import Method, ResidualName, Wiring, residual_connection
 
-if TYPE_CHECKING:
-    from comt_cli.layers.gates import GateFactory
-
 Share = Annotated[float, Field(gt=0, le=1)]
 Place = Literal["after-o", "before-o"]
 
 
-def eau_gates(rank: float, place: Place) -> dict[str, GateFactory]:
+def eau_gates(rank: float, place: Place) -> dict[str, Any]:
     """The unit at its site: the whole branch of attention, or what attention mixed."""
     from comt_cli.layers.gates import EvaluatorAdjuster
 
@@ -33,8 +28,7 @@ def eau_gates(rank: float, place: Place) -> dict[str, GateFactory]:
 class EAU(Method):
     """`rank`: the bottleneck's width as a share of the model's; `place`: behind or before the output projection."""
 
-    name: ClassVar[str] = "eau"
-    needs: ClassVar = ("attention", "sdpa")
+    needs = ("attention", "sdpa")
     rank: Share = 0.25
     place: Place = "after-o"
     residual: ResidualName = "pre-norm"

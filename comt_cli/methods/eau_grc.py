@@ -4,10 +4,7 @@
 Deviations: those of `eau` and of `grc`.
 """
 
-from __future__ import annotations
-
 from functools import partial
-from typing import ClassVar
 
 from comt_cli.methods.base import Wiring, residual_connection
 from comt_cli.methods.eau import Place, Share, eau_gates
@@ -17,9 +14,9 @@ from comt_cli.methods.grc import GRCMethod
 class EAUWithGRC(GRCMethod):
     """`rank`, `place`: as of `eau`; `reads`, `at`, `norm`: as of `grc`."""
 
-    name: ClassVar[str] = "eau+grc"
-    needs: ClassVar = ("attention", "sdpa")
-    later: ClassVar = frozenset()
+    name = "eau+grc"
+    needs = ("attention", "sdpa")
+    later = frozenset()
     rank: Share = 0.25
     place: Place = "after-o"
 

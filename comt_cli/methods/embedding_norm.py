@@ -7,10 +7,8 @@ Deviations: of its source the norm alone is here. For language models only: an e
 about this size, and BERT normalises it.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import field_validator
 
@@ -23,9 +21,8 @@ from comt_cli.tasks.base import Sites
 class EmbeddingNormMethod(NamesAnother):
     """`of`: the method whose stream begins there, a name or a name with options; Pre-LN where none is named."""
 
-    name: ClassVar[str] = "embedding-norm"
-    needs: ClassVar = ("bare embedding",)
-    later: ClassVar = frozenset({"of"})
+    needs = ("bare embedding",)
+    later = frozenset({"of"})
     of: str | dict[str, Any] | None = None
 
     @field_validator("of")

@@ -6,17 +6,12 @@ projections, and on all seven: 14.4, 21.1, 22.9 % and 43.6, 63.3, 80.1 %. No oth
 Deviations: the reading itself. W_g starts as N(0, 0.02^2), without bias, as in Qiu et al.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from comt_cli.methods.base import SITE_SETS, Method, ProjectionSites, ResidualName, Wiring, residual_connection
 
 
 class FullRankGateMethod(Method):
     """`sites`: the projections that carry a gate."""
 
-    name: ClassVar[str] = "full-rank-gate"
     sites: ProjectionSites = SITE_SETS["self-attention"]
     residual: ResidualName = "pre-norm"
 

@@ -7,9 +7,7 @@ which a table names. Its text says that the gate reads the "residual output", wh
 before the sublayer or behind the sum. W_g starts as N(0, 0.02^2) and b_g at 0. Language models have RMSNorm.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar, Literal
+from typing import Literal
 
 from comt_cli.methods.base import ConnectionMethod
 
@@ -18,8 +16,7 @@ class GRCMethod(ConnectionMethod):
     """`reads`: what the gate looks at; `at`: which connections have one; `norm`: before the sublayer or behind the
     sum."""
 
-    name: ClassVar[str] = "grc"
-    later: ClassVar = frozenset({"at", "norm"})
+    later = frozenset({"at", "norm"})
     reads: Literal["skip", "sublayer", "both"] = "skip"
     at: Literal["all", "ffn"] = "all"
     norm: Literal["pre", "post"] = "pre"

@@ -6,16 +6,11 @@ N(0, 0.02^2) like every linear layer. The paper advises a b between -1 and -3. I
 its batch norms, and T reads every pixel of the skip path by itself (a 1x1 convolution).
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from comt_cli.methods.base import ConnectionMethod
 
 
 class HighwayMethod(ConnectionMethod):
     """`bias`: where b starts."""
 
-    name: ClassVar[str] = "highway"
-    streams: ClassVar = ("tokens", "maps")
+    streams = ("tokens", "maps")
     bias: float = -2.0

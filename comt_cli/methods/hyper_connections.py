@@ -9,20 +9,14 @@ standard deviation of each branch's last projection by sqrt(n), in words that fi
 coefficients have no weight decay, as there.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
-from pydantic import PositiveInt
-
 from comt_cli.methods.base import ConnectionMethod
+from comt_cli.recipe.settings import Count
 
 
 class HyperConnectionsMethod(ConnectionMethod):
     """`n` streams; `dynamic`, `tanh` and `divide_output_std` as above."""
 
-    name: ClassVar[str] = "hyper-connections"
-    n: PositiveInt = 4
+    n: Count = 4
     dynamic: bool = True
     tanh: bool = True
     divide_output_std: bool = False

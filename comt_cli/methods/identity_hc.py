@@ -4,8 +4,6 @@ x <- x + H_post F(N(H_pre x)), with the n streams of mHC, its H_pre and H_post.
 Deviations: as mHC's; of the papers only digests were at hand.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from comt_cli.methods.mhc import MHC
@@ -14,5 +12,4 @@ from comt_cli.methods.mhc import MHC
 class IdentityHC(MHC):
     """`n` streams; `start`: where b and phi begin."""
 
-    name: ClassVar[str] = "identity-hc"
     fixes: ClassVar = {"mixing": "identity"}

@@ -8,14 +8,8 @@ large. The paper trains it with a larger learning rate than Pre-LN (its largest 
 7.7e-3): at one shared rate it is not at its best.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from comt_cli.methods.base import ConnectionMethod
 
 
 class KeelMethod(ConnectionMethod):
     """No options: the connection has none."""
-
-    name: ClassVar[str] = "keel"

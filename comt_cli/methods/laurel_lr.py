@@ -5,10 +5,6 @@ Deviations: a layer of theirs is each of the two adds of a block, on Pre-LN. Ran
 what their C4 ablation has; at it the increase stays below Transponder's printed 1 %.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from comt_cli.methods.base import ConnectionMethod
 from comt_cli.recipe.settings import Width
 
@@ -16,5 +12,4 @@ from comt_cli.recipe.settings import Width
 class LaurelLRMethod(ConnectionMethod):
     """`rank`: the width of B A."""
 
-    name: ClassVar[str] = "laurel-lr"
     rank: Width = 32

@@ -6,19 +6,12 @@ Deviations: a layer of theirs is each of the two adds of a block, on Pre-LN. One
 add; each g starts at 1/k (they do not say where). They did not try it on their large language models.
 """
 
-from __future__ import annotations
-
-from typing import Annotated, ClassVar
-
-from pydantic import Field
-
 from comt_cli.methods.base import ConnectionMethod
-from comt_cli.recipe.settings import Width
+from comt_cli.recipe.settings import Count, Width
 
 
 class LaurelPAMethod(ConnectionMethod):
     """`rank`: the width of B A; `history`: k, how many activations, the present one included."""
 
-    name: ClassVar[str] = "laurel-pa"
     rank: Width = 32
-    history: Annotated[int, Field(ge=1)] = 3
+    history: Count = 3

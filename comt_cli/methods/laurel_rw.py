@@ -6,9 +6,7 @@ they name, softmax is the default; both start at 1/2 (they do not say where), wh
 2L adds: until it has learned otherwise, a deep network passes on little of its input.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar, Literal
+from typing import Literal
 
 from comt_cli.methods.base import ConnectionMethod
 
@@ -16,5 +14,4 @@ from comt_cli.methods.base import ConnectionMethod
 class LaurelRWMethod(ConnectionMethod):
     """`bound`: softmax makes a + b = 1, sigmoid bounds each by itself."""
 
-    name: ClassVar[str] = "laurel-rw"
     bound: Literal["softmax", "sigmoid"] = "softmax"

@@ -4,9 +4,7 @@ y = a F(x) + b (x + B A x); Menghani et al. 2024, section 2.4.
 Deviations: those of `laurel-rw` and `laurel-lr`.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar, Literal
+from typing import Literal
 
 from comt_cli.methods.base import ConnectionMethod
 from comt_cli.recipe.settings import Width
@@ -15,6 +13,5 @@ from comt_cli.recipe.settings import Width
 class LaurelRWLRMethod(ConnectionMethod):
     """`rank`: the width of B A; `bound`: softmax makes a + b = 1, sigmoid bounds each by itself."""
 
-    name: ClassVar[str] = "laurel-rw-lr"
     rank: Width = 32
     bound: Literal["softmax", "sigmoid"] = "softmax"

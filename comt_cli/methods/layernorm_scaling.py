@@ -6,14 +6,8 @@ Embedding and final norm are not scaled; the initialisation is the ordinary one 
 one). Deviations: in language models RMSNorm for LayerNorm, as in the scripts behind CoMT's table.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from comt_cli.methods.base import ConnectionMethod
 
 
 class LayerNormScalingMethod(ConnectionMethod):
     """No options: the connection has none."""
-
-    name: ClassVar[str] = "layernorm-scaling"

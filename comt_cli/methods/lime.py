@@ -7,10 +7,6 @@ is optional there. Own shares are stored as what they differ from 1 by. A cache 
 there.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from pydantic import PositiveFloat
 
 from comt_cli.methods.base import Method, ResidualName, Wiring, residual_connection
@@ -19,8 +15,7 @@ from comt_cli.methods.base import Method, ResidualName, Wiring, residual_connect
 class LIMe(Method):
     """`residual`: the residual connection; `rate`: of the routers, times the run's."""
 
-    name: ClassVar[str] = "lime"
-    needs: ClassVar = ("values",)
+    needs = ("values",)
     residual: ResidualName = "pre-norm"
     rate: PositiveFloat = 10.0
 

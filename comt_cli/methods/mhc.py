@@ -9,20 +9,16 @@ below Adam's epsilon of 1e-8, and a short training hardly moves it from either s
 results/FINDINGS.md). The streams' sum is read. b and alpha have no weight decay. The n-stream norm has no gain.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
-from pydantic import PositiveInt
-
 from comt_cli.methods.base import ConnectionMethod
+from comt_cli.recipe.settings import Count
 
 
 class MHC(ConnectionMethod):
     """`n` streams; `start`: where b and phi begin."""
 
-    name: ClassVar[str] = "mhc"
-    connection: ClassVar = "manifold-hyper-connections"
+    connection = "manifold-hyper-connections"
     fixes: ClassVar = {"mixing": "sinkhorn"}
-    n: PositiveInt = 4
+    n: Count = 4
     start: Literal["pre-ln", "mhc-lite", "random"] = "pre-ln"

@@ -5,8 +5,6 @@ Deviations: as mHC's; its own code's start is `start: mhc-lite`, which is not Pr
 more than to others. n! grows fast: 24 for 4 streams, 120 for 5.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from comt_cli.methods.mhc import MHC
@@ -15,5 +13,4 @@ from comt_cli.methods.mhc import MHC
 class MHCLite(MHC):
     """`n` streams; `start`: where b and phi begin."""
 
-    name: ClassVar[str] = "mhc-lite"
     fixes: ClassVar = {"mixing": "permutations"}

@@ -28,10 +28,11 @@ def naming_mistakes() -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        place = _place(error)
-        if place is None:
+        ours = _places(error)
+        if not ours or not _is_a_methods(ours[-1][0]):
             raise
-        raise mistake(place[0], _in_words(error), place[1]) from error
+        file, line = ours[-1]
+        raise mistake(file, _in_words(error), line) from error
 
 
 def mistake(file: Path, what: str, line: int | None = None, hint: str | None = None) -> UserError:
@@ -44,19 +45,16 @@ def mistake(file: Path, what: str, line: int | None = None, hint: str | None = N
 def mistake_of(method: type, error: Exception) -> UserError | None:
     """The error of a network that the plain method does not have: with the line of the method's file that raised it,
     else of the class there whose object was at work, else, where something there could not be called so, of the
-    method's own; then with our line that raised it. None where that file has no part in it: a defect of the program."""
-    where = ""
+    method's own. None where that file has no part in it: a defect of the program."""
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
         path, at_work = Path(frame.f_code.co_filename).resolve(), type(frame.f_locals.get("self"))
         if path == Path(inspect.getfile(method)).resolve():
-            return mistake(path, f"{_in_words(error)}{where}", line, _HINT)
-        if not where and _PACKAGE in path.parents and path.stem != "flops":  # which counts every operation
-            where = f" (in {frame.f_code.co_name}, {path.relative_to(_PACKAGE.parent).as_posix()}, line {line})"
+            return mistake(path, _in_words(error), line, _HINT)
         if at_work.__module__ == method.__module__:
-            return mistake_at(at_work, f"{_in_words(error)}{where}", _HINT)
+            return mistake_at(at_work, _in_words(error), _HINT)
     called = vars(sys.modules[method.__module__]).get(str(error).partition(".")[0])
     is_its = isinstance(error, TypeError) and getattr(called, "__module__", None) == method.__module__
-    return mistake_at(method, f"{_in_words(error)}{where}", _HINT) if is_its else None
+    return mistake_at(method, _in_words(error), _HINT) if is_its else None
 
 
 def mistake_at(kind: type, what: str, hint: str | None = None) -> UserError:
@@ -68,12 +66,6 @@ def with_place(reason: str, error: Exception) -> str:
     """`reason` with the line of a method's file through which the error came, if it did."""
     through = [place for place in _places(error) if _is_a_methods(place[0])]
     return f"{reason} ({_METHODS.name}/{through[-1][0].name}, line {through[-1][1]})" if through else reason
-
-
-def _place(error: Exception) -> tuple[Path, int] | None:
-    """The method's file and the line where an error arose; None where that is in no such file."""
-    ours = _places(error)
-    return ours[-1] if ours and _is_a_methods(ours[-1][0]) else None
 
 
 def _places(error: Exception) -> list[tuple[Path, int]]:

@@ -3,9 +3,7 @@
 Deviations: none known; the fraction was searched by its authors at 1B and used at every size.
 """
 
-from __future__ import annotations
-
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
@@ -15,5 +13,4 @@ from comt_cli.methods.base import ConnectionMethod
 class MixLNMethod(ConnectionMethod):
     """`fraction` of the blocks, rounded, are Post-LN."""
 
-    name: ClassVar[str] = "mix-ln"
     fraction: Annotated[float, Field(ge=0, le=1)] = 0.25

@@ -9,15 +9,10 @@ moved between blocks, and there are no norms behind mixtures (its variants). a h
 what it differs from its start by.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from comt_cli.methods.base import ConnectionMethod
 
 
 class MUDDFormer(ConnectionMethod):
     """No options: the connection has none."""
 
-    name: ClassVar[str] = "muddformer"
-    connection: ClassVar = "mudd"
+    connection = "mudd"

@@ -5,15 +5,10 @@ Deviations: in language models RMSNorm for LayerNorm, and the norm after the las
 the papers. The encoder-decoder is the paper's own: LayerNorm, and no norm behind its stacks.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from comt_cli.methods.base import ConnectionMethod
 
 
 class PostLN(ConnectionMethod):
     """No options: the connection has none."""
 
-    name: ClassVar[str] = "post-ln"
-    connection: ClassVar = "post-norm"
+    connection = "post-norm"

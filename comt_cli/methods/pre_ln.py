@@ -5,15 +5,10 @@ Deviations: in language models RMSNorm for LayerNorm, as in LLaMA (Touvron et al
 is theirs.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from comt_cli.methods.base import ConnectionMethod
 
 
 class PreLN(ConnectionMethod):
     """No options: the connection has none."""
 
-    name: ClassVar[str] = "pre-ln"
-    connection: ClassVar = "pre-norm"
+    connection = "pre-norm"

@@ -5,18 +5,12 @@ Deviations: none known; a is not learned, and a network out of training keeps th
 in proportion where training is shorter.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
-from pydantic import PositiveInt
-
 from comt_cli.methods.base import ConnectionMethod
+from comt_cli.recipe.settings import Count
 
 
 class ProResMethod(ConnectionMethod):
     """`updates` is T."""
 
-    name: ClassVar[str] = "prores"
-    connection: ClassVar = "progressive"
-    updates: PositiveInt = 1000
+    connection = "progressive"
+    updates: Count = 1000

@@ -6,18 +6,13 @@ Deviations: the learned variant is described in the paper and not in its code, a
 as what they differ from their start by: weight decay, if there is any, draws them there.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from comt_cli.methods.base import Method, ResidualName, Wiring, residual_connection
 
 
 class ResFormer(Method):
     """`own` and `first`: the two weights; `learned`: whether they are."""
 
-    name: ClassVar[str] = "resformer"
-    needs: ClassVar = ("values",)
+    needs = ("values",)
     residual: ResidualName = "pre-norm"
     own: float = 0.5
     first: float = 0.5

@@ -6,15 +6,10 @@ Deviations: none known; their code has no norm behind the last block either, and
 ResNet keeps its batch norms.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from comt_cli.methods.base import ConnectionMethod
 
 
 class ReZeroMethod(ConnectionMethod):
     """No options: the connection has none."""
 
-    name: ClassVar[str] = "rezero"
-    streams: ClassVar = ("tokens", "maps")
+    streams = ("tokens", "maps")

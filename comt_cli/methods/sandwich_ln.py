@@ -7,14 +7,8 @@ Deviations: in language models RMSNorm for LayerNorm, as in the scripts behind C
 method.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from comt_cli.methods.base import ConnectionMethod
 
 
 class SandwichLNMethod(ConnectionMethod):
     """No options: the connection has none."""
-
-    name: ClassVar[str] = "sandwich-ln"

@@ -8,9 +8,7 @@ biases at +3 (a) and -3 (b) for images and does not say for text: 0 here; with +
 with -3 and -3 near Post-LN. No public code is known.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
@@ -21,8 +19,7 @@ class SASMethod(ConnectionMethod):
     """`alpha_bias`, `beta_bias`, `gamma_bias`: where the gates' last biases start; `gate`: their form; `gamma`: the
     third share."""
 
-    name: ClassVar[str] = "sas"
-    later: ClassVar = frozenset({"gate", "gamma", "gamma_bias"})
+    later = frozenset({"gate", "gamma", "gamma_bias"})
     alpha_bias: float = 0.0
     beta_bias: float = 0.0
     gate: Literal["two-layer", "single-layer"] = "two-layer"
@@ -30,12 +27,7 @@ class SASMethod(ConnectionMethod):
     gamma_bias: float = 0.0
 
     @model_validator(mode="after")
-    def _options_fit(self) -> Self:
-        refuse_bias_without_gate(self.gamma, self.gamma_bias)
+    def _bias_has_a_gate(self) -> Self:
+        if self.gamma == "product" and self.gamma_bias:
+            raise ValueError("gamma_bias: belongs to gamma: free; (1 - a)(1 - b) has no gate, leave the key out")
         return self
-
-
-def refuse_bias_without_gate(gamma: str, gamma_bias: float) -> None:
-    """Raise `ValueError` for a bias of the third share where that is a product."""
-    if gamma == "product" and gamma_bias:
-        raise ValueError("gamma_bias: belongs to gamma: free; (1 - a)(1 - b) has no gate, leave the key out")

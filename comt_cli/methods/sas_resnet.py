@@ -10,42 +10,36 @@ here, where the paper says no more than "as in He et al. 2016b", whose networks 
 bias is stated: 0. No public code is known.
 """
 
-from __future__ import annotations
-
 from functools import partial
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
-from comt_cli.methods.base import Method, Wiring
-from comt_cli.methods.sas import refuse_bias_without_gate
+from comt_cli.methods.base import Wiring
+from comt_cli.methods.sas import SASMethod
 
 
-class SASResNetMethod(Method):
+class SASResNetMethod(SASMethod):
     """`alpha_bias`, `beta_bias`, `gamma_bias`: where the gates' last biases start; `reads`: what the gates look at;
     `norm`, `norm_over`: what x + F goes through."""
 
-    name: ClassVar[str] = "sas-resnet"
-    streams: ClassVar = ("maps",)
+    streams = ("maps",)
+    later = frozenset()
     alpha_bias: float = 3.0
     beta_bias: float = -3.0
-    gate: Literal["two-layer", "single-layer"] = "two-layer"
     reads: Literal["pooled", "pixel"] = "pooled"
     norm: Literal["layer", "batch"] = "layer"
     norm_over: Literal["sample", "pixel"] = "sample"
-    gamma: Literal["product", "free"] = "product"
-    gamma_bias: float = 0.0
 
     @model_validator(mode="after")
-    def _options_fit(self) -> Self:
+    def _norm_fits(self) -> Self:
         if self.norm == "batch" and self.norm_over != "sample":
             raise ValueError("norm_over: belongs to norm: layer; batch norm is over the batch, leave the key out")
-        refuse_bias_without_gate(self.gamma, self.gamma_bias)
         return self
 
     def wiring(self) -> Wiring:
         from comt_cli.layers.convolution import MapBatchNorm, MapLayerNorm
-        from comt_cli.layers.residual.sas import SelfAdaptiveScaling
+        from comt_cli.layers.residual.scaled import SelfAdaptiveScaling
 
         norm = MapBatchNorm if self.norm == "batch" else partial(MapLayerNorm, over=self.norm_over)
         return Wiring(partial(SelfAdaptiveScaling, **self.model_dump(exclude={"norm", "norm_over"}), norm=norm))

@@ -7,9 +7,7 @@ Inception-v4 are its own, here they are the model's. A learned s is stored as it
 (`bf16-pure`) it moves away from 1 in steps of 2^-8 and more, or not at all.
 """
 
-from __future__ import annotations
-
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -19,6 +17,5 @@ from comt_cli.methods.base import ConnectionMethod
 class ScaledMethod(ConnectionMethod):
     """`scale`: the number s, or what it follows from."""
 
-    name: ClassVar[str] = "scaled"
-    streams: ClassVar = ("tokens", "maps")
+    streams = ("tokens", "maps")
     scale: Annotated[float, Field(gt=0)] | Literal["depth", "learned"] = 0.1

@@ -5,18 +5,12 @@ Radford et al. 2019 (GPT-2), section 2.3; `scale_pre` in the scripts behind CoMT
 Deviations: in language models RMSNorm for LayerNorm.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
-from pydantic import PositiveInt
-
 from comt_cli.methods.base import ConnectionMethod
+from comt_cli.recipe.settings import Count
 
 
 class ScaledInitMethod(ConnectionMethod):
     """`additions`: of how many the projections start as small; as many as the stream has if not given."""
 
-    name: ClassVar[str] = "scaled-init"
-    later: ClassVar = frozenset({"additions"})
-    additions: PositiveInt | None = None
+    later = frozenset({"additions"})
+    additions: Count | None = None

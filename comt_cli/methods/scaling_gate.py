@@ -7,10 +7,8 @@ that section 4.2 gives to the branch. How gates read a map is not said either: b
 pixels, which gives one number, or one a channel, for the whole image; `reads: pixel` has them for each pixel.
 """
 
-from __future__ import annotations
-
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 from comt_cli.methods.base import Method, Wiring
 
@@ -18,13 +16,12 @@ from comt_cli.methods.base import Method, Wiring
 class ScalingGateMethod(Method):
     """`gate`: which; `bias`: where its last bias starts; `reads`: what it looks at."""
 
-    name: ClassVar[str] = "scaling-gate"
-    streams: ClassVar = ("maps",)
+    streams = ("maps",)
     gate: Literal["transform", "single-layer", "two-layer"] = "two-layer"
     bias: float = -3.0
     reads: Literal["pooled", "pixel"] = "pooled"
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.residual.sas import GatedShare
+        from comt_cli.layers.residual.scaled import GatedShare
 
         return Wiring(partial(GatedShare, gate=self.gate, bias=self.bias, reads=self.reads))

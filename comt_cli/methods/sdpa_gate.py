@@ -6,10 +6,8 @@ Deviations: none known. Transponder's table gives its "SDPA-Gate" 15 to 23 % mor
 (3.6 to 5.7 %, and 0.06 to 0.12 %): that row is `full-rank-gate`.
 """
 
-from __future__ import annotations
-
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 from comt_cli.methods.base import Method, ResidualName, Wiring, residual_connection
 
@@ -17,9 +15,8 @@ from comt_cli.methods.base import Method, ResidualName, Wiring, residual_connect
 class SDPAGate(Method):
     """`granularity`: a factor for every channel, or one for a head; `scale`: factor of the sigmoid."""
 
-    name: ClassVar[str] = "sdpa-gate"
-    needs: ClassVar = ("sdpa",)
-    later: ClassVar = frozenset({"scale"})
+    needs = ("sdpa",)
+    later = frozenset({"scale"})
     granularity: Literal["elementwise", "headwise"] = "elementwise"
     scale: Literal[1, 2] = 1
     residual: ResidualName = "pre-norm"

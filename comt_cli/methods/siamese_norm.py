@@ -6,14 +6,8 @@ Deviations: every branch has its N_in; in the authors' hybrid language model the
 start as Pre-LN.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from comt_cli.methods.base import ConnectionMethod
 
 
 class SiameseNormMethod(ConnectionMethod):
     """No options: the connection has none."""
-
-    name: ClassVar[str] = "siamese-norm"

@@ -9,9 +9,7 @@ m has no weight decay, and r, stored as what it differs from its start by, has t
 zero here. With `normalised: false` the stream begins at the embedding itself, and at the start the network is Pre-LN.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import PositiveFloat
 
@@ -22,7 +20,6 @@ class StartLambdasMethod(ConnectionMethod):
     """`start`: where the weights begin; `normalised`: whether the stream begins at N(e); `rate`: of m, times the
     run's."""
 
-    name: ClassVar[str] = "start-lambdas"
     start: Literal["identity", "graded"] = "identity"
     normalised: bool = True
     rate: PositiveFloat = 100.0

@@ -4,18 +4,13 @@ V_n = V_1 (arXiv 2410.17897): blocks behind the first have no v_proj, and 11 of 
 Deviations: a cache keeps the values in every layer, where one copy would do.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from comt_cli.methods.base import Method, ResidualName, Wiring, residual_connection
 
 
 class SVFormer(Method):
     """`residual`: the residual connection."""
 
-    name: ClassVar[str] = "svformer"
-    needs: ClassVar = ("values",)
+    needs = ("values",)
     residual: ResidualName = "pre-norm"
 
     def wiring(self) -> Wiring:

@@ -8,10 +8,8 @@ starting at 1; the paper does not say how. log_alpha, which starts at 0, moves i
 alpha = 1 would stand still: a step of 1e-3 is less than bf16's spacing there.
 """
 
-from __future__ import annotations
-
 from functools import partial
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
@@ -27,7 +25,6 @@ class Transponder(Method):
     gate have an A each.
     """
 
-    name: ClassVar[str] = "transponder"
     granularity: Literal["scalar", "channel", "channel-scalar"] = "channel-scalar"
     rank: Width = 8
     sites: ProjectionSites = PROJECTIONS

@@ -4,10 +4,8 @@ Deviations: the modulator reads what the branch reads, the normed stream under P
 before the norm, which it counts as part of F. Otherwise those of `transponder`. The paper finds both variants unstable.
 """
 
-from __future__ import annotations
-
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 from comt_cli.methods.base import Method, ResidualName, Wiring, residual_connection
 from comt_cli.recipe.settings import GateInit, Width
@@ -19,8 +17,7 @@ class TransponderPath(Method):
     `learnable_sigmoid`: whether alpha is learned, or stays 1.
     """
 
-    name: ClassVar[str] = "transponder-path"
-    needs: ClassVar = ("attention", "mlp")
+    needs = ("attention", "mlp")
     granularity: Literal["scalar", "channel"] = "scalar"
     rank: Width = 8
     residual: ResidualName = "pre-norm"

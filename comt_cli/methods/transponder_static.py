@@ -6,10 +6,7 @@ beta2 a gradient. alpha is kept positive as exp(log_alpha), as in `transponder`.
 whose neighbours in bf16 are further off than a step of Adam at 1e-3; beta2 and log_alpha, near 0, do move.
 """
 
-from __future__ import annotations
-
 from functools import partial
-from typing import ClassVar
 
 from comt_cli.methods.base import Method, ProjectionSites, ResidualName, Wiring, residual_connection
 from comt_cli.tasks.base import PROJECTIONS
@@ -18,7 +15,6 @@ from comt_cli.tasks.base import PROJECTIONS
 class TransponderStatic(Method):
     """`sites`: the projections that carry a factor; `learnable_sigmoid`: whether alpha is learned, or stays 1."""
 
-    name: ClassVar[str] = "transponder-static"
     sites: ProjectionSites = PROJECTIONS
     residual: ResidualName = "pre-norm"
     learnable_sigmoid: bool = True

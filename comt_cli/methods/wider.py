@@ -7,24 +7,15 @@ narrows that one until it costs no more than the plain network (the parameter-re
 Deviations: none; no paper widens, and that one does not say how its models were reduced.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from pydantic import field_validator, model_validator
 
 from comt_cli.methods import method_from, methods
-from comt_cli.methods.base import (
-    NamesAnother,
-    Quantity,
-    ResidualName,
-    Widening,
-    Wiring,
-    residual_connection,
-)  # fmt: skip
+from comt_cli.methods.base import NamesAnother, Quantity, ResidualName, Widening, Wiring, residual_connection
 from comt_cli.recipe.problems import nearest
 from comt_cli.tasks.base import DECODER_SITES, Sites
 
@@ -55,8 +46,7 @@ class Wider(NamesAnother):
     """`like`: the method whose cost is met, a name or a name with options; `equal`: which cost; `residual`: how the
     widened network joins skip and branch; or `of`: the method whose network is widened, or narrowed, as `like`."""
 
-    name: ClassVar[str] = "wider"
-    later: ClassVar = frozenset({"residual", "of"})
+    later = frozenset({"residual", "of"})
     like: str | dict[str, Any]
     equal: Quantity = "parameters"
     residual: ResidualName = "pre-norm"

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from comt_cli.models.base import Linear, Model
     from comt_cli.models.flops import Trace
 
-ROOMS = ("recipe", "data", "tasks", "runs", "kernels", "layers", "methods", "models")
-"""The rooms that a model's code may import, and so that can change what is counted; so may the files beside them."""
-
 
 @dataclass(frozen=True)
 class Cost:
@@ -145,12 +142,9 @@ def _known(network: Network) -> Cost | None:
     if network not in _COUNTED:
         found: Any = _cache().get(asdict(network))
         try:
-            cost = Cost(**found)
+            _COUNTED[network] = Cost(**found)
         except TypeError:
             return None
-        if not all(type(each) is (str if key == "unused" else int) for key, each in asdict(cost).items()):
-            return None
-        _COUNTED[network] = cost
     return _COUNTED[network]
 
 
@@ -161,8 +155,9 @@ def _cache() -> Cache:
 @functools.cache
 def code_version() -> str:
     """The hash of all code that counting a model runs, methods of one's own and PyTorch's version included."""
+    rooms = ("recipe", "data", "tasks", "runs", "kernels", "layers", "methods", "models")  # all that a model may import
     package = Path(__file__).resolve().parents[1]
-    folders = [*(package / room for room in ROOMS), *map(Path, methods.__path__)]
+    folders = [*(package / room for room in rooms), *map(Path, methods.__path__)]
     files = {*package.glob("*.py"), *(file.resolve() for folder in folders for file in folder.rglob("*.py"))}
     hashes = sorted((str(file.relative_to(file.parents[1])), sha256(file.read_bytes())) for file in files)
     return sha256(json.dumps([hashes, torch_build()]))
@@ -190,7 +185,7 @@ def count(network: Network) -> tuple[Cost, bool]:
 def _count(network: Network) -> tuple[Cost, bool]:
     from comt_cli.models.base import Linear
     from comt_cli.models.build import beyond
-    from comt_cli.models.flops import Trace, flops_of_one, parameter_count, trace_of
+    from comt_cli.models.flops import Trace, parameter_count, trace_of
     from comt_cli.models.pretrained import adapt
 
     model = _built(network.model, network.dimensions, json.loads(network.method))
@@ -204,7 +199,7 @@ def _count(network: Network) -> tuple[Cost, bool]:
         body, kept = _kept(trace, model)
         output = model.outputs(body)
     unused = _unused(model, output, methods.methods()[json.loads(network.method)["name"]].__module__)
-    flops = flops_of_one(trace, output)
+    flops = trace.flops_of_one(output)
     if network.recomputes:
         model.activation_checkpointing = True
         with Trace(trace.rows) as again:

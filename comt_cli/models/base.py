@@ -7,7 +7,7 @@ Shapes: B batch, T tokens, D width.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ from comt_cli.kernels.gates import Modulation
 from comt_cli.layers.gates import Gate, GateFactory, Site
 from comt_cli.layers.initialise import xavier_std
 from comt_cli.layers.norms import NormFactory, NormPlace
-from comt_cli.layers.projection import GatedPath, Projections, Spread
+from comt_cli.layers.projection import GatedPath, Projections, Spread, TokenEmbedding
 from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, ResidualSite, State
 from comt_cli.methods.base import Wiring
 from comt_cli.tasks.base import PLACES, Stream
@@ -102,7 +102,7 @@ class Model(nn.Module):
         if not (self.activation_checkpointing and self.training):
             return block(state, *inputs)
         # Tensors by themselves, so that they are seen to be kept; of a deferred add both terms would be.
-        leaves, form = tree_flatten(state.materialised())
+        leaves, form = tree_flatten(State(state.stream, shared=state.shared) if state.deferred else state)
 
         def run(*values: Any) -> State:
             return block(tree_unflatten(values[: len(leaves)], form), *values[len(leaves) :])
@@ -122,6 +122,7 @@ class VocabularyModel(Model):
     the backward pass, since dropout is on them."""
 
     shape: Any
+    embedding: TokenEmbedding
     length: int
     sequences = 1
     read_by_head: int | None = None
@@ -129,8 +130,8 @@ class VocabularyModel(Model):
 
     @property
     def head_weight(self) -> Tensor:
-        """The head's matrix, [V, D]."""
-        raise NotImplementedError
+        """The head's matrix, [V, D]: the embedding's, unless the model has another."""
+        return self.embedding.weight
 
     @property
     def head_bias(self) -> Tensor | None:
@@ -140,6 +141,10 @@ class VocabularyModel(Model):
     def outputs(self, body: Tensor) -> Tensor:
         """Logits, [B, T, V], of the output of `body`."""
         return F.linear(body, self.head_weight, self.head_bias)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Logits, [B, T, V], in the parameters' type, of the inputs of `body`."""
+        return self.outputs(self.body(*inputs))
 
     @property
     def attended(self) -> set[tuple[int, int]]:
@@ -166,10 +171,9 @@ class VocabularyModel(Model):
 
 @dataclass  # not frozen: the compiler of PyTorch 2.11 does not find the fields of a frozen one that it makes itself
 class GatedBranch:
-    """Branch of a token block (`layers.residual.base.Branch`) and the connection that adds it: y = last(inner(h)), then
-    the gate on the whole branch, and dropout, where the model has them."""
+    """Branch of a token block: y = last(inner(h)), then the gate on the whole branch, and dropout, where the model has
+    them."""
 
-    connection: ResidualConnection
     inner: Callable[..., Tensor]
     last: Projections
     path: GatedPath | None
@@ -182,15 +186,12 @@ class GatedBranch:
         return y_BTD if self.dropout is None else self.dropout(y_BTD)
 
     def before_gate(self, h_BTD: Tensor) -> tuple[Tensor, Modulation] | None:
+        """The last product, [B, T, C], and the gate that makes y of it, for a deferred add; None where more follows the
+        gate."""
         modulation = self.last.modulation()
         if self.path is not None or self.dropout is not None or modulation is None:
             return None
         return self.last.product(self.inner(h_BTD)), modulation
-
-    def added_to(self, state: State, **inputs: Any) -> State:
-        """State after the residual add, x + branch(norm(x)) with pre-norm; `inner` gets `inputs` too."""
-        inner = partial(self.inner, **inputs)
-        return self.connection.step(state, GatedBranch(self.connection, inner, self.last, self.path, self.dropout))
 
 
 class TokenBlock(nn.Module):
@@ -201,14 +202,16 @@ class TokenBlock(nn.Module):
     parts: ClassVar[tuple[str, ...]] = ("attention", "mlp")
 
     @property
-    def branches(self) -> list[GatedBranch]:
-        """Branches in order, each with the residual connection that adds it."""
-        found = []
-        for part in self.parts:
-            module, connection, path = (getattr(self, name) for name in (part, f"{part}_connection", f"{part}_path"))
-            last, dropout = getattr(module, module.last), getattr(self, f"{part}_dropout", None)
-            found.append(GatedBranch(connection, module.inner, last, path, dropout))
-        return found
+    def connections(self) -> list[ResidualConnection]:
+        """The residual connections of the parts, in order."""
+        return [getattr(self, f"{part}_connection") for part in self.parts]
+
+    def add(self, part: str, state: State, **inputs: Any) -> State:
+        """State after the residual add of a part, x + branch(norm(x)) with pre-norm; `inner` gets `inputs` too."""
+        module, connection, path = (getattr(self, name) for name in (part, f"{part}_connection", f"{part}_path"))
+        last, dropout = getattr(module, module.last), getattr(self, f"{part}_dropout", None)
+        after: State = connection.step(state, GatedBranch(partial(module.inner, **inputs), last, path, dropout))
+        return after
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,10 +250,8 @@ class BlockParts:
         )  # fmt: skip
         made = self.wiring.residual(site)
         if "values" in made.needs and not self.separate_qkv:
-            raise UserError(
-                "residual: this connection gives queries, keys and values inputs of their own; here attention has one",
-                "Language models' attention has three.",
-            )
+            said = "residual: the connection gives queries, keys and values inputs of their own; attention has one here"
+            raise UserError(said, "Language models' attention has three.")
         return made
 
     def norm_at(self, of: str, width: int, gate: Gate | None = None) -> nn.Module:
@@ -258,7 +259,6 @@ class BlockParts:
         return self.wiring.norm(NormPlace(width, self.epsilon, of, gate), self.norm)
 
     def site(self, name: str, d_in: int, d_out: int, heads: int = 1, **others: Any) -> Site:
-        """A site of this block."""
         return Site(name, self.stack, self.layer, self.layers, d_in, d_out, heads, **others)
 
     def gates(self, part: str) -> dict[str, GateFactory]:
@@ -301,13 +301,14 @@ class BlockParts:
 
 
 def refuse_absent(
-    sites: Collection[str], offered: Sequence[str], model: str, served_by: Mapping[str, str] | None = None
+    wiring: Wiring, sites: Sequence[str], norms: Sequence[str], model: str, served_by: Mapping[str, str] | None = None
 ) -> None:
-    """Raise `UserError` for a site that a model's blocks do not have: its gate would silently be left out. Not for one
-    that is `served_by` another which is named as well: that one has the gate of both."""
-    for site in sites:
-        if site not in offered and (served_by or {}).get(site) not in sites:
-            raise UserError(f"sites: the blocks of {model} have no {site}", f"they have {', '.join(offered)}")
+    """Raise `UserError` for a site, or place of a norm, that a model's blocks do not have: its gate would silently be
+    left out. Not for a site that is `served_by` another which is named as well: that one has the gate of both."""
+    for named, offered in ((wiring.gates.keys(), sites), (wiring.norms.keys() - {"*"}, norms)):
+        for site in named:
+            if site not in offered and (served_by or {}).get(site) not in named:
+                raise UserError(f"sites: the blocks of {model} have no {site}", f"they have {', '.join(offered)}")
 
 
 def end_of_stack(

@@ -65,14 +65,10 @@ class BertEncoder(Model):
     def __init__(self, settings: BertSettings, vocabulary: int, wiring: Wiring, length: int) -> None:
         super().__init__()
         shape = settings.shape()
-        refuse_absent(wiring.gates, ENCODER_SITES.names, "a BERT", SERVED_BY)
         places = ("embedding", "attention", "mlp", "final", "head")
-        refuse_absent(wiring.norms.keys() - {"*"}, places, "a BERT")
+        refuse_absent(wiring, ENCODER_SITES.names, places, "a BERT", SERVED_BY)
         self.settings, self.shape, self.vocabulary, self.length = settings, shape, vocabulary, length
-
-        def embedding(rows: int) -> TokenEmbedding:
-            return TokenEmbedding(rows, shape.width, INIT_STD, truncated=True)
-
+        embedding = partial(TokenEmbedding, width=shape.width, std=INIT_STD, truncated=True)
         self.embedding, self.positions = embedding(vocabulary), embedding(settings.positions)
         self.segments = embedding(SEGMENTS)
         self.entry = nn.Identity() if wiring.entry is None else wiring.entry(shape.width)
@@ -122,25 +118,16 @@ class Bert(BertEncoder, VocabularyModel):
         return {1: self.length}
 
     @property
-    def head_weight(self) -> Tensor:
-        """The head's matrix, [V, D]: the embedding's."""
-        return self.embedding.weight
-
-    @property
     def head_bias(self) -> Tensor:
         return self.head.bias
 
     def body(self, *inputs: Tensor) -> Tensor:
-        """Input of the decoder, [B, K, D], of tokens and masked positions."""
+        """Input of the decoder, [B, K, D], of tokens and masked positions; of tokens alone at all, [B, T, D]."""
         tokens_BT, *masked = inputs
         h_BTD = self.hidden(tokens_BT)
         if masked:
             h_BTD = h_BTD.gather(1, masked[0][:, :, None].expand(-1, -1, h_BTD.shape[-1]))
         return self.head(h_BTD)
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """Logits at masked positions, [B, K, V], of tokens and these; of tokens alone at all positions, [B, T, V]."""
-        return self.outputs(self.body(*inputs))
 
 
 class BertClassifier(BertEncoder):
@@ -161,12 +148,10 @@ class BertClassifier(BertEncoder):
     def largest(self) -> int:
         return int(self.shape.heads * self.length**2)
 
-    def pooled(self, tokens_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:
-        """Summary of a sequence, [B, D]: tanh(W h + b) of its first token, which is the begin token."""
-        return torch.tanh(self.pooler(self.hidden(tokens_BT, segments_BT)[:, 0]))
-
     def forward(self, tokens_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:
-        return self.classifier(self.pooled_dropout(self.pooled(tokens_BT, segments_BT)))
+        """A sequence's summary is tanh(W h + b) of its first token, the begin token."""
+        pooled_BD = torch.tanh(self.pooler(self.hidden(tokens_BT, segments_BT)[:, 0]))
+        return self.classifier(self.pooled_dropout(pooled_BD))
 
 
 def build(

@@ -14,25 +14,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.layers.dropout import Dropout
-from comt_cli.layers.initialise import Draw, Initialised, xavier_std
+from comt_cli.layers.initialise import Draw, xavier_std
+from comt_cli.layers.learned import Affine
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import ids
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.tasks.settings.captioning import CaptionerSettings
 
 
-class RegionMap(Initialised):
+class RegionMap(Affine):
     """[B, R, V] -> [B, R, D], as above; `places` is how many learned vectors there are, 0 for none."""
 
     def __init__(self, features: int, width: int, places: int, dropout: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(width, features))
-        self.bias = nn.Parameter(torch.empty(width))
+        super().__init__(features, width)
         self.places = nn.Parameter(torch.empty(places, width)) if places else None
         self.dropout = Dropout(dropout)
 
     def forward(self, regions_BRV: Tensor) -> Tensor:
-        mapped_BRD = self.dropout(F.relu(F.linear(regions_BRV.to(self.weight.dtype), self.weight, self.bias)))
+        mapped_BRD = self.dropout(F.relu(super().forward(regions_BRV.to(self.weight.dtype))))
         return mapped_BRD if self.places is None else mapped_BRD + self.places[: regions_BRV.shape[1]]
 
     def initialise(self, draw: Draw) -> None:

@@ -27,8 +27,6 @@ from comt_cli.models.base import Linear, Model
 
 PRIMES = (1_000_003, 1_000_033, 1_009, 1_013, 1_019, 1_021)
 """Numbers of rows to trace with. The smaller ones are for rows so long that sizes would overflow with the first."""
-_MOST_BYTES = 2**62
-_BYTES = 8
 
 _aten = torch.ops.aten
 _FACTORS = {_aten.addmm: (1, 2), _aten.baddbmm: (1, 2)}
@@ -40,11 +38,10 @@ def rows_to_trace(model: nn.Module, inputs: Iterable[Tensor], largest: int) -> i
     Raises `UserError` where a few of them have more numbers than can be counted."""
     sizes = {size for tensor in (*inputs, *model.parameters()) for size in tensor.shape}
     for rows in PRIMES:
-        if rows * largest * _BYTES < _MOST_BYTES and all(size % rows for size in sizes):
+        if rows * largest < 2**59 and all(size % rows for size in sizes):
             return rows
-    raise UserError(
-        "a row is too long: what the model makes of it cannot be counted", "Give a shorter sequence_length."
-    )
+    said = "a row is too long: what the model makes of it cannot be counted"
+    raise UserError(said, "Give a shorter sequence_length.")
 
 
 def behind(output: Tensor) -> list[Any]:
@@ -66,14 +63,15 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.rows = rows
         self.flops = Linear(0, 0)
 
-    def run_functions(self, output: Tensor) -> None:
-        """Count the backward passes of functions behind `output` that have one of their own: each is run by itself."""
+    def flops_of_one(self, output: Tensor) -> int:
+        """FLOPs of a sample, forward and backward, of the pass to `output` that was traced."""
         with self, torch.no_grad():
             for node in behind(output):
-                if isinstance(node, BackwardCFunction):
+                if isinstance(node, BackwardCFunction):  # a function with a backward pass of its own is run by itself
                     function: Any = node
                     gradients = (torch.empty(out.shape, device="meta") for out in function._input_metadata)
                     function.apply(*gradients)
+        return self.flops.at(1)
 
     def kept_by(
         self, model: nn.Module, run: Callable[[], Tensor], ignored: Callable[[Tensor], bool] = lambda _: False
@@ -117,18 +115,12 @@ def flops_per_sample(model: Model) -> int:
     and backward: 2 a multiply-add, attention in full; recomputed blocks once, the gradient of the input not at all."""
     with trace_of(model) as trace:
         output = model(*model.example(trace.rows))
-    return flops_of_one(trace, output)
+    return trace.flops_of_one(output)
 
 
 def trace_of(model: Model) -> Trace:
     """A trace with as many samples as the model can be traced with."""
     return Trace(rows_to_trace(model, model.example(1), model.largest))
-
-
-def flops_of_one(trace: Trace, output: Tensor) -> int:
-    """FLOPs of a sample, forward and backward, of the pass to `output` that `trace` saw."""
-    trace.run_functions(output)
-    return trace.flops.at(1)
 
 
 def parameter_count(model: torch.nn.Module) -> int:

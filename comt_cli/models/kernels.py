@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from comt_cli.kernels.choice import Choice, Gates, NormGate, Op, choose, choose_norm, use_tiles
 from comt_cli.layers.attention import Attention, FeedForward
-from comt_cli.layers.convolution import BatchNorm, Convolution, ConvolutionNorm, PixelGate, WindowGate
-from comt_cli.layers.gates import Gate
+from comt_cli.layers.convolution import BatchNorm, ConvolutionNorm, PixelGate, WindowGate
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.models.base import Model, TokenBlock
@@ -30,8 +29,6 @@ NORMS: dict[NormGate, str] = {
     "both": "window_and_pixel_norm",
 }
 """Records' names of a batch norm behind a convolution, by the gates of either."""
-ALONE = "modulators away from a convolution with its norm behind it"
-"""Records' name of gates on maps without a kernel: where norms come before convolutions."""
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -68,16 +65,13 @@ def use_kernels(
             part.fused = op in choices and choices[op].fused
     units = _units(model)
     for gate, alike in sorted(units.items()):
-        carried = [_gate_of(part) for unit in alike for part in (unit.convolution, unit.norm)]
-        read = [A for each in carried if each is not None and (A := each.down_projection()) is not None]
+        carriers: list[Any] = [part for unit in alike for part in (unit.convolution, unit.norm)]
+        read = [A for part in carriers if part.gate is not None and (A := part.gate.down_projection()) is not None]
         channels = min(len(unit.norm.get_parameter("bias")) for unit in alike)
         hidden = max(map(len, read), default=0)
         choices[NORMS[gate]] = choose_norm(wanted, device, dtype, channels, gate, hidden, **how)
         for unit in alike:
             unit.fused = choices[NORMS[gate]].fused
-    taken = {id(part) for alike in units.values() for unit in alike for part in (unit.convolution, unit.norm)}
-    if any(_gate_of(part) is not None and id(part) not in taken for part in model.modules()):
-        choices[ALONE] = Choice(False, "there is no kernel for them")
     use_tiles(choices.values(), only=only)
     if any(choice.fused for choice in choices.values()):
         importlib.import_module("torch._dynamo")  # an operator's first call does, for seconds: here no clock runs
@@ -93,9 +87,9 @@ def _sources(model: Model) -> dict[Op, list[Projections]]:
             continue
         sources["heads"] += [each.qkv for each in _those(block, Attention)]
         sources["swiglu"] += [each.gate_up for each in _those(block, FeedForward)]
-        first = block.branches[0]
-        is_pre_norm = isinstance(first.connection, PreNorm) and isinstance(first.connection.norm, nn.RMSNorm)
-        if is_pre_norm and first.path is None:
+        first = block.connections[0]
+        is_pre_norm = isinstance(first, PreNorm) and isinstance(first.norm, nn.RMSNorm)
+        if is_pre_norm and getattr(block, f"{block.parts[0]}_path") is None:
             sources["add_norm"] += _alone(block)
         else:
             sources["modulate"] += [projections for projections in _alone(block) if projections.gates]
@@ -105,12 +99,11 @@ def _sources(model: Model) -> dict[Op, list[Projections]]:
 def _fits_heads(block: TokenBlock) -> bool:
     """Whether the kernel of q, k and v takes all that the block's attention does before it mixes."""
     shared = [each.shared for each in _those(block, Attention) if each.shared is not None]
-    has_separate_qkv = any("values" in branch.connection.needs for branch in block.branches)
+    has_separate_qkv = any("values" in connection.needs for connection in block.connections)
     return not has_separate_qkv and all(each.has_values and not each.mixes_keys for each in shared)
 
 
 def _token_parts(model: Model) -> dict[Op, list[Attention | FeedForward | PreNorm | Projections]]:
-    """For each operation the parts of token blocks that it is switched on in."""
     blocks = _those(model, TokenBlock)
     return {
         "heads": [*_those(model, Attention)],
@@ -135,13 +128,10 @@ def _units(model: Model) -> dict[NormGate, list[ConvolutionNorm]]:
     """The convolutions with a norm behind them that a kernel knows, by their gates."""
     units: dict[NormGate, list[ConvolutionNorm]] = {}
     for unit in _those(model, ConvolutionNorm):
-        window, pixel = unit.convolution.gate, _gate_of(unit.norm)
-        fits = isinstance(window, WindowGate | None) and isinstance(pixel, PixelGate | None)
-        if type(unit.norm) is BatchNorm and fits:
+        if type(unit.norm) is not BatchNorm:
+            continue
+        window, pixel = unit.convolution.gate, unit.norm.gate
+        if isinstance(window, WindowGate | None) and isinstance(pixel, PixelGate | None):
             kind: NormGate = "both" if window and pixel else "window" if window else "pixel" if pixel else "none"
             units.setdefault(kind, []).append(unit)
     return units
-
-
-def _gate_of(part: nn.Module) -> Gate | None:
-    return part.gate if isinstance(part, BatchNorm | Convolution) else None

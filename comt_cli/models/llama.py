@@ -43,10 +43,9 @@ class Block(TokenBlock):
 
     def forward(self, state: State, rotation: Rotation, cache: LayerCache | None = None) -> State:
         """State after the block. With pre-norm connections: h = x + attention(norm(x)), y = h + mlp(norm(h))."""
-        attention, mlp = self.branches
         shared_kv = [*state.shared]
-        h = attention.added_to(state, rotation=rotation, cache=cache, shared_kv=shared_kv)
-        y = mlp.added_to(h)
+        h = self.add("attention", state, rotation=rotation, cache=cache, shared_kv=shared_kv)
+        y = self.add("mlp", h)
         return y if self.is_last or not shared_kv else y._replace(shared=tuple(shared_kv))
 
 
@@ -58,8 +57,7 @@ class Llama(VocabularyModel):
     def __init__(self, settings: ModelSettings, vocabulary: int, wiring: Wiring, length: int = 1) -> None:
         super().__init__()
         shape = settings.shape()
-        refuse_absent(wiring.gates, DECODER_SITES.names, "a LLaMA")
-        refuse_absent(wiring.norms.keys() - {"*"}, ("attention", "mlp", "final"), "a LLaMA")
+        refuse_absent(wiring, DECODER_SITES.names, ("attention", "mlp", "final"), "a LLaMA")
         self.settings, self.shape, self.vocabulary, self.length = settings, shape, vocabulary, length
         self.embedding = TokenEmbedding(vocabulary, shape.width, settings.embedding_init_std)
         self.entry = nn.Identity() if wiring.entry is None else wiring.entry(shape.width)
@@ -94,10 +92,6 @@ class Llama(VocabularyModel):
         if cache is not None:
             cache.advance(length)
         return final_stream(state, self.read_out, self.final_norm)
-
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        """Logits, [B, T, V], in the parameters' type."""
-        return self.outputs(self.hidden(tokens_BT))
 
     def body(self, *inputs: Tensor) -> Tensor:
         """Input of the head: its loss never keeps logits."""

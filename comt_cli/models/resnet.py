@@ -11,7 +11,6 @@ Shapes: B images, C channels, H x W pixels.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -19,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
-from comt_cli.kernels.gates import Modulation
 from comt_cli.layers.convolution import EPSILON, BatchNorm, Convolution, ConvolutionNorm, batch_norm
 from comt_cli.layers.learned import Classifier
 from comt_cli.layers.residual.base import ResidualConnection
@@ -52,21 +50,6 @@ class BlockPlace(NamedTuple):
         return self.stride != 1 or self.d_in != self.d_out
 
 
-@dataclass(eq=False)  # the compiler of PyTorch 2.11 hashes it before it has its fields: by identity, then
-class Computed:
-    """A branch that has been computed: what a connection is handed, since a skip path may be a projection of what the
-    branch reads."""
-
-    F_BHWC: Tensor
-
-    def __call__(self, h_BTD: Tensor) -> Tensor:
-        return self.F_BHWC
-
-    def before_gate(self, h_BTD: Tensor) -> tuple[Tensor, Modulation] | None:
-        """None: there is nothing left to do."""
-        return None
-
-
 class ResidualBlock(nn.Module):
     """Base of residual blocks: the connection, which works on maps with the channels last, and the names of the
     branch's `convolutions` (`conv1` first) and `norms` (`norm1` first), which are its sites."""
@@ -95,8 +78,9 @@ class ResidualBlock(nn.Module):
         return made
 
     def joined(self, skip_BCHW: Tensor, F_BCHW: Tensor) -> Tensor:
-        """Residual add of skip path and branch, [B, C, H, W] each."""
-        y_BHWC = self.connection(skip_BCHW.permute(0, 2, 3, 1), Computed(F_BCHW.permute(0, 2, 3, 1)))
+        """Residual add of skip path and branch, [B, C, H, W] each. The branch has been computed: the skip path may be a
+        projection of what it reads."""
+        y_BHWC: Tensor = self.connection(skip_BCHW.permute(0, 2, 3, 1), lambda _: F_BCHW.permute(0, 2, 3, 1))
         return y_BHWC.permute(0, 3, 1, 2)
 
 
@@ -230,13 +214,12 @@ def _refuse_absent_parts(settings: ResNetSettings, wiring: Wiring) -> None:
     """Sites named one by one have to be there; naming all means those that there are."""
     if wiring.entry is not None:
         raise UserError("a ResNet has no place for an entry: it embeds no tokens")
-    refuse_absent(wiring.gates, MAP_SITES.names, settings.size)
-    refuse_absent(wiring.norms.keys() - {"*"}, NORMS, settings.size)
     has = len(WINDOWS[settings.shape().block])
+    offered = [*MAP_SITES.names]
     for kind in ("conv", "norm"):
-        named = [site for site in wiring.gates if site.startswith(kind)]
-        if len(named) < 3:
-            refuse_absent(named, [f"{kind}{number}" for number in range(1, has + 1)], settings.size)
+        if sum(site.startswith(kind) for site in wiring.gates) < 3:
+            offered = [site for site in offered if not (site.startswith(kind) and int(site[-1]) > has)]
+    refuse_absent(wiring, offered, NORMS, settings.size)
 
 
 SETTINGS, build = ResNetSettings, ResNet

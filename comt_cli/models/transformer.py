@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.data.tokenizer import PAD
+from comt_cli.layers.attention import CrossAttention, KeysValues, SelfAttention, TwoLayerFeedForward
 from comt_cli.layers.dropout import Dropout
 from comt_cli.layers.kv_cache import DecodingCache, LayerColumns
-from comt_cli.layers.multi_head import CrossAttention, KeysValues, SelfAttention, TwoLayerFeedForward
 from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.positions import sinusoids
 from comt_cli.layers.projection import Projections, TokenEmbedding
@@ -66,9 +66,8 @@ class EncoderBlock(TokenBlock):
     def forward(self, state: State, mask_BS: Tensor) -> State:
         """State after the block; `mask` has True for tokens. With post-norm connections h = norm(x + attention(x)) and
         y = norm(h + mlp(h)), with pre-norm ones h = x + attention(norm(x)) and y = h + mlp(norm(h))."""
-        attention, mlp = self.branches
-        h = attention.added_to(state, mask=mask_BS[:, None, None, :])
-        return mlp.added_to(h)
+        h = self.add("attention", state, mask=mask_BS[:, None, None, :])
+        return self.add("mlp", h)
 
 
 class DecoderBlock(TokenBlock):
@@ -93,16 +92,14 @@ class DecoderBlock(TokenBlock):
         self.attention_dropout, self.cross_dropout, self.mlp_dropout = (Dropout(dropout) for _ in range(3))
 
     def forward(self, state: State, encoded_BSD: Tensor, mask_BS: Tensor) -> State:
-        """State after the block."""
         return self.decoded(state, self.cross.keys_values(encoded_BSD, mask_BS))
 
     def decoded(self, state: State, source: KeysValues, columns: LayerColumns | None = None) -> State:
         """The same, from the keys and values of the source; with `columns` of one token, which follows those in them.
         With pre-norm connections h = x + attention(norm(x)), c = h + cross(norm(h), source), y = c + mlp(norm(c))."""
-        attention, cross, mlp = self.branches
-        h = attention.added_to(state, columns=columns)
-        c = cross.added_to(h, source=source)
-        return mlp.added_to(c)
+        h = self.add("attention", state, columns=columns)
+        c = self.add("cross", h, source=source)
+        return self.add("mlp", c)
 
 
 def _parts(settings: EncoderDecoderSettings, wiring: Wiring, stack: str, layer: int, *names: str) -> BlockParts:
@@ -130,8 +127,8 @@ class EncoderDecoder(VocabularyModel):
         `source_length` is given."""
         super().__init__()
         shape = settings.shape()
-        refuse_absent(wiring.gates, ENCODER_DECODER_SITES.names, "an encoder-decoder", SERVED_BY)
-        refuse_absent(wiring.norms.keys() - {"*"}, ("attention", "cross", "mlp", "final"), "an encoder-decoder")
+        places = ("attention", "cross", "mlp", "final")
+        refuse_absent(wiring, ENCODER_DECODER_SITES.names, places, "an encoder-decoder", SERVED_BY)
         self.settings, self.shape, self.keeps_attention = settings, shape, settings.attention_dropout > 0
         self.vocabulary, self.length, self.sequences = vocabulary, length, pairs
         self.source_length = length if source_length is None else source_length
@@ -151,11 +148,6 @@ class EncoderDecoder(VocabularyModel):
         """Input of the encoder, before dropout, [B, S, D], and the mask of a source, [B, S], True where it is no
         padding."""
         raise NotImplementedError
-
-    @property
-    def head_weight(self) -> Tensor:
-        """The head's matrix, [V, D]: the embedding's."""
-        return self.embedding.weight
 
     def embedded(self, tokens_BT: Tensor, positions_TD: Tensor) -> Tensor:
         """Input of a stack, before dropout: the embedding times sqrt(D), or by the method's own factor, and the
@@ -187,12 +179,7 @@ class EncoderDecoder(VocabularyModel):
             state = self.run_block(block, state, encoded_BSD, mask_BS)
         return final_stream(state, self.decoder_read_out, self.decoder_norm)
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """Logits of each next target, [B, T, V], in the parameters' type; `inputs` as those of `body`."""
-        return self.outputs(self.body(*inputs))
-
     def decoder_blocks(self) -> list[DecoderBlock]:
-        """The blocks of the decoder, in order."""
         return [block for block in self.decoder if isinstance(block, DecoderBlock)]
 
     @torch.no_grad()

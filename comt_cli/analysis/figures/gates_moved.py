@@ -85,7 +85,6 @@ def _started_at_one(loaded: Any) -> bool:
 
 
 def _moved(of: Subject) -> Iterator[dict[str, Any]]:
-    """The rows of one network."""
     factors: dict[tuple[tuple[str, Any], ...], Any] = {}
     for each in (each for each in of.gates if each.kind != "evaluator"):
         place = (*each.where.items(), ("layer", each.layer))

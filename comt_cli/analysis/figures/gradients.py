@@ -162,7 +162,6 @@ class ConvGradients(ModelFigure):
 
 
 def _logged(row: str, run: RunDirectory, epochs: float) -> list[tuple[Any, ...]]:
-    """The rows of one run."""
     spec = run.spec()
     if ConvGradients.name not in spec.task.drawings:
         raise UserError(f"{run.shown} is a run of {spec.task.model_kind}, which logs no gradients of convolutions")

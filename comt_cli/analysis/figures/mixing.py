@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from comt_cli.analysis.model_figure import ModelFigure, Subject
-from comt_cli.analysis.observed import called, connections_of, recorded, stacks_of, watch
+from comt_cli.analysis.observed import connections_of, recorded, stacks_of, watch
 from comt_cli.errors import UserError
 from comt_cli.layers.learned import wide
 from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, State
@@ -68,12 +68,12 @@ def mixtures(model: Model, run: Callable[[], object]) -> list[Mixed]:
     """All mixtures of a network when `run` runs it once, in the order of its blocks."""
     connections = connections_of(model)
     aggregations = [module for module in model.modules() if isinstance(module, OutputAggregation)]
-    with called(connections, "step") as calls, recorded(aggregations) as read:
+    with recorded(connections, "step") as calls, recorded(aggregations) as read:
         run()
     with torch.no_grad():
         found = [Mixed(stack, layer, "attention", each.mixing()) for stack, layer, each in _shared_values(model)]
         for connection in connections:
-            state: State = calls[connection][0]
+            state: State = calls[connection][0][0]
             at, weights = connection.site, dict(connection.mixing(state))
             streams_BTnD = connection.side_by_side(state)
             if streams_BTnD is not None:

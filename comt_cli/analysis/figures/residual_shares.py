@@ -18,10 +18,8 @@ from comt_cli.analysis.images import EXAMPLES, stages_of
 from comt_cli.analysis.model_figure import MARKERS, ModelFigure, Subject, mark_groups
 from comt_cli.analysis.observed import connections_of, recorded, watch
 from comt_cli.errors import UserError
+from comt_cli.layers.residual import scaled
 from comt_cli.layers.residual.base import ResidualConnection
-from comt_cli.layers.residual.laurel import LaurelRW, LaurelRWLR
-from comt_cli.layers.residual.sas import GatedShare, SelfAdaptiveScaling
-from comt_cli.layers.residual.scaled import GatedResidual, Highway, ReZero, ScaledBranch
 from comt_cli.report.figures.style import OKABE_ITO, PAGE_WIDTH, ROUND, page_figure, style
 
 _TITLES = {
@@ -147,23 +145,23 @@ def shares_of(connection: ResidualConnection) -> Mapping[str, Share]:
     """
     itself, shares = torch.positive, dict[str, Share]()
     match connection:
-        case SelfAdaptiveScaling(alpha_gate=alpha, beta_gate=beta, gamma_gate=gamma):
+        case scaled.SelfAdaptiveScaling(alpha_gate=alpha, beta_gate=beta, gamma_gate=gamma):
             shares = {"alpha": ((alpha,), itself), "beta": ((beta,), itself)}
             if gamma is None:
                 shares["(1-alpha)(1-beta)"] = (alpha, beta), lambda a, b: (1 - a) * (1 - b)
             else:
                 shares["gamma"] = (gamma,), itself
-        case Highway(transform_gate=gate):
+        case scaled.Highway(transform_gate=gate):
             shares["gate"] = (gate,), torch.sigmoid
-        case GatedShare(gate=gate, reads_x_alone=is_raw):
+        case scaled.GatedShare(gate=gate, reads_x_alone=is_raw):
             shares["gate"] = (gate,), torch.sigmoid if is_raw else itself
-        case GatedResidual(gate=nn.Module() as gate):
+        case scaled.GatedResidual(gate=nn.Module() as gate):
             shares["g"] = (gate,), torch.sigmoid
-        case LaurelRW(weights=numbers) | LaurelRWLR(weights=numbers):
+        case scaled.LaurelRW(weights=numbers) | scaled.LaurelRWLR(weights=numbers):
             shares = {"a": ((numbers,), itemgetter(0)), "b": ((numbers,), itemgetter(1))}
-        case ReZero(a=number):
+        case scaled.ReZero(a=number):
             shares["a"] = (number,), itself
-        case ScaledBranch(learned=nn.Module() as number):
+        case scaled.ScaledBranch(learned=nn.Module() as number):
             shares["scale"] = (number,), itself
     return shares
 

@@ -4,6 +4,7 @@ gates, one panel a projection (CoMT, Figure 4; Transponder, Figure 2), channel-w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from comt_cli.analysis.model_figure import ModelFigure, Subject, evenly
-from comt_cli.analysis.observed import compared, layer_streams, tokens_of, watch
+from comt_cli.analysis.observed import SiteValues, compared, layer_streams, tokens_of, watch
 from comt_cli.errors import UserError
 from comt_cli.report.figures import lines
 from comt_cli.report.figures.style import SEQUENCE, page_figure, style
@@ -97,11 +98,7 @@ class GateValues(ModelFigure):
     def frame(self, of: Subject) -> pd.DataFrame:
         """Rows `site, layer, position, token, value`, with `stack, part, text` before these where there are several
         sequences; empty where there are no scalar gates."""
-        frames = [pd.DataFrame()]
-        for each in (each for each in of.gates if each.kind == "scalar"):
-            tokens = {"position": np.arange(len(each.tokens)), "token": each.tokens, "value": each.values[:, 0]}
-            frames.append(pd.DataFrame({**each.where, "layer": each.layer, **tokens}))
-        return pd.concat(frames[1:] or frames, ignore_index=True)
+        return _by_token(each for each in of.gates if each.kind == "scalar").drop(columns="channel", errors="ignore")
 
     def table(self, frame: pd.DataFrame) -> pd.DataFrame:
         return lines.drawn_tokens(frame)
@@ -141,6 +138,24 @@ class GateValues(ModelFigure):
         return figure
 
 
+def _by_token(gates: Iterable[SiteValues]) -> pd.DataFrame:
+    """Rows `layer, position, token, channel, value` behind those of `SiteValues.where`; `MAX_CHANNELS` at most."""
+    frames = [pd.DataFrame()]
+    for each in gates:
+        tokens, width = each.values.shape
+        channels = np.arange(0, width, -(-width // MAX_CHANNELS))
+        columns = {
+            **each.where,
+            "layer": each.layer,
+            "position": np.repeat(np.arange(tokens), len(channels)),
+            "token": np.repeat(np.array(each.tokens, dtype=object), len(channels)),
+            "channel": np.tile(channels, tokens),
+            "value": each.values[:, channels].ravel(),
+        }
+        frames.append(pd.DataFrame(columns))
+    return pd.concat(frames[1:] or frames, ignore_index=True)
+
+
 def _place(frame: pd.DataFrame, *keys: str) -> list[str]:
     """The names that all rows share, such as stack, branch and site, where there are several."""
     return [frame[key].iloc[0] for key in keys if key in frame]
@@ -167,7 +182,7 @@ class ChannelGates(ModelFigure):
         return of.has_token_gates
 
     def frame(self, of: Subject) -> pd.DataFrame:
-        """Rows `layer, position, token, channel, value, site`, with `stack, part, text` before these where there are
+        """Rows `site, layer, position, token, channel, value`, with `stack, part, text` before these where there are
         several sequences; of one site, `down_proj` or the last where none is asked for. Of more than `MAX_CHANNELS`
         channels every k-th is taken, k the least that suffices. Empty where no gates are channel-wise. Raises
         `UserError` where the site that is asked for has no channel-wise gates; says which have."""
@@ -177,21 +192,7 @@ class ChannelGates(ModelFigure):
             have = f"Sites that have them: {', '.join(sites)}." if sites else "Its gates are scalars."
             raise UserError(f"there are no channel-wise gates at {site}", have)
         chosen = site or ("down_proj" if "down_proj" in sites else sites[-1] if sites else None)
-        frames = [pd.DataFrame()]
-        for each in (each for each in gates if each.where["site"] == chosen):
-            tokens, width = each.values.shape
-            channels = np.arange(0, width, -(-width // MAX_CHANNELS))
-            columns = {
-                **{key: name for key, name in each.where.items() if key != "site"},
-                "layer": each.layer,
-                "position": np.repeat(np.arange(tokens), len(channels)),
-                "token": np.repeat(np.array(each.tokens, dtype=object), len(channels)),
-                "channel": np.tile(channels, tokens),
-                "value": each.values[:, channels].ravel(),
-                "site": chosen,
-            }
-            frames.append(pd.DataFrame(columns))
-        return pd.concat(frames[1:] or frames, ignore_index=True)
+        return _by_token(each for each in gates if each.where["site"] == chosen)
 
     def table(self, frame: pd.DataFrame) -> pd.DataFrame:
         return lines.drawn_tokens(frame).drop(columns="site")

@@ -53,7 +53,23 @@ class DepthAttention(nn.Module):
         return functools.reduce(torch.add, parts).to(sources[0].dtype)
 
 
-class AttentionResiduals(NormedResidual):
+class DepthResidual(NormedResidual):
+    """A connection with attention over sources; the first branch has the embedding alone to read, and none."""
+
+    def __init__(self, site: ResidualSite) -> None:
+        super().__init__(site)
+        self.attention = DepthAttention(site.width) if site.index > 0 else None
+
+    def mixed(self, state: State) -> tuple[Tensor, ...]:
+        """Sources that this add mixes, [B, T, D] each, the oldest first."""
+        return self.sources(state)
+
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        """a, of the mixture that the branch reads, or that is added to the stream for it."""
+        return {} if self.attention is None else {"attention": self.attention.weights(self.mixed(state))}
+
+
+class AttentionResiduals(DepthResidual):
     """h = sum_i a_i v_i, F(N(h)). The state's sources are those of finished groups, and its stream the sum of the
     present group: at its end the newest source. Each add is a group of its own unless `blocks` says how many there are.
     """
@@ -65,28 +81,19 @@ class AttentionResiduals(NormedResidual):
         super().__init__(site)
         blocks = site.count if blocks is None else blocks
         if blocks > site.count:
-            raise UserError(
-                f"blocks: {site.count} residual adds cannot be divided into {blocks}",
-                "Give fewer, or leave it out: then each is one of its own.",
-            )
+            said = f"blocks: {site.count} residual adds cannot be divided into {blocks}"
+            raise UserError(said, "Give fewer, or leave it out: then each is one of its own.")
         number = site.index * blocks // site.count
         self.begins_block = site.index == 0 or (site.index - 1) * blocks // site.count != number
         self.ends_block = (site.index + 1) * blocks // site.count != number
-        # The first branch has the embedding alone to read.
-        self.attention = DepthAttention(site.width) if site.index > 0 else None
 
     def mixed(self, state: State) -> tuple[Tensor, ...]:
-        """Sources that this add mixes, [B, T, D] each, the oldest first."""
         sources = self.sources(state)
         return sources if self.begins_block else (*sources, state.x)
 
     def read(self, state: State) -> Tensor:
         """Input of the branch's norm."""
         return state.stream if self.attention is None else self.attention(self.mixed(state))
-
-    def mixing(self, state: State) -> dict[str, Tensor]:
-        """a, of the branch's input."""
-        return {} if self.attention is None else {"attention": self.attention.weights(self.mixed(state))}
 
     def output_aggregation(self, norm: Callable[[], nn.Module]) -> OutputAggregation:
         return AttentionAggregation(self.site)
@@ -115,24 +122,16 @@ class AttentionAggregation(OutputAggregation):
         return self.attention(state.sources)
 
 
-class DeltaAttentionResiduals(NormedResidual):
+class DeltaAttentionResiduals(DepthResidual):
     """y = x + F(N(x + sum_i a_i v_i)). The state has the plain stream, and as sources the embedding and the outputs of
     all branches."""
 
     name = "delta-attention-residuals"
     needs = ("states",)
 
-    def __init__(self, site: ResidualSite) -> None:
-        super().__init__(site)
-        self.attention = DepthAttention(site.width) if site.index > 0 else None
-
     def read(self, state: State) -> Tensor:
         """Input of the branch's norm."""
         return state.stream if self.attention is None else state.x + self.attention(self.sources(state))
-
-    def mixing(self, state: State) -> dict[str, Tensor]:
-        """a, of the mixture that is added to the stream for the branch."""
-        return {} if self.attention is None else {"attention": self.attention.weights(self.sources(state))}
 
     def step(self, state: State, branch: Branch) -> State:
         F_BTD = branch(self.norm(self.read(state)))
@@ -246,5 +245,4 @@ class CrossAggregation(OutputAggregation):
         return {"stream": self.mixture.mean_weights(told_apart(state.sources, self.last))}
 
     def forward(self, state: State) -> Tensor:
-        """State behind the last block -> [B, T, D]."""
         return self.mixture(told_apart(state.sources, self.last))

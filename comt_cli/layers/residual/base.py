@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
@@ -17,15 +17,8 @@ from comt_cli.kernels.gates import Modulation
 from comt_cli.kernels.modulate import modulate
 from comt_cli.layers.gates import Site
 
-
-class Branch(Protocol):
-    """The function F of a block: [B, T, D] -> [B, T, D]. That of self-attention also takes keys' and values' inputs."""
-
-    def __call__(self, h_BTD: Tensor, *kv_BTD: Tensor) -> Tensor: ...
-
-    def before_gate(self, h_BTD: Tensor) -> tuple[Tensor, Modulation] | None:
-        """F's last product, [B, T, C], and the gate that makes F of it (`Projections.product`), for a deferred add;
-        None where more follows the gate."""
+Branch = Callable[..., Tensor]
+"""The function F of a block: [B, T, D] -> [B, T, D]. That of self-attention also takes keys' and values' inputs."""
 
 
 class State(NamedTuple):
@@ -58,10 +51,6 @@ class State(NamedTuple):
         product_BTC, modulation = self.deferred
         zhat_TD = modulate(product_BTC.flatten(0, -2), modulation, [self.x.shape[-1]])
         return self.x + zhat_TD.view_as(self.x)
-
-    def materialised(self) -> State:
-        """The same state with no deferred add."""
-        return self if self.deferred is None else State(self.stream, shared=self.shared)
 
     def normalised(self, norm: nn.Module) -> tuple[Tensor, Tensor]:
         """Residual stream and norm(stream), [B, T, D] each."""

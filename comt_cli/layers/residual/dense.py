@@ -178,7 +178,6 @@ class MultiwayAggregation(OutputAggregation):
         return {"stream": _mixing_weights(state).squeeze(-2)}
 
     def forward(self, state: State) -> Tensor:
-        """State behind the last block -> [B, T, D]."""
         return state.stream
 
 

@@ -2,9 +2,8 @@
 stochastic matrices (mHC, DeepSeek-AI 2025; mHC-lite, 2026) or not at all (identity-HC).
 
 All streams start as the embedding, and their sum is read behind the last block. At the start add k reads stream
-k mod n alone: n equal streams, which is Pre-LN; the staggered reading parts them. At the first add the streams are
-equal: how they are read gives h a size alone, which the norm N takes away, and mixing makes the same of them. There
-neither has a gradient, nor has mixing that keeps the sum behind the last.
+k mod n alone: n equal streams, which is Pre-LN; the staggered reading parts them. Where streams are equal neither how
+they are read nor how they are mixed has a gradient.
 
 Compiled, streams are mixed by sums of products, which the compiler fuses with the operations around them; uncompiled,
 where each sum would be a call, by products of small matrices.
@@ -109,9 +108,25 @@ class StreamsConnection(NormedResidual):
         x_BTD = self.initial_stream(state)
         return x_BTD.unsqueeze(-2).expand(*x_BTD.shape[:-1], self.n, x_BTD.shape[-1])
 
+    def matrices(self, H_BTnD: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Weights of the streams in what the branch reads, [n], of the branch in each new stream, [n], and of the old
+        streams in each new one, [n, n] (None: the identity), in fp32; [B, T] before them where they depend on it."""
+        raise NotImplementedError
+
     def read(self, state: State) -> Tensor:
         """The sum of the streams, as behind the last block."""
         return self.streams(state).sum(-2)
+
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        """Weights of what the branch reads; of every new stream; of the branch's output in them."""
+        reading, writing, mixing = self.matrices(self.streams(state))
+        return {"read": reading} | ({} if mixing is None else {"mix": mixing}) | {"write": writing.unsqueeze(-1)}
+
+    def step(self, state: State, branch: Branch) -> State:
+        H_BTnD = self.streams(state)
+        reading, writing, mixing = self.matrices(H_BTnD)
+        o_BTD = branch(self.norm(read_streams(H_BTnD, reading)))
+        return State(write_streams(H_BTnD, mixing, writing, o_BTD), has_streams=True)
 
 
 class HyperConnection(StreamsConnection):
@@ -133,26 +148,15 @@ class HyperConnection(StreamsConnection):
         self.A_r = Constant(0.0, n, n, update_rule=NO_DECAY)
         self.dynamic = Dynamic(n, site.width, tanh=tanh) if dynamic else None
 
-    def coefficients(self, H_BTnD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A_m, [n], B, [n], and A_r, [n, n] (i, m); dynamic ones have [B, T] before that. In fp32."""
+    def matrices(self, H_BTnD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A_m, B, and A_r transposed."""
         one_hot = (torch.arange(self.n, device=H_BTnD.device) == self.reads_first).float()
         A_m, B = one_hot + self.A_m(), 1 + wide(self.B())
         A_r = torch.eye(self.n, device=H_BTnD.device) + self.A_r()
-        if self.dynamic is None:
-            return A_m, B, A_r
-        more = self.dynamic(H_BTnD)
-        return A_m + more[0], B + more[1], A_r + more[2]
-
-    def mixing(self, state: State) -> dict[str, Tensor]:
-        """A_m, of the branch; A_r, of every new stream; B, of the branch's output."""
-        A_m, B, A_r = self.coefficients(self.streams(state))
-        return {"read": A_m, "mix": A_r.transpose(-1, -2), "write": B.unsqueeze(-1)}
-
-    def step(self, state: State, branch: Branch) -> State:
-        H_BTnD = self.streams(state)
-        A_m, B, A_r = self.coefficients(H_BTnD)
-        o_BTD = branch(self.norm(read_streams(H_BTnD, A_m)))
-        return State(write_streams(H_BTnD, A_r.transpose(-1, -2), B, o_BTD), has_streams=True)
+        if self.dynamic is not None:
+            more_m, more_B, more_r = self.dynamic(H_BTnD)
+            A_m, B, A_r = A_m + more_m, B + more_B, A_r + more_r
+        return A_m, B, A_r.transpose(-1, -2)
 
     def initial_std(self, site: Site, own: float) -> float:
         divides = self.divide_output_std and site.name in WRITES_TO_STREAM
@@ -203,11 +207,8 @@ class Coefficients(Initialised):
         with no_autocast(H_BTnD):
             found = torch.split(normalised_products(H_BTnD.flatten(-2), self.phi), self.sizes, dim=-1)
             b = torch.split(self.b() + self.first_b(H_BTnD), self.sizes)
-            alpha = [*self.alpha().unbind(), *([None] if not self.sizes[2] else [])]
-            return tuple(
-                part if scale is None else scale * part + bias
-                for scale, part, bias in zip(alpha, found, b, strict=True)
-            )
+            each = zip(self.alpha().unbind(), found, b, strict=False)  # without mixing alpha has two numbers
+            return tuple(scale * part + bias for scale, part, bias in each)
 
     def initialise(self, draw: Draw) -> None:
         if self.random:
@@ -242,23 +243,12 @@ class ManifoldHyperConnection(StreamsConnection):
         self.coefficients = Coefficients(n, site.width, K, start, site.index % n, least_mixed)
 
     def matrices(self, H_BTnD: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """H_pre and H_post, [B, T, n], and H_res, [B, T, n, n] (None: the identity), in fp32."""
-        pre, post, res = self.coefficients(H_BTnD)
+        """H_pre, H_post and H_res."""
+        pre, post, *res = self.coefficients(H_BTnD)
         H_res: Tensor | None = None
         match self.form:
             case "sinkhorn":
-                H_res = sinkhorn(res.unflatten(-1, (self.n, self.n)))
+                H_res = sinkhorn(res[0].unflatten(-1, (self.n, self.n)))
             case "permutations":
-                H_res = torch.einsum("...k,kij->...ij", torch.softmax(res, -1), self.permutations(res).to(res))
+                H_res = torch.einsum("...k,kij->...ij", torch.softmax(res[0], -1), self.permutations(H_BTnD).to(res[0]))
         return torch.sigmoid(pre), 2 * torch.sigmoid(post), H_res
-
-    def mixing(self, state: State) -> dict[str, Tensor]:
-        """H_pre, of the branch; H_res, of every new stream; H_post, of the branch's output."""
-        H_pre, H_post, H_res = self.matrices(self.streams(state))
-        return {"read": H_pre, "write": H_post.unsqueeze(-1)} | ({} if H_res is None else {"mix": H_res})
-
-    def step(self, state: State, branch: Branch) -> State:
-        H_BTnD = self.streams(state)
-        H_pre, H_post, H_res = self.matrices(H_BTnD)
-        o_BTD = branch(self.norm(read_streams(H_BTnD, H_pre)))
-        return State(write_streams(H_BTnD, H_res, H_post, o_BTD), has_streams=True)

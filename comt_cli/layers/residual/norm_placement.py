@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +36,8 @@ class PreNorm(NormedResidual):
         if not self.fused:
             return super().step(state, branch)
         x_BTD, h_BTD = state.normalised(self.norm)
-        last = branch.before_gate(h_BTD)
+        gated: Any = branch  # `models.base.GatedBranch`, as in every block with kernels
+        last = gated.before_gate(h_BTD)
         return State(x_BTD + branch(h_BTD)) if last is None else State(x_BTD, deferred=last)
 
 
@@ -211,7 +213,6 @@ class SiameseAggregation(OutputAggregation):
         return {"x-y": shares_of_sum(self.x_norm(state.sources[0]), self.y_norm(state.x))}
 
     def forward(self, state: State) -> Tensor:
-        """State behind the last block -> [B, T, D]."""
         return self.x_norm(state.sources[0]) + self.y_norm(state.x)
 
 

@@ -1,17 +1,24 @@
-"""Residual adds whose branch has a factor: a fixed number, a learned one a block or an add, one that follows training,
-or a gate a channel, as Highway (Srivastava et al. 2015) and Gated Residual Connections (Dhayalkar 2024) have."""
+"""Residual adds whose terms have factors: fixed or learned numbers, one that follows training, the learned weights of
+LAuReL (Menghani et al. 2024), and gates, as Highway (Srivastava et al. 2015), Gated Residual Connections (Dhayalkar
+2024) and Self-Adaptive Scaling (SAS, 2019) have. N is the norm of the branch F.
+
+A layer of LAuReL is a residual add here: there are two in a block. The paper leaves the start open. Here the two
+weights start equal, at 1/2, and the k numbers g, one set an add, at 1/k. B is zero, so LR and PA start as the ordinary
+connection.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from comt_cli.layers.initialise import Draw, Initialised
-from comt_cli.layers.learned import Affine, Constant
-from comt_cli.layers.residual.base import Branch, NormedResidual, ResidualConnection, ResidualSite
+from comt_cli.layers.learned import Affine, Constant, LowRank, factors, wide
+from comt_cli.layers.residual.base import Branch, NormedResidual, ResidualConnection, ResidualSite, State
 
 Scale = float | Literal["depth", "learned"]
 
@@ -49,36 +56,21 @@ class ReZero(ResidualConnection):
 
 
 class FollowsTraining(Initialised):
-    """A number that depends on the update that training is at: a buffer, and so in a checkpoint. A network that is not
-    in training keeps that of its last update."""
+    """A number that depends on the update that training is at, `number` of it, counted from 0: a buffer, and so in a
+    checkpoint. A network that is not in training keeps that of its last update."""
 
     value: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, number: Callable[[int], float]) -> None:
         super().__init__()
+        self.number = number
         self.register_buffer("value", torch.empty(()))
 
-    def number(self, update: int) -> float:
-        """Its value in update `update`, counted from 0."""
-        raise NotImplementedError
-
     def at_update(self, update: int) -> None:
-        """Set it."""
         self.value.fill_(self.number(update))
 
     def initialise(self, draw: Draw) -> None:
         self.at_update(0)
-
-
-class Ramp(FollowsTraining):
-    """min(t / length, 1), t the number of the update from 0."""
-
-    def __init__(self, length: int) -> None:
-        super().__init__()
-        self.length = length
-
-    def number(self, update: int) -> float:
-        return min(update / self.length, 1.0)
 
 
 class ProgressiveResidual(NormedResidual):
@@ -90,7 +82,8 @@ class ProgressiveResidual(NormedResidual):
 
     def __init__(self, site: ResidualSite, updates: int = 1000) -> None:
         super().__init__(site)
-        self.share = Ramp(updates * (site.layer + 1))
+        length = updates * (site.layer + 1)
+        self.share = FollowsTraining(lambda update: min(update / length, 1.0))
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         return x_BTD + self.share.value.to(x_BTD.dtype) * branch(self.norm(x_BTD))
@@ -134,3 +127,163 @@ class GatedResidual(NormedResidual):
             s_BTD = torch.sigmoid(self.gate(torch.cat(read, dim=-1) if len(read) > 1 else read[0])) * s_BTD
         y_BTD = x_BTD + s_BTD
         return self.norm(y_BTD) if self.ends_in_norm else y_BTD
+
+
+Bound = Literal["softmax", "sigmoid"]
+"""Bound that keeps a and b in (0, 1): `softmax` makes their sum 1, `sigmoid` bounds each by itself."""
+
+
+class _Weights(Constant):
+    """(a, b), both 1/2 at the start."""
+
+    def __init__(self, bound: Bound) -> None:
+        super().__init__(0.0, 2)
+        self.bound = bound
+
+    def forward(self) -> Tensor:
+        value_2 = wide(self.value)
+        return torch.softmax(value_2, 0) if self.bound == "softmax" else torch.sigmoid(value_2)
+
+
+class LaurelRW(NormedResidual):
+    """y = a F(N(x)) + b x."""
+
+    name = "laurel-rw"
+
+    def __init__(self, site: ResidualSite, bound: Bound = "softmax") -> None:
+        super().__init__(site)
+        self.weights = _Weights(bound)
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        a_1, b_1 = factors(self.weights())
+        return (a_1 * branch(self.norm(x_BTD)) + b_1 * x_BTD).to(x_BTD.dtype)
+
+
+class LaurelLR(NormedResidual):
+    """y = F(N(x)) + x + B A x."""
+
+    name = "laurel-lr"
+
+    def __init__(self, site: ResidualSite, rank: int = 32) -> None:
+        super().__init__(site)
+        self.low_rank = LowRank(site.width, rank)
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        return branch(self.norm(x_BTD)) + x_BTD + self.low_rank(x_BTD)
+
+
+class LaurelRWLR(NormedResidual):
+    """y = a F(N(x)) + b (x + B A x)."""
+
+    name = "laurel-rw-lr"
+
+    def __init__(self, site: ResidualSite, rank: int = 32, bound: Bound = "softmax") -> None:
+        super().__init__(site)
+        self.low_rank = LowRank(site.width, rank)
+        self.weights = _Weights(bound)
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        a_1, b_1 = factors(self.weights())
+        return (a_1 * branch(self.norm(x_BTD)) + b_1 * (x_BTD + self.low_rank(x_BTD))).to(x_BTD.dtype)
+
+
+class LaurelPA(NormedResidual):
+    """y = F(N(x)) + x + B A (sum over j of g_j x_(i-j)): the map is linear, so the sum is taken before it. The state's
+    sources are the inputs of earlier adds, newest first: fewer near the start of a stack."""
+
+    name = "laurel-pa"
+
+    def __init__(self, site: ResidualSite, rank: int = 32, history: int = 3) -> None:
+        super().__init__(site)
+        self.low_rank = LowRank(site.width, rank)
+        self.history = history
+        # The first adds have fewer activations behind them; weights for what is never seen would never learn.
+        self.g = Constant(1 / history, min(history, site.index + 1))
+
+    def forward(self, x_BTD: Tensor, branch: Branch, past: Sequence[Tensor] = ()) -> Tensor:
+        g_k = self.g()
+        mixed_BTD = g_k[0] * x_BTD
+        for weight, earlier_BTD in zip(g_k[1:], past, strict=True):
+            mixed_BTD = mixed_BTD + weight * earlier_BTD
+        return branch(self.norm(x_BTD)) + x_BTD + self.low_rank(mixed_BTD)
+
+    def step(self, state: State, branch: Branch) -> State:
+        x_BTD = state.stream
+        return State(self(x_BTD, branch, state.sources), (x_BTD, *state.sources)[: self.history - 1])
+
+
+GateKind = Literal["two-layer", "single-layer"]
+Reads = Literal["pooled", "pixel"]
+
+
+class ScalingGate(nn.Module):
+    """[x; F], [B, T, 2 D] -> [B, T, 1]: sigmoid(tanh([x; F] W_f + b_f) W_ff + b_ff), or of the kind `single-layer`
+    sigmoid([x; F] W + b) (SAS, Table 6); the last bias starts at `bias`."""
+
+    def __init__(self, kind: GateKind, width: int, bias: float) -> None:
+        super().__init__()
+        self.hidden = Affine(2 * width, width) if kind == "two-layer" else None
+        self.output = Affine(2 * width if self.hidden is None else width, 1, bias)
+
+    def forward(self, both_BTd: Tensor) -> Tensor:
+        """`both` is [x; F]."""
+        return torch.sigmoid(self.output(both_BTd if self.hidden is None else torch.tanh(self.hidden(both_BTd))))
+
+
+def both_read(x_BTD: Tensor, F_BTD: Tensor, reads: Reads) -> Tensor:
+    """[x; F], the input of a gate, [B, T, 2 D]; with `pooled` the mean over the pixels, [B, 1, 1, 2 D]."""
+    return torch.cat([as_read(x_BTD, reads), as_read(F_BTD, reads)], dim=-1)
+
+
+def as_read(x_BTD: Tensor, reads: Reads) -> Tensor:
+    """Input of a gate, of a map or of tokens: everything, or for `pooled` the mean over the pixels, [B, 1, 1, D]."""
+    return x_BTD.mean(dim=tuple(range(1, x_BTD.ndim - 1)), keepdim=True) if reads == "pooled" else x_BTD
+
+
+class SelfAdaptiveScaling(ResidualConnection):
+    """y = a x + b F(x) + c N(x + F(x)) (SAS, Eq. 2 to 4), c = (1 - a)(1 - b), or from a third gate where `gamma` is
+    `free`; a, b and c are one number a token each. As published, F reads the stream without a norm before it: at
+    a = b = 0 this is Post-LN. What the paper leaves open for feature maps [B, H, W, D] are arguments: whether the gates
+    read every pixel, or x and F averaged over the pixels; and `norm`, which makes N from the width."""
+
+    name = "sas"
+    ends_in_norm = True  # its third term has; the shares of the other two, the gates choose
+
+    def __init__(
+        self, site: ResidualSite, alpha_bias: float = 0.0, beta_bias: float = 0.0, *, gate: GateKind = "two-layer",
+        reads: Reads = "pixel", norm: Callable[[int], nn.Module] | None = None,
+        gamma: Literal["product", "free"] = "product", gamma_bias: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__(site)
+        self.reads = reads
+        self.norm = site.norm() if norm is None else norm(site.width)
+        self.alpha_gate, self.beta_gate = (ScalingGate(gate, site.width, bias) for bias in (alpha_bias, beta_bias))
+        self.gamma_gate = ScalingGate(gate, site.width, gamma_bias) if gamma == "free" else None
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        F_BTD = branch(x_BTD)
+        both_BTd = both_read(x_BTD, F_BTD, self.reads)
+        a_BT1, b_BT1 = self.alpha_gate(both_BTd), self.beta_gate(both_BTd)
+        c_BT1 = (1 - a_BT1) * (1 - b_BT1) if self.gamma_gate is None else self.gamma_gate(both_BTd)
+        return a_BT1 * x_BTD + b_BT1 * F_BTD + c_BT1 * self.norm(x_BTD + F_BTD)
+
+
+class GatedShare(NormedResidual):
+    """y = g F(N(x)) + (1 - g) x, g one of SAS's gates, or with `transform` Highway's, which reads x alone."""
+
+    def __init__(
+        self, site: ResidualSite, gate: Literal["transform"] | GateKind = "two-layer", bias: float = -3.0,
+        reads: Reads = "pixel",
+    ) -> None:  # fmt: skip
+        super().__init__(site)
+        self.reads, self.reads_x_alone = reads, gate == "transform"
+        width = site.width
+        self.gate = Affine(width, width, bias) if gate == "transform" else ScalingGate(gate, width, bias)
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        F_BTD = branch(self.norm(x_BTD))
+        if self.reads_x_alone:
+            g = torch.sigmoid(self.gate(as_read(x_BTD, self.reads)))
+        else:
+            g = self.gate(both_read(x_BTD, F_BTD, self.reads))
+        return x_BTD + g * (F_BTD - x_BTD)

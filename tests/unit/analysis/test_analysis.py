@@ -18,8 +18,8 @@ from comt_cli.analysis.observed import (
     DEFAULT_TEXT,
     Observation,
     SiteValues,
-    called,
     observed_gates,
+    recorded,
     tokens_of,
     watch,
 )
@@ -128,9 +128,9 @@ def test_attention_over_depth_is_what_the_junction_makes_of_its_sources():
     assert np.allclose(one_weight(frame, "attention", 3, "mlp"), 1 / 4)  # e, two blocks, and the sum so far
     with torch.no_grad():
         for block in one.model.blocks:
-            for branch in block.branches:
-                if branch.connection.attention is not None:
-                    branch.connection.attention.query.value.normal_(generator=torch.Generator().manual_seed(1))
+            for connection in block.connections:
+                if connection.attention is not None:
+                    connection.attention.query.value.normal_(generator=torch.Generator().manual_seed(1))
     changed = frame_of(Mixing, one)
     assert one_weight(changed, "attention", 3, READ_OUT).shape == (1, 4)  # e, and three blocks
     for _, own in changed.groupby(["layer", "part"]):
@@ -148,9 +148,9 @@ def test_the_shares_of_multiway_dense_connections_make_what_a_block_begins_with(
             block.mlp_connection.dense.W2.normal_(std=0.1, generator=torch.Generator().manual_seed(1))
     connection = one.model.blocks[2].attention_connection
     changed = frame_of(Mixing, one)
-    with called([connection], "step") as calls:
+    with recorded([connection], "step") as calls:
         watch(one, tokens_of(one, TEXT).inputs)
-    state = calls[connection][0]
+    state = calls[connection][0][0]
     query_BTD, _, value_BTD = state.qkv
     for name, way_BTD in (("queries", query_BTD), ("values", value_BTD), ("stream", state.x)):
         shares_BTJ = connection.mixing(state)[name]

@@ -79,11 +79,11 @@ def test_a_gate_on_what_attention_mixed_reads_attentions_input():
     gated = model.blocks[0].attention
     plain = shaken(Attention(8, 2, 2, make_plain))
     plain.qkv.weight.copy_(gated.qkv.weight)
-    plain.output.weight.copy_(torch.eye(8))
     x = normal(2, 5, 8)
     rotation = rotation_table(5, 4, 10000.0, x)
     gamma = torch.sigmoid(x @ gated.qkv.gate("sdpa").W.T)
-    close(gated(x, rotation), (gamma * plain(x, rotation)) @ gated.output.weight.T)
+    mixed = plain.inner(x, rotation=rotation)
+    close(gated.output(gated.inner(x, rotation=rotation))[0], (gamma * mixed) @ gated.output.weight.T)
 
 
 def test_dynamic_tanh():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from comt_cli.layers.convolution import EPSILON, MapLayerNorm
 from comt_cli.layers.residual.base import ResidualConnection, ResidualSite, State
-from comt_cli.layers.residual.sas import GatedShare, SelfAdaptiveScaling
+from comt_cli.layers.residual.scaled import GatedShare, SelfAdaptiveScaling
 from comt_cli.layers.shared_values import LayerRouter, SingleValue, ValueResidual
 from comt_cli.methods.base import residual_connection
 

@@ -15,7 +15,7 @@ from toy_translation import toy_model, toy_spec
 
 from comt_cli.analysis.figures.tokens import ResidualStream
 from comt_cli.analysis.model_figure import Subject
-from comt_cli.analysis.observed import called
+from comt_cli.analysis.observed import recorded
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.layers.initialise import initialise
@@ -134,9 +134,9 @@ def test_the_stream_of_every_connection_is_what_its_adds_read(kind):
     model, ids = network(**METHODS[kind]), torch.tensor([RAGGED[0]])
     frame = residual_stream(model, ids)
     connections = [block.attention_connection for block in model.blocks]
-    with torch.no_grad(), called(connections, "step") as calls:
+    with torch.no_grad(), recorded(connections, "step") as calls:
         model.eval()(ids)
-        streams = [each.read(calls[each][0])[0] for each in connections]
+        streams = [each.read(calls[each][0][0])[0] for each in connections]
     first = torch.cosine_similarity(*streams, dim=-1)
     np.testing.assert_allclose(frame.loc[frame["layer"] == 1, "cosine"], first, rtol=1e-4, atol=1e-5)
     assert np.isfinite(frame[["cosine", "angle", "norm_ratio"]]).all(axis=None)

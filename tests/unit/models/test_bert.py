@@ -115,7 +115,6 @@ def test_a_pooled_output_reads_segments_and_all_tokens():
         torch.testing.assert_close(model(TOKENS, segments), plain)
         segments[:, 4:] = 1
         assert not torch.allclose(model(TOKENS, segments), plain)
-        assert model.pooled(TOKENS).abs().max() < 1
     of_model, of_classifier = {*model_of().state_dict()}, {*model.state_dict()}
     assert {name.split(".")[0] for name in of_classifier - of_model} == {"pooler", "classifier"}
     assert {name.split(".")[0] for name in of_model - of_classifier} == {"head"}

@@ -139,7 +139,7 @@ def test_a_backward_pass_of_its_own_is_run():
 
     with Trace(ROWS) as trace:
         output = run(ROWS)
-    trace.run_functions(output)
+    trace.flops_of_one(output)
     assert trace.flops.at(1) == 2 * 2 * 25 + 5 * 2 * 35
     assert trace.flops.at(2) == counted_both_ways(lambda: run(2).sum())
 

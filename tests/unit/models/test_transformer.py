@@ -91,7 +91,7 @@ def test_deepnorm_scales_by_both_depths():
         (model.decoder, 18**0.25, 72**-0.25),
     ):
         for block in stack:
-            for connection in (branch.connection for branch in block.branches):
+            for connection in block.connections:
                 assert (connection.alpha, connection.beta) == (pytest.approx(alpha), pytest.approx(beta))
             for part in (part for part in block.modules() if isinstance(part, Projections)):
                 for site in part.sites:

@@ -17,8 +17,8 @@ from small_networks import PAIRS, SOURCE, TARGET, pair_model
 from torch import Tensor, nn
 
 from comt_cli.kernels.attend import attend
+from comt_cli.layers.attention import attention_weights
 from comt_cli.layers.gates import EvaluatorAdjuster, HeadGate
-from comt_cli.layers.multi_head import attention_weights
 from comt_cli.layers.projection import Projections
 
 
