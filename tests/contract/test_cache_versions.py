@@ -70,7 +70,7 @@ MADE = {
     "examples of sentences": (
         ".: draws order; text: settings; glue/sources: text_tasks",
         SENTENCES_VERSION,
-        (2, "feb1474224657b4e"),
+        (2, "ea32d5ca62ae7f56"),
     ),
     "prepared examples": (
         ".: split tokenizer prepare; text: settings; glue: dataset settings; glue/sources: published",

@@ -64,13 +64,8 @@ class TextExamples(GlueSource):
     is_of_text = True
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        return [
-            "text",
-            SENTENCES_VERSION,
-            MOST,
-            self.data.make_corpus().identity(progress),
-            self.data.validation_fraction,
-        ]
+        made_of = ["text", SENTENCES_VERSION, MOST, self.data.make_corpus().identity(progress)]
+        return [*made_of, self.data.validation_fraction]
 
     def read(self, progress: ProgressCallback) -> dict[GlueSplitName, list[Example]]:
         found = passages(self.data.make_corpus(), self.data.validation_fraction, progress)
