@@ -21,7 +21,6 @@ class Draws:
         self._numbers: Iterator[float] = iter(numbers)
 
     def share(self) -> float:
-        """A number in [0, 1)."""
         return next(self._numbers)
 
     def below(self, count: int) -> int:
@@ -33,7 +32,6 @@ class Draws:
         return low + self.below(high - low + 1)
 
     def one_of(self, values: Sequence[V]) -> V:
-        """One of the values."""
         return values[self.below(len(values))]
 
     def some(self, count: int, among: int) -> list[int]:
@@ -64,8 +62,7 @@ def drawn(name: str, numbers: int, start: int = 0) -> Iterator[Draws]:
 def unseen(
     made: Iterable[V], count: int, contents: Callable[[V], Iterable[Hashable]], seen: set[Any], key: str
 ) -> list[V]:
-    """The first `count` of those of whose contents none is in `seen`, which gets theirs. Raises `UserError` of a
-    recipe's `key` where there are not as many."""
+    """The first `count` of those whose contents are not in `seen`, which gets theirs. Raises `UserError` of `key`."""
     found: list[V] = []
     for each in made:
         if len(found) == count:

@@ -27,26 +27,20 @@ def stream_files(pattern: str) -> RowFiles:
 
     builder = "parquet" if pattern.endswith(".parquet") else "json"
     stream = datasets.load_dataset(builder, data_files=pattern, split="train", streaming=True)
-    count = int(stream.num_shards)
-    return [functools.partial(stream.shard, num_shards=count, index=file) for file in range(count)]
+    return [functools.partial(stream.shard, num_shards=stream.num_shards, index=n) for n in range(stream.num_shards)]
 
 
-def from_place(
-    files: RowFiles, start: tuple[int, int] = (0, 0), order: Iterable[int] | None = None
-) -> Iterator[tuple[tuple[int, int], Row]]:
-    """Rows with their places (file, number in the file) from the place `start` on; earlier files are not opened. Files
-    are read in `order`, and a place says which in it."""
-    for position, file in enumerate(range(len(files)) if order is None else order):
-        if position >= start[0]:
-            skipped = start[1] if position == start[0] else 0
-            for number, row in enumerate(itertools.islice(files[file](), skipped, None), skipped):
-                yield (position, number), row
+def from_place(files: RowFiles, start: tuple[int, int] = (0, 0)) -> Iterator[tuple[tuple[int, int], Row]]:
+    """Rows with their places (file, number in the file) from the place `start` on; earlier files are not opened."""
+    for file, rows in enumerate(files[start[0] :], start[0]):
+        skipped = start[1] if file == start[0] else 0
+        for number, row in enumerate(itertools.islice(rows(), skipped, None), skipped):
+            yield (file, number), row
 
 
 @contextlib.contextmanager
 def reachable(corpus: str, repository: str, instead: str) -> Iterator[None]:
-    """Say in one way what a dozen exception types of `datasets`, the hub's client and HTTP libraries mean; `instead`
-    says what can be used without network."""
+    """Say in one way what a dozen exception types of libraries mean; `instead`: what can be used without network."""
     try:
         yield
     except UserError:

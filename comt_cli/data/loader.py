@@ -10,7 +10,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from comt_cli.data.order import sample_indices
 from comt_cli.data.split import B, Split
@@ -43,15 +42,14 @@ class TrainBatches(Generic[B]):
         last_step: int | None = None,
     ) -> None:
         """`batch_size` counts samples over all ranks, `micro_batch_size` those of one (None: its slice). Steps run from
-        `first_step` to before `last_step` (None: for ever). Raises `UserError` where the ranks cannot share a batch
-        equally."""
+        `first_step` to before `last_step` (None: for ever). Raises `UserError` where ranks cannot share a batch."""
         if batch_size % world_size:
             hint = f"Use a number of devices that divides {batch_size}, or another batch_size."
             said = f"a batch of {batch_size} cannot be divided equally among {world_size} devices"
             raise UserError(f"batch_size: {said}", hint)
         self.step, self.waited_seconds = first_step, 0.0
         self._split, self._seed, self._batch_size = split, seed, batch_size
-        self._next, self._last_step = first_step, last_step
+        self._last_step = last_step
         share = batch_size // world_size
 
         def read(step: int) -> list[B]:
@@ -61,24 +59,21 @@ class TrainBatches(Generic[B]):
             return [split.train_batch(mine[begin : begin + size], seed, first + begin) for begin in begins]
 
         # The thread holds no reference to this object: one that is forgotten without `close` still stops its thread.
-        self._read, self._is_open = read, True
+        self._read = read
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="comt-train-batches")
         self._ahead: deque[Future[list[B]]] = deque()
         self._read_ahead()
 
-    def indices(self, step: int) -> NDArray[np.int64]:
-        """Numbers of the samples of a step over all ranks, int64 [batch_size]."""
-        return sample_indices(self._seed, step * self._batch_size, self._batch_size, len(self._split))
-
     def targets(self, step: int) -> int:
         """Targets of a step over all ranks: the divisor of the mean loss, without asking the other ranks."""
-        return int(self._split.target_counts(self.indices(step)).sum())
+        indices = sample_indices(self._seed, step * self._batch_size, self._batch_size, len(self._split))
+        return int(self._split.target_counts(indices).sum())
 
     def __iter__(self) -> Iterator[list[B]]:
         return self
 
     def __next__(self) -> list[B]:
-        if not self._is_open or self.step == self._last_step:
+        if self.step == self._last_step:
             raise StopIteration
         began = time.perf_counter()
         try:
@@ -87,18 +82,17 @@ class TrainBatches(Generic[B]):
             self.close()
             raise
         self.waited_seconds += time.perf_counter() - began
-        self._read_ahead()
         self.step += 1
+        self._read_ahead()
         return item
 
     def _read_ahead(self) -> None:
-        while len(self._ahead) < _AHEAD and self._next != self._last_step:
-            self._ahead.append(self._pool.submit(self._read, self._next))
-            self._next += 1
+        while len(self._ahead) < _AHEAD and (step := self.step + len(self._ahead)) != self._last_step:
+            self._ahead.append(self._pool.submit(self._read, step))
 
     def close(self) -> None:
         """Stop the thread and wait for it; iterating afterwards ends at once."""
-        self._is_open = False
+        self._last_step = self.step
         self._pool.shutdown(cancel_futures=True)
         self._ahead.clear()
 

@@ -1,5 +1,4 @@
-"""The order in which training samples are seen, and what chance does to each: pure functions of (seed, position), at no
-cost in memory.
+"""The order in which training samples are seen, and what chance does to each: pure functions of (seed, position).
 
 Epoch e visits every row once, in the order of a permutation P_e of range(rows), a Feistel network keyed by (seed, e):
 any entry is computed alone, and resuming needs no state but the step. It works on pairs (l, r) with l < a, r < b and a

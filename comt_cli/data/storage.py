@@ -5,32 +5,22 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import importlib.util
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from comt_cli.errors import StorageError, UserError
-from comt_cli.files import cache_folder, open_file, open_own, read_json, sha256, write_json
+from comt_cli.errors import UserError
+from comt_cli.files import Cache, canonical_json, make_folder, open_file, open_own, sha256
 
 ProgressCallback = Callable[[str, int, int | None], None]
 """Called as `progress(stage, done, total)`. The stage names its unit ("tokenising documents"); `total` may be None."""
 
-_SETTLED_NS = 2_000_000_000
-
 
 def no_progress(stage: str, done: int, total: int | None) -> None:
     """The callback of a caller that does not want to know."""
-
-
-def make_folder(path: Path) -> None:
-    """Create `path` and its parents if absent. Raises `StorageError` when the disk refuses."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        hint = "Make room or correct the permissions, or choose another cache folder: export COMT_CACHE=/some/folder"
-        raise StorageError(f"cannot create the folder {path}: {error.strerror or error}", hint) from error
 
 
 def first_line(error: BaseException) -> str:
@@ -38,17 +28,21 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def package_folders(package: str) -> list[Path]:
+    """The folders of an installed package, of a namespace several; none where it is not installed. Imports nothing."""
+    with contextlib.suppress(ImportError, ValueError):  # of `__main__`
+        found = importlib.util.find_spec(package) if package.isidentifier() else None
+        return [Path(folder) for folder in (found and found.submodule_search_locations) or ()]
+    return []
+
+
 @contextlib.contextmanager
 def file_lock(
     path: Path, progress: ProgressCallback = no_progress, doing: str = "prepares the same data"
 ) -> Iterator[None]:
-    """Hold an exclusive lock on `path` (created, never deleted), waiting for whoever holds it and is `doing` the same.
-    Raises `StorageError`."""
+    """Hold a lock on `path` (made, never deleted), waiting for whoever is `doing` the same. Raises `OSError`."""
     make_folder(path.parent)
-    try:
-        descriptor = open_own(path, os.O_RDWR)
-    except OSError as error:
-        raise StorageError(f"cannot create the lock {path}: {error.strerror or error}") from error
+    descriptor = open_own(path, os.O_RDWR)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -74,31 +68,29 @@ def state_of(status: os.stat_result) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-def hash_files(
-    paths: Sequence[Path], progress: ProgressCallback, key: str = "corpus", hint: str | None = None
-) -> list[str]:
-    """SHA-256 of files of the user's, stored in the cache and valid while `state_of` the file is the same. Raises
-    `UserError` of a recipe's `key` where one cannot be read."""
-    old, digests = dict[str, list[Any]](), list[str]()
-    folder = os.path.commonpath([path.absolute().parent for path in paths])
-    note = cache_folder() / "file-hashes" / f"{sha256(folder)[:16]}.json"
-    with contextlib.suppress(OSError, ValueError, TypeError):  # absent or damaged: files are hashed again
-        old = dict(read_json(note))
-    new = dict(old)
+def stamp_of(files: Iterable[Path]) -> str:
+    """Hash over the names of files and the `state_of` each, which copies of them do not share. Raises `OSError`."""
+    return sha256(canonical_json([[file.name, *state_of(file.stat())] for file in files]))[:16]
+
+
+def hash_files(paths: Sequence[Path], progress: ProgressCallback, key: str = "corpus") -> list[str]:
+    """SHA-256 of files, stored in the cache and valid while `state_of` the file is the same. Raises `UserError` of a
+    recipe's `key` where one cannot be read."""
+    cache, folder = Cache("file-hashes", "1"), os.path.commonpath([path.absolute().parent for path in paths])
+    old: dict[str, list[Any]] = cache.get(folder) or {}
+    new, digests = dict(old), list[str]()
     for number, path in enumerate(paths):
         progress("hashing files", number, len(paths))
         try:
             status = path.stat()
             *state, digest = old.get(str(path.absolute()), [None])
             # A file written moments ago may be written again without its time moving on: it is not stored yet.
-            is_settled = time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _SETTLED_NS
+            is_settled = time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > 2 * 10**9
             digests.append(digest if state == state_of(status) else hash_file(path))
         except OSError as error:
-            raise UserError(f"{key}: cannot read {path}: {error.strerror or error}", hint) from error
+            raise UserError(f"{key}: cannot read {path}: {error.strerror or error}") from error
         if is_settled:
             new[str(path.absolute())] = [*state_of(status), digests[-1]]
     if new != old:
-        with contextlib.suppress(StorageError):  # a cache that may only be read costs time, nothing else
-            make_folder(note.parent)
-            write_json(note, new)
+        cache.put(folder, new)
     return digests

@@ -1,20 +1,17 @@
-"""Tokenizers: bytes, whole words, SentencePiece models, trained or T5's, those of published weights; and the file that
-carries any of them."""
+"""Tokenizers: bytes, whole words, SentencePiece models, those of published weights; and the file of any of them."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, cast
 
-from comt_cli.data.storage import ProgressCallback, first_line, no_progress
 from comt_cli.errors import UserError
 from comt_cli.files import if_damaged, read_json, sha256, write_json
 
@@ -53,36 +50,28 @@ class SpecialTokens:
         return found
 
 
-def in_order(extras: Collection[str]) -> tuple[Extra, ...]:
-    """The extras in the order of their ids. Raises `ValueError` where one is unknown."""
-    if unknown := sorted(set(extras) - EXTRA_PIECES.keys()):
-        raise ValueError(f"there is no special token {unknown[0]!r}, but {', '.join(EXTRA_PIECES)}")
-    return tuple(extra for extra in EXTRA_PIECES if extra in extras)
-
-
 class Tokenizer(ABC):
     """Text to token ids and back. Ids are in [0, vocabulary_size); no special token is added or needed by `encode`."""
 
     vocabulary_size: int
-    pad_id: int = 0
-    eos_id: int = 1
     special: SpecialTokens
+    names: Sequence[str]  # of all tokens, of a tokenizer that lists them
 
-    @abstractmethod
     def encode(self, text: str) -> list[int]:
         """The ids of `text`, without an end-of-text token."""
+        return self.encode_batch([text])[0]
 
+    @abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of every text, on all cores."""
-        return [self.encode(text) for text in texts]
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`; special tokens stand for no text."""
 
-    @abstractmethod
     def pieces(self, ids: Sequence[int]) -> list[str]:
         r"""A readable name of each token, for the axes of figures: '▁castle', '</s>', '\\n'."""
+        return [self.names[int(i)] for i in ids]
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
@@ -97,21 +86,19 @@ class ByteTokenizer(Tokenizer):
     """UTF-8 bytes: 0 is padding, 1 the end of a text, 2 + b the byte b, 258 and above the extra special tokens."""
 
     def __init__(self, extras: Collection[str] = ()) -> None:
-        self._extras = {extra: 258 + number for number, extra in enumerate(in_order(extras))}
+        own = [extra for extra in EXTRA_PIECES if extra in extras]
+        self._extras = {extra: 258 + number for number, extra in enumerate(own)}
         self.vocabulary_size = 258 + len(self._extras)
-        self._names = ["<pad>", "</s>", *(chr(b) if 0x20 < b < 0x7F else f"<0x{b:02X}>" for b in range(256))]
-        self._names += [EXTRA_PIECES[extra] for extra in self._extras]
-        self.special = SpecialTokens(self.pad_id, self.eos_id, **self._extras)
+        bytes_ = (chr(b) if 0x20 < b < 0x7F else f"<0x{b:02X}>" for b in range(256))
+        self.names = ["<pad>", "</s>", *bytes_, *(EXTRA_PIECES[extra] for extra in self._extras)]
+        self.special = SpecialTokens(pad=0, end=1, **self._extras)
 
-    def encode(self, text: str) -> list[int]:
-        return [2 + byte for byte in text.encode()]
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[2 + byte for byte in text.encode()] for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text; bytes that are not UTF-8, such as a character cut in half, become U+FFFD."""
         return bytes(int(i) - 2 for i in ids if 2 <= i < 258).decode(errors="replace")
-
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        return [self._names[int(i)] for i in ids]
 
     def to_json(self) -> dict[str, Any]:
         extras = {"extras": list(self._extras)} if self._extras else {}
@@ -123,31 +110,21 @@ SPECIAL_WORDS = len(_SPECIAL)
 
 
 class WordTokenizer(Tokenizer):
-    """Whole words between spaces: 0 is padding, 1 the end of a text, 2 its begin, 3 an unknown word, 4 + i word i of
-    the list."""
+    """Words between spaces: 0 is padding, 1 the end of a text, 2 its begin, 3 an unknown word, 4 + i word i."""
 
     special = SpecialTokens(pad=0, end=1, begin=2, unknown=3)
 
     def __init__(self, words: Sequence[str]) -> None:
-        """Raises `ValueError` where a word occurs twice, is empty or has a space in it, or is a special one."""
-        self.words = tuple(words)
+        self.words, self.names = tuple(words), (*_SPECIAL, *words)
         self._ids = {word: SPECIAL_WORDS + number for number, word in enumerate(self.words)}
-        if len(self._ids) < len(self.words):
-            raise ValueError("a word occurs twice in the vocabulary")
-        if wrong := [word for word in self.words if word.split() != [word] or word in _SPECIAL]:
-            raise ValueError(f"{wrong[0]!r} cannot be a word of the vocabulary")
-        self.vocabulary_size = SPECIAL_WORDS + len(self.words)
+        self.vocabulary_size = len(self.names)
 
-    def encode(self, text: str) -> list[int]:
-        return [self._ids.get(word, 3) for word in text.split()]
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[self._ids.get(word, 3) for word in text.split()] for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The words with spaces between; unknown ones are shown as `<unk>`, other special ones stand for no text."""
         return " ".join(self.pieces([i for i in ids if int(i) >= 3]))
-
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        names = _SPECIAL + self.words
-        return [names[int(i)] for i in ids]
 
     def to_json(self) -> dict[str, Any]:
         return {"format": TOKENIZER_FORMAT, "kind": "words", "words": list(self.words)}
@@ -155,31 +132,21 @@ class WordTokenizer(Tokenizer):
 
 class SentencePieceTokenizer(Tokenizer):
     """A SentencePiece model. `vocabulary_size` and the special ids are the model's own; mask and separator are its
-    control pieces of these names, never a piece of text. A literal '▁' (U+2581) comes back as a space: SentencePiece
-    uses it to mean one."""
+    control pieces of these names, never a piece of text. A literal '▁' (U+2581) comes back as a space."""
 
     def __init__(self, model: bytes) -> None:
-        """Raises `ValueError` when `model` is not the content of a `.model` file."""
+        """`model` is the content of a `.model` file with padding and an end-of-text token. Raises `RuntimeError`."""
         import sentencepiece
 
         self._model = model
-        try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError as error:
-            raise ValueError(f"it holds no SentencePiece model ({error})") from error
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.vocabulary_size = int(self._processor.vocab_size())
-        self.pad_id, self.eos_id = int(self._processor.pad_id()), int(self._processor.eos_id())
-        if self.pad_id < 0 or self.eos_id < 0:
-            raise ValueError("its SentencePiece model has no padding or no end-of-text token")
+        pad, end = int(self._processor.pad_id()), int(self._processor.eos_id())
         found = {"begin": int(self._processor.bos_id()), "unknown": int(self._processor.unk_id())}
         for extra in ("mask", "separator"):
             number = int(self._processor.piece_to_id(EXTRA_PIECES[extra]))
             found[extra] = number if self._processor.is_control(number) else -1
-        ids = {name: i if i >= 0 else None for name, i in found.items()}
-        self.special = SpecialTokens(self.pad_id, self.eos_id, **ids)
-
-    def encode(self, text: str) -> list[int]:
-        return self.encode_batch([text])[0]
+        self.special = SpecialTokens(pad, end, **{name: i for name, i in found.items() if i >= 0})
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return cast(list[list[int]], self._processor.encode(list(texts), out_type=int))
@@ -202,12 +169,7 @@ class LibraryTokenizer(Tokenizer):
     def __init__(self, library: Any, begin: int | None = None, ends: Sequence[int] = ()) -> None:
         self.library, self.ends = library, tuple(ends)
         self.vocabulary_size = 1 + max(library.get_vocab().values(), default=-1)  # not all numbers need be used
-        self.eos_id = self.ends[0] if self.ends else -1
-        self.special = SpecialTokens(self.pad_id, self.eos_id, begin)
-        self._is_byte_level = '"ByteLevel"' in json.dumps(json.loads(library.to_str())["decoder"])
-
-    def encode(self, text: str) -> list[int]:
-        return self.encode_batch([text])[0]
+        self.special = SpecialTokens(PAD, self.ends[0] if self.ends else -1, begin)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of every text, without a last token that ends it."""
@@ -221,7 +183,7 @@ class LibraryTokenizer(Tokenizer):
         from tokenizers import decoders
 
         names = [self.library.id_to_token(int(i)) or f"<{i}>" for i in ids]
-        if self._is_byte_level:  # 'Ġcastle', 'Ċ'
+        if '"ByteLevel"' in json.dumps(json.loads(self.library.to_str())["decoder"]):  # 'Ġcastle', 'Ċ'
             names = [decoders.ByteLevel().decode([name]) for name in names]
         return [name.replace(" ", "▁").replace("\n", "\\n") for name in names]
 
@@ -229,42 +191,31 @@ class LibraryTokenizer(Tokenizer):
         own = {"tokenizer": self.library.to_str(), "begin": self.special.begin, "ends": list(self.ends)}
         return {"format": TOKENIZER_FORMAT, "kind": "library", **own}
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The tokenizer whose `to_json` is `value`, to which no text is a special token. Raises `ValueError`."""
-        from tokenizers import Tokenizer as Library
-
-        try:
-            library = Library.from_str(value["tokenizer"])
-            library.encode_special_tokens = True  # is not among what it saves
-            return cls(library, value["begin"], value["ends"])
-        except Exception as error:  # the library raises bare `Exception` for whatever is wrong with it
-            raise ValueError(f"its tokenizer is damaged: {error}") from error
-
 
 def tokenizer_from_json(value: Any) -> Tokenizer:
     """The tokenizer whose `to_json` is `value`. Raises `ValueError` when `value` is not that, or was damaged."""
     if not isinstance(value, dict) or value.get("format") != TOKENIZER_FORMAT:
         raise ValueError(f"it is not a tokenizer of format {TOKENIZER_FORMAT}")
     kind = value.get("kind")
-    names = value.get("words") if kind == "words" else value.get("extras", [])
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError("its words or special tokens are not a list of names")
-    if kind == "bytes":
-        return ByteTokenizer(names)
-    if kind == "words":
-        return WordTokenizer(names)
-    if kind == "library":
-        return LibraryTokenizer.from_json(value)
-    if kind != "sentencepiece":
-        raise ValueError(f"it holds a tokenizer of unknown kind {kind!r}")
     try:
-        model = base64.b64decode(str(value.get("model")), validate=True)
-    except binascii.Error as error:
-        raise ValueError("its model is not base64") from error
-    if sha256(model) != value.get("sha256"):
-        raise ValueError("its model is not the one that was stored (the hash differs)")
-    return SentencePieceTokenizer(model)
+        if kind == "bytes":
+            return ByteTokenizer(value.get("extras", []))
+        if kind == "words":
+            return WordTokenizer(value["words"])
+        if kind == "library":
+            from tokenizers import Tokenizer as Library
+
+            library = Library.from_str(value["tokenizer"])
+            library.encode_special_tokens = True  # is not among what it saves; to it no text is a special token
+            return LibraryTokenizer(library, value["begin"], value["ends"])
+        if kind == "sentencepiece":
+            model = base64.b64decode(value["model"], validate=True)
+            if sha256(model) != value["sha256"]:
+                raise ValueError("its model is not the one that was stored (the hash differs)")
+            return SentencePieceTokenizer(model)
+    except Exception as error:  # the library raises bare `Exception` for whatever is wrong with its own
+        raise ValueError(f"its tokenizer is damaged: {error}") from error
+    raise ValueError(f"it holds a tokenizer of unknown kind {kind!r}")
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -310,10 +261,9 @@ def train_sentencepiece(
 
     model, options = io.BytesIO(), dict(TRAINER)
     lines = list(_lines(texts, own))  # SentencePiece would tell an error in reading in its own words
-    wanted = in_order(extras)
-    if "begin" in wanted:
+    if "begin" in extras:
         options |= {"bos_id": 3, "bos_piece": EXTRA_PIECES["begin"]}
-    if controls := [EXTRA_PIECES[extra] for extra in wanted if extra != "begin"]:
+    if controls := [EXTRA_PIECES[extra] for extra in EXTRA_PIECES if extra in extras and extra != "begin"]:
         options["control_symbols"] = controls
     try:
         options |= {"vocab_size": vocabulary, "minloglevel": 2}  # C++ logs to stderr; its errors come as exceptions
@@ -338,30 +288,3 @@ def _lines(texts: Iterable[str], own: bool) -> Iterator[str]:
         budget -= len(text)
         if budget <= 0:
             return
-
-
-# ---- T5's, the one of the papers' scripts
-
-T5_REPOSITORY, T5_FILE = "google-t5/t5-base", "spiece.model"
-T5_REVISION = "a9723ea7f1b39c1eae772870f3b547bf6ef7e6c1"
-T5_SHA256 = "d60acb128cf7b7f2536e8f38a5b18a05535c9e14c7a355904270e15b0945ea86"
-
-
-def t5_tokenizer(progress: ProgressCallback = no_progress) -> SentencePieceTokenizer:
-    """T5's tokenizer: 32000 pieces, 0 padding, 1 end of text, 2 unknown; without the sentinels that transformers adds.
-    Fetched once from the hub, which has a cache of its own. Raises `UserError` where it cannot be had."""
-    progress("fetching the T5 vocabulary", 0, None)
-    name = f"{T5_REPOSITORY}/{T5_FILE}"
-    try:
-        from huggingface_hub import hf_hub_download
-
-        path = Path(hf_hub_download(T5_REPOSITORY, T5_FILE, revision=T5_REVISION))
-        model = path.read_bytes()
-    # The hub's client raises its own, the HTTP library's and the system's errors; all mean the same to the user.
-    except Exception as error:
-        hint = "It needs the network once: prepare the data where there is one, or bring its HF_HOME, the hub's cache."
-        raise UserError(f"cannot fetch the T5 vocabulary ({name}): {first_line(error)}", hint) from error
-    if (found := sha256(model)) != T5_SHA256:
-        hint = f"It must be {T5_SHA256}. Delete the file, and run the same command again."
-        raise UserError(f"{path} (of {name}) is not the T5 vocabulary: its SHA-256 is {found}", hint)
-    return SentencePieceTokenizer(model)

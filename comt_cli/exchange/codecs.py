@@ -58,14 +58,15 @@ class OwnCodec(TextCodec):
         """Raises `ValueError` where the tokenizer has no begin token, or no separator, and needs one."""
         self.tokenizer = tokenizer
         self.begin_ids = [tokenizer.special.need("begin")] if begins or pairs else []
-        self.close_id = tokenizer.special.need("separator") if pairs else tokenizer.eos_id
-        self.end_ids = frozenset([tokenizer.eos_id])
+        self.close_id = tokenizer.special.need("separator") if pairs else tokenizer.special.end
+        self.end_ids = frozenset([tokenizer.special.end])
 
     def encode(self, text: str) -> list[int]:
         return [*self.begin_ids, *self.tokenizer.encode(text), self.close_id]
 
     def prompt(self, text: str) -> list[int]:
-        return self.encode(text)[:-1] or [self.tokenizer.eos_id]  # a text begins after the one before, as in training
+        # As in training, a text begins after the one before.
+        return self.encode(text)[:-1] or [self.tokenizer.special.end]
 
 
 class LibraryCodec(TextCodec):
@@ -120,13 +121,13 @@ def tokenizer_files(codec: TextCodec, context_length: int | None) -> tuple[Files
         files["tokenizer.model"] = (model, "the SentencePiece model")
         converted = _unigram(model)
     if all(converted.encode(text).ids == tokenizer.encode(text) for text in _PROBES):
-        pad, end = tokenizer.pieces([tokenizer.pad_id, tokenizer.eos_id])
+        pad, end = tokenizer.pieces([tokenizer.special.pad, tokenizer.special.end])
         values: dict[str, Any] = {"pad_token": pad, "eos_token": end}
         if context_length is not None:
             values["model_max_length"] = context_length
         files["tokenizer.json"] = (converted.to_str().encode(), "the same tokenizer for the `tokenizers` library")
         files["tokenizer_config.json"] = (_configuration(values), "its special tokens")
-    return files, {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
+    return files, {"eos_token_id": tokenizer.special.end, "pad_token_id": tokenizer.special.pad}
 
 
 def _configuration(values: dict[str, Any]) -> bytes:

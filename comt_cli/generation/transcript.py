@@ -8,9 +8,8 @@ import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from comt_cli.data.storage import make_folder
 from comt_cli.errors import StorageError
-from comt_cli.files import Unreadable, open_own, parse_json, read_text
+from comt_cli.files import Unreadable, make_folder, open_own, parse_json, read_text
 
 
 def one_line(text: str) -> str:

@@ -221,10 +221,11 @@ class Task(ABC, Generic[S]):
         """16 hexadecimal digits that identify the data that the settings ask for, before any is prepared, and the
         content hash of what is prepared here of it; None where nothing is. No other task gives the same digits: where
         two read one source, the task's name is part of it. Raises `UserError` where its source cannot be read."""
-        from comt_cli.data.prepare import fingerprint, known_content
+        from comt_cli.data.prepare import kind_of
 
-        name = fingerprint(settings.data)
-        return name, known_content(settings.data, name)
+        kind = kind_of(settings.data)
+        name = kind.fingerprint()
+        return name, kind.known_content(name)
 
     def prepare(self, settings: S, progress: ProgressCallback | None = None) -> AnyDataset:
         """The data set, made now unless it was made before. Imports NumPy. Raises `UserError` where the source is not

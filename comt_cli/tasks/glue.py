@@ -95,7 +95,8 @@ class Glue(TokenTask["GlueSettings"]):
         said = words.listing(
             f"data.{key} is {getattr(own, key)} here and {getattr(theirs, key)} there" for key in wrong
         )
-        seen = ", and test documents may be among those that it was pre-trained on" if settings.data.of_text else ""
+        is_of_text = settings.data.source.is_of_text
+        seen = ", and test documents may be among those that it was pre-trained on" if is_of_text else ""
         text = "text" if wrong == [*limit] else "vocabulary"
         return f"{said}, so that its {text} is another{seen}"
 

@@ -73,9 +73,9 @@ def score(
         elif against == "nearest":
             from comt_cli.data.pairs.dataset import nearest_translations  # and numpy
 
-            known = list(spec.settings_as(TranslationSettings).data.make_corpus().train())
-            sides = [pair.source for pair in known], [pair.target for pair in known]
-            texts.append(nearest_translations(*sides, pairs.sources))
+            known = spec.settings_as(TranslationSettings).data.make_corpus().train()
+            sources, targets = zip(*known, strict=True)
+            texts.append(nearest_translations(sources, targets, pairs.sources))
         elif against is not None:
             _, other, others = _translated(Path(model_source(against, of)), split or "test")
             if (pairs.sources, pairs.references) != (other.sources, other.references):

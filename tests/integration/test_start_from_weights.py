@@ -166,9 +166,9 @@ def test_without_the_weights_all_but_training_works(here, tiny_corpus, monkeypat
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no folder": ({"start": "lama"}, "start: there are no weights lama"),
-    "no package": ({"start": "package:no_such_thing/a.gguf"}, "package no_such_thing, which is not installed here"),
-    "no file of a package": ({"start": "package:numpy/a.gguf"}, "has no a.gguf"),
-    "no package but a script": ({"start": "package:__main__/a.gguf"}, "package __main__, which is not installed here"),
+    "no package": ({"start": "package:no_such_thing/a.gguf"}, "no package no_such_thing with a file a.gguf"),
+    "no file of a package": ({"start": "package:numpy/a.gguf"}, "no package numpy with a file a.gguf"),
+    "no package but a script": ({"start": "package:__main__/a.gguf"}, "no package __main__ with a file a.gguf"),
     "a hub without network": ({"start": "hub:some/body"}, "cannot be had from the Hugging Face hub: no network"),
     "other numbers": (
         {"model__heads": 8, "model__kv_heads": 8, "model__rope_theta": 10000.0},

@@ -23,8 +23,6 @@ from comt_cli.data.tokenizer import SpecialTokens
 from comt_cli.errors import UserError
 from comt_cli.files import open_file, read_json, write_json
 
-_FORM = "It should be .npy, or .npz with an array `feat`."
-
 
 @dataclass(frozen=True)
 class CaptionBatch(AnyBatch):
@@ -54,8 +52,7 @@ class PatchRegions:
 
 
 def patches(pixels_BSS3: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Square patches row by row, float32 [B, R, F] in [-1, 1]; the numbers of a patch are its pixels row by row, each
-    red, green, blue."""
+    """Square patches row by row, float32 [B, R, F] in [-1, 1]: the pixels of each row by row, red, green, blue."""
     count, side = len(pixels_BSS3), pixels_BSS3.shape[1] // SCENE_PATCH
     cut = pixels_BSS3.reshape(count, side, SCENE_PATCH, side, SCENE_PATCH, 3).transpose(0, 1, 3, 2, 4, 5)
     return np.asarray(cut.reshape(count, side * side, -1).astype(np.float32) / np.float32(127.5) - 1)
@@ -84,8 +81,7 @@ class FeatureFiles:
 
 def read_features(file: Path, most: int, features: int) -> NDArray[np.float32]:
     """The regions in a file, .npy or .npz with one array or one called `feat`; float32 [at most `most`, `features`].
-    Raises `UserError` that names the file where it cannot be read, has another shape, or numbers that are not
-    finite."""
+    Raises `UserError` that names the file where it cannot be read, has another shape or not finite numbers."""
     try:
         with open_file(file) as handle:
             found = np.load(handle, allow_pickle=False)
@@ -93,15 +89,14 @@ def read_features(file: Path, most: int, features: int) -> NDArray[np.float32]:
                 found = found["feat" if "feat" in found.files or len(found.files) != 1 else found.files[0]]
     # Of a damaged file NumPy raises what comes first: a dozen types, zipfile's and zlib's among them.
     except Exception as error:
-        raise UserError(f"{file}: its features cannot be read: {error}", _FORM) from error
-    if found.dtype.kind not in "fiub":
-        raise UserError(f"{file}: its features are of the type {found.dtype}, and no real numbers", _FORM)
+        form = "It should be .npy, or .npz with an array `feat`."
+        raise UserError(f"{file}: its features cannot be read: {error}", form) from error
+    if found.ndim != 2 or found.shape[1] != features or not 1 <= len(found) <= most or found.dtype.kind not in "fiub":
+        hint = "data.regions and data.features say how many regions an image has at most, of how many numbers each."
+        said = f"its features have the shape {list(found.shape)} ({found.dtype}), not [1 to {most}, {features}]"
+        raise UserError(f"{file}: {said}", hint)
     with np.errstate(over="ignore"):  # what is too large for fp32 is not finite, and refused below
         regions = np.asarray(found, dtype=np.float32)
-    if regions.ndim != 2 or regions.shape[1] != features or not 1 <= len(regions) <= most:
-        hint = "data.regions and data.features say how many regions an image has at most, of how many numbers each."
-        said = f"its features have the shape {list(regions.shape)}, not [1 to {most}, {features}]"
-        raise UserError(f"{file}: {said}", hint)
     if not np.isfinite(regions).all():
         raise UserError(f"{file}: a number in it is not finite")
     return regions
@@ -115,14 +110,8 @@ class CaptionSplit(PositionedSplit[CaptionBatch]):
 
     def __init__(self, source: Regions, captions: TokenLists, images_C: Ints, special: SpecialTokens) -> None:
         """Caption c, a list of words without special ones, is one of image `images_C[c]`."""
-        self.source, self._captions, self._images_C = source, captions, images_C
-        self._special, self._counts_C = special, captions.lengths() + 1
-
-    def __len__(self) -> int:
-        return len(self._captions)
-
-    def target_counts(self, indices: Ints) -> Ints:
-        return self._counts_C[np.asarray(indices, dtype=np.int64)]
+        super().__init__(captions.lengths() + 1)
+        self.source, self._captions, self._images_C, self._special = source, captions, images_C, special
 
     def _batch(self, indices: Ints, positions: Ints) -> CaptionBatch:
         images_B = self._images_C[indices]
@@ -132,12 +121,10 @@ class CaptionSplit(PositionedSplit[CaptionBatch]):
 
 
 class CaptionDataset(PreparedTokens[CaptionSplit]):
-    """Captioned images of at most `regions` vectors of `features` numbers; `texts` are the captions by split. Of a
-    training caption the first `max_length` words are kept."""
+    """Captioned images; `texts` are the captions by split. Of a training caption the first `max_length` words count."""
 
     def __init__(self, kind: Kind, folder: Path, manifest: CaptionManifest) -> None:
         super().__init__(folder, manifest)
-        self.regions, self.features = kind.data.regions or 0, kind.data.features or 0
         self._corpus, self._max_length = kind.corpus, kind.data.max_length
         self.texts: Mapping[str, CaptionedImages] = {
             split: CaptionedImages.from_json(read_json(folder / f"{split}.json")) for split in CAPTION_SPLITS

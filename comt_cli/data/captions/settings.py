@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt
 
 from comt_cli.data.captions.words import Scene, SceneObject
-from comt_cli.data.prepare import FilesManifest, Prepared
-from comt_cli.data.settings import DataSection, Named, NameOf
+from comt_cli.data.prepare import Manifest, Prepared
+from comt_cli.data.settings import DataSection, Named, name_of
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.data.tokenizer import WordTokenizer
 from comt_cli.files import sha256
@@ -85,13 +85,12 @@ Images = Annotated[WholeNumber, Field(ge=1, le=10**6)]  # their captions are hel
 
 
 class CaptionData(DataSection):
-    """Data of captioning. `images`, `validation_images` and `test_images` are how many `scenes` has, `difficulty` of
-    which kind. Of a training caption the first `max_length` words are kept. An image is at most `regions` vectors of
-    `features` numbers."""
+    """Data of captioning. `images`, `validation_images` and `test_images` are how many `scenes` has. Of a training
+    caption the first `max_length` words are kept. An image is at most `regions` vectors of `features` numbers."""
 
     kind = CaptionCorpus
 
-    corpus: Annotated[str, NameOf(CaptionCorpus)] = "scenes"
+    corpus: Annotated[str, name_of(CaptionCorpus)] = "scenes"
     folder: str | None = None
     difficulty: Literal["easy", "full"] | None = None
     images: Images | None = None
@@ -104,7 +103,7 @@ class CaptionData(DataSection):
     features: Annotated[WholeNumber, Field(ge=1, le=MAX_WIDTH)] | None = None
 
 
-class CaptionManifest(FilesManifest):
+class CaptionManifest(Manifest):
     """Record of prepared captions; `stamp` is the corpus's."""
 
     format: int
@@ -118,20 +117,17 @@ class Kind(Prepared[CaptionData, CaptionCorpus]):
 
     cache = "captions"
     manifest = CaptionManifest
-    packages = ("matplotlib", "numpy", "pillow")
     keys = ("vocabulary_rule", "vocabulary_size", "max_length", "regions", "features")
 
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
         return {"format": CAPTION_FORMAT, "corpus": self.corpus.identity(progress)}
 
     def folder(self, name: str) -> Path:
-        """One folder of each fingerprint and user's folder."""
         own = self.data.folder
         return super().folder(f"{name}-{sha256(str(Path(own).expanduser().absolute()))[:8]}" if own else name)
 
     def is_current(self, folder: Path, name: str) -> bool:
-        """Whether the folder is complete, and was read from files as they are now."""
         with contextlib.suppress(OSError):  # the files are gone: writing says which
-            if super().is_current(folder, name):
-                return CaptionManifest.read(folder, name).stamp == self.corpus.stamp()
+            is_whole = super().is_current(folder, name)
+            return is_whole and CaptionManifest.read(folder, name).stamp == self.corpus.stamp()
         return False

@@ -1,10 +1,9 @@
 """The words of captions: what is in a scene, the facts about it, and how captions say them; and the tokens of MSCOCO's
 English ones, nearly as the Penn Treebank's rules cut them, without Java and NLTK. Importing it imports no NumPy.
 
-Tokens are in lower case; `don't` is `do n't` and `it's` is `it 's`; words keep hyphens, dots, slashes and ampersands
-within them, numbers dots, commas and colons; every other character that is no letter, digit or space is a token of its
-own. Unlike Stanford's PTBTokenizer and NLTK's `word_tokenize`, an abbreviation loses its last dot, `cannot` and `gonna`
-stay whole, an ellipsis is three dots, brackets and quotes keep their form, and emoticons fall apart.
+Tokens are in lower case; `don't` is `do n't` and `it's` is `it 's`. Unlike Stanford's PTBTokenizer and NLTK's
+`word_tokenize`, an abbreviation loses its last dot, `cannot` and `gonna` stay whole, an ellipsis is three dots,
+brackets and quotes keep their form, and emoticons fall apart.
 """
 
 from __future__ import annotations
@@ -72,8 +71,7 @@ WORDS = tuple(sorted({word for text in (*_NAMES, *_SYNONYMS) for word in text.sp
 
 @dataclass(frozen=True)
 class SceneObject:
-    """A symbol in a cell of the 3 x 3 grid, from the top left, from 0; `shift` is in pixels right and down of its
-    middle."""
+    """A symbol in a cell of the 3 x 3 grid, from the top left, from 0; `shift`, pixels right and down of its middle."""
 
     symbol: str
     colour: str

@@ -53,26 +53,20 @@ class GlueSplit(PositionedSplit[GlueBatch]):
         sequences, seconds = list[NDArray[np.uint32]](), []
         for start in range(0, len(examples), _AT_ONCE):
             some = examples[start : start + _AT_ONCE]
-            first = tokenizer.encode_batch([each.first for each in some])
-            second = iter(tokenizer.encode_batch([each.second for each in some if each.second is not None]))
-            for each, one in zip(some, first, strict=True):
-                other = None if each.second is None else next(second)
-                kept, kept_other = cut(len(one), None if other is None else len(other), length)
-                sequence = [begin, *one[:kept], separator]
+            firsts = tokenizer.encode_batch([each.first for each in some])
+            others = tokenizer.encode_batch([each.second or "" for each in some])
+            for each, first, second in zip(some, firsts, others, strict=True):
+                kept, kept_second = cut(len(first), None if each.second is None else len(second), length)
+                sequence = [begin, *first[:kept], separator]
                 seconds.append(len(sequence))
-                sequence += [] if other is None else [*other[:kept_other], separator]
+                sequence += [] if each.second is None else [*second[:kept_second], separator]
                 sequences.append(np.array(sequence, dtype=np.uint32))
         offsets = np.cumsum([0, *map(len, sequences)], dtype=np.int64)
         self._sequences = TokenLists(np.concatenate([np.zeros(0, dtype=np.uint32), *sequences]), offsets)
         self._second_N = np.array(seconds, dtype=np.int64)  # where the second text begins
         labels = [each.label for each in examples]
         self.targets: Targets = np.array(labels, np.float32) if classes == 1 else np.array(labels, np.int64)
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.ones(len(indices), dtype=np.int64)
+        super().__init__(np.ones(len(examples), dtype=np.int64))
 
     def _batch(self, indices: NDArray[np.int64], positions: NDArray[np.int64]) -> GlueBatch:
         length_B = self._sequences.lengths_of(indices)
@@ -83,8 +77,7 @@ class GlueSplit(PositionedSplit[GlueBatch]):
 
 
 def cut(first: int, second: int | None, length: int) -> tuple[int, int]:
-    """Tokens kept of a first and a second text of so many (None: there is none), in `length` with three special
-    tokens."""
+    """Tokens kept of a first and a second text (None: there is none), in `length` with three special tokens."""
     if second is None:
         return min(first, length - 2), 0
     room = length - 3
@@ -136,10 +129,10 @@ def divided(read: Mapping[GlueSplitName, Sequence[Example]], data: GlueData) -> 
         parts[split_of(example.first, data.held_out)].append(example)
     kept, held = parts.values()
     wanted = data.train_examples
-    if wanted is not None and wanted > len(kept):
-        said = f"{data.task} has {len(kept):,} to train on beside those held out, not {wanted:,}"
-        raise UserError(f"train_examples: {said}", f"Use at most {len(kept):,}, or leave the key out for all of them.")
     if wanted is not None:
+        if wanted > len(kept):
+            said = f"{data.task} has {len(kept):,} to train on beside those held out, not {wanted:,}"
+            raise UserError(f"train_examples: {said}", f"Use at most {len(kept):,}, or leave the key out for all.")
         by_hash = sorted(range(len(kept)), key=lambda number: sha256(kept[number].texts))
         kept = [kept[number] for number in sorted(by_hash[:wanted])]
     splits: dict[GlueSplitName, Sequence[Example]] = {**read, "train": kept, "validation": held}

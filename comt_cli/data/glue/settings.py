@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeInt
 
-from comt_cli.data.prepare import FilesManifest, Prepared
-from comt_cli.data.settings import Named, NameOf
+from comt_cli.data.prepare import Manifest, Prepared
+from comt_cli.data.settings import Named, name_of
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.data.text.settings import Corpus, MaskedData, TextSettings, vocabulary_identity
 from comt_cli.data.tokenizer import Extra
@@ -38,7 +38,6 @@ class Example(NamedTuple):
 
     @property
     def texts(self) -> str:
-        """Both texts, a line each."""
         return self.first if self.second is None else f"{self.first}\n{self.second}"
 
 
@@ -56,14 +55,13 @@ class GlueSource(Named):
 
 
 class GlueData(TextSettings):
-    """Data of fine-tuning: the task, and the text of the pre-training whose vocabulary it has. The share `held_out` of
-    the training examples is the validation split; of the others there are `train_examples`. An example has at most
-    `sequence_length` tokens with the special ones."""
+    """Data of fine-tuning: the task, and the text of the pre-training. The share `held_out` of the training examples is
+    the validation split; of the others there are `train_examples`, of at most `sequence_length` tokens each."""
 
     extras: ClassVar[tuple[Extra, ...]] = MaskedData.extras
 
     tokenizer: Literal["sentencepiece", "bytes"] = "sentencepiece"
-    task: Annotated[str, NameOf(GlueSource)] = "acceptability"
+    task: Annotated[str, name_of(GlueSource)] = "acceptability"
     sequence_length: Annotated[WholeNumber, Field(ge=5, le=MAX_LENGTH)] = 128
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1
     train_examples: Count | None = None
@@ -73,7 +71,7 @@ class GlueData(TextSettings):
         yield from super().contradictions()
         # Of an endless corpus pre-training reads a part, so that nobody can say which texts it has not seen.
         is_endless = Corpus.named(self.corpus).endless
-        if self.of_text and is_endless:
+        if self.source.is_of_text and is_endless:
             said = f"is made of documents that pre-training holds out, and {self.corpus} is not read to its end"
             yield f"task: {self.task} {said}; use corpus: python-docs, files:GLOB or wikitext-103, or another task"
         if self.max_train_tokens is not None and not is_endless:
@@ -91,10 +89,6 @@ class GlueData(TextSettings):
         return GlueSource.named(self.task)
 
     @property
-    def of_text(self) -> bool:
-        return self.source.is_of_text
-
-    @property
     def classes(self) -> int:
         return self.source.tasks[self.task].classes
 
@@ -103,7 +97,7 @@ class GlueData(TextSettings):
         return self.source.tasks[self.task].measures
 
 
-class GlueManifest(FilesManifest):
+class GlueManifest(Manifest):
     """Record of prepared examples."""
 
     format: int
@@ -116,11 +110,10 @@ class Kind(Prepared[GlueData, GlueSource]):
 
     cache = "glue"
     manifest = GlueManifest
-    places: ClassVar[set[str]] = {"glue_folder"}
     keys = ("sequence_length", "held_out", "train_examples")
 
-    def named_corpus(self) -> GlueSource:
-        return cast(GlueSource, self.data.source.of(self.data))
+    def __init__(self, data: GlueData) -> None:
+        super().__init__(data, data.source(data))
 
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
         made_of = {"task": self.data.task, "source": self.corpus.identity(progress)}

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from comt_cli.data.images.sets.glyphs import GlyphRenderer, Glyphs
+from comt_cli.data.images.sets import glyphs
 from comt_cli.data.images.settings import IMAGE_SPLITS, ImageManifest, ImageSplitName, Kind
 from comt_cli.data.order import uniform_draws
 from comt_cli.data.prepare import Manifest
@@ -44,8 +44,7 @@ class ImageBatch(AnyBatch):
 
 
 class ImageSplit(Split[ImageBatch]):
-    """Images in memory or mapped into it: `labels` int64 [N]; `pixels` uint8 [N, H, W, 3], None where files are read
-    one by one."""
+    """Images in memory or mapped into it: `labels` int64 [N]; `pixels` uint8 [N, H, W, 3] (None: files)."""
 
     def __init__(self, labels: NDArray[np.int64], pixels: NDArray[np.uint8] | None) -> None:
         self.labels, self.pixels = labels, pixels
@@ -66,9 +65,8 @@ class ImageSplit(Split[ImageBatch]):
 
 @dataclass(frozen=True)
 class ImageDataset:
-    """Images of one fingerprint. `content_hash` is over pixels and labels (imagenet: file names and labels);
-    `class_names` are in the order of the labels; `mean` and `std` of each colour of the training split, where 1 is the
-    brightest; `size` is height and width."""
+    """Images of one fingerprint. `content_hash` is over pixels and labels (imagenet: file names and labels); `mean` and
+    `std` are of each colour of the training split, where 1 is the brightest; `size` is height and width."""
 
     fingerprint: str
     content_hash: str
@@ -103,13 +101,12 @@ def mean_and_std(histograms_3V: NDArray[np.int64]) -> tuple[Colours, Colours]:
 
 def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Manifest:
     """Render the images."""
-    glyphs, data = kind.corpus, kind.data
-    assert isinstance(glyphs, Glyphs)
-    counts, stage = glyphs.counts(), f"rendering images of {data.images}"
+    data, stage = kind.data, f"rendering images of {kind.data.images}"
+    counts = {split: kind.corpus.count(split, there_are) for split, there_are in glyphs.IMAGES.items()}
     total = sum(counts.values())
     sums, done = np.zeros((3, 256), dtype=np.int64), 0
     for split, count in counts.items():
-        renderer = glyphs.renderer(split)
+        renderer = glyphs.GlyphRenderer(data.images, split, data.size)
         with atomic_file(folder / f"{split}.pixels") as handle:
             for pixels in _rendered(renderer, count):
                 progress(stage, done, total)
@@ -122,8 +119,8 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
     progress(stage, total, total)
     mean, std = mean_and_std(sums)
     names = [f"{split}.{part}" for split in counts for part in ("pixels", "labels")]
-    own = {"identity": glyphs.identity(), "class_names": glyphs.class_names, "size": data.size, "images": counts}
-    return kind.record(name, folder, names, **own, mean=mean, std=std)
+    own = {"identity": kind.corpus.identity(), "class_names": tuple(glyphs.CHARACTERS[data.images])}
+    return kind.record(name, folder, names, **own, size=data.size, images=counts, mean=mean, std=std)
 
 
 def opened(kind: Kind, folder: Path, manifest: ImageManifest) -> ImageDataset:  # noqa: ARG001 - as of every kind
@@ -140,7 +137,7 @@ def opened(kind: Kind, folder: Path, manifest: ImageManifest) -> ImageDataset:  
     return ImageDataset(manifest.fingerprint, content, names, manifest.mean, manifest.std, size, train, validation)
 
 
-def _rendered(renderer: GlyphRenderer, count: int) -> Iterator[NDArray[np.uint8]]:
+def _rendered(renderer: glyphs.GlyphRenderer, count: int) -> Iterator[NDArray[np.uint8]]:
     """All images in order, in blocks; several blocks are rendered at once, since NumPy lets threads run."""
     block = max(1, _PIXELS_AT_ONCE // renderer.size**2)
     starts = range(0, count, block)

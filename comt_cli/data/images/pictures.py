@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import struct
-import types
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
@@ -38,8 +38,7 @@ def check_image(path: Path) -> UserError | None:
 
 @contextlib.contextmanager
 def open_picture(path: Path, hint: str) -> Iterator[Image.Image]:
-    """The picture in a file. Raises `UserError` where it is none of `FORMATS`, larger than Pillow's limit, or
-    damaged."""
+    """The picture in a file. Raises `UserError` where it is none of `FORMATS`, too large for Pillow, or damaged."""
     Image.init()
     built = [each for each in FORMATS if each in Image.OPEN]
     try:
@@ -55,7 +54,7 @@ def open_picture(path: Path, hint: str) -> Iterator[Image.Image]:
         raise UserError(f"cannot read the image {path}: {reason}", hint) from error
 
 
-def torchvision_datasets() -> types.ModuleType:
+def torchvision_datasets() -> Any:
     """The module `torchvision.datasets`. Raises `UserError` where it cannot be imported."""
     try:
         from torchvision import datasets
@@ -63,5 +62,4 @@ def torchvision_datasets() -> types.ModuleType:
         hint = "Install the torchvision that belongs to the installed torch: "
         hint += install_package("--upgrade", "torch", "torchvision")
         raise UserError(f"torchvision cannot be imported: {error}", hint) from error
-    module: types.ModuleType = datasets
-    return module
+    return datasets

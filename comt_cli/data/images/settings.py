@@ -6,18 +6,19 @@ import contextlib
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field
 
-from comt_cli.data.prepare import FilesManifest, Prepared
-from comt_cli.data.settings import DataSection, Named, NameOf
-from comt_cli.data.storage import ProgressCallback, make_folder, no_progress, state_of
-from comt_cli.errors import StorageError, UserError
-from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
+from comt_cli.data.prepare import Manifest, Prepared
+from comt_cli.data.settings import DataSection, Named, name_of
+from comt_cli.data.storage import ProgressCallback, no_progress, stamp_of
+from comt_cli.errors import UserError
+from comt_cli.files import Cache, cache_folder
 from comt_cli.recipe.settings import Count, WholeNumber
 
 FORMAT = 4  # version of images and their order, as tests/contract/test_cache_versions.py says
+_CONTENTS = ("image-contents", str(FORMAT))  # the cache of the content hashes of folders
 
 Augmentation = Literal["none", "crop", "crop-flip", "resized-crop-flip"]
 """`crop`: the image padded by an eighth of its side and cut at a random place; `crop-flip`: mirrored half of the time
@@ -69,7 +70,7 @@ class ImageDataSettings(DataSection):
     kind = ImageSet
     named_by = "images"
 
-    images: Annotated[str, NameOf(ImageSet)] = "glyphs10"
+    images: Annotated[str, name_of(ImageSet)] = "glyphs10"
     size: Annotated[WholeNumber, Field(ge=8, le=512)] = 32
     augmentation: Augmentation = "none"
     train_images: Count | None = None
@@ -81,7 +82,7 @@ class ImageDataSettings(DataSection):
         return ImageSet.named(self.images).classes[self.images]
 
 
-class ImageManifest(FilesManifest):
+class ImageManifest(Manifest):
     """Record of rendered images."""
 
     identity: list[Any]
@@ -97,8 +98,6 @@ class Kind(Prepared[ImageDataSettings, ImageSet]):
 
     cache = "images"
     manifest = ImageManifest
-    packages = ("matplotlib", "numpy", "pillow")
-    places: ClassVar[set[str]] = {"folder", "augmentation"}
     keys = ("size", "train_images", "validation_images")
 
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
@@ -109,9 +108,8 @@ class Kind(Prepared[ImageDataSettings, ImageSet]):
         """Content hash of a folder as it was last prepared here; None if files came, went or changed since."""
         if not isinstance(self.corpus, FolderSet):
             return super().known_content(name)
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            note = read_json(self._note(name))
-            return str(note["content"]) if note["folder"] == _stamp(self.corpus.folder) else None
+        with contextlib.suppress(OSError):
+            return cast(str | None, Cache(*_CONTENTS).get([name, _stamp(self.corpus.folder)]))
         return None
 
     def prepare(self, progress: ProgressCallback = no_progress) -> Any:
@@ -119,22 +117,12 @@ class Kind(Prepared[ImageDataSettings, ImageSet]):
             return super().prepare(progress)
         name = self.fingerprint()
         dataset = self.corpus.read(name, progress)
-        if self.known_content(name) != dataset.content_hash:
-            with contextlib.suppress(StorageError, OSError):  # of a cache that may only be read
-                make_folder(self._note(name).parent)
-                write_json(self._note(name), {"content": dataset.content_hash, "folder": _stamp(self.corpus.folder)})
+        with contextlib.suppress(OSError):
+            Cache(*_CONTENTS).put([name, _stamp(self.corpus.folder)], dataset.content_hash)
         return dataset
-
-    def _note(self, name: str) -> Path:
-        """File that has the content of images in a folder: one a folder of the user's."""
-        folder = str(Path(self.data.folder).expanduser().absolute()) if self.data.folder else ""
-        return cache_folder() / "images" / "contents" / f"{name}-{sha256(folder)[:8]}.json"
 
 
 def _stamp(folder: Path) -> str:
-    """Hash over the names in a folder and in its folders, and the `state_of` each. Raises `OSError`."""
-    inner, seen = [folder, *(entry for entry in folder.iterdir() if entry.is_dir())], []
-    for entry in sorted(entry for each in inner for entry in each.iterdir()):
-        size, *state = state_of(entry.stat())
-        seen.append([entry.relative_to(folder).as_posix(), 0 if entry.is_dir() else size, *state])
-    return sha256(canonical_json(seen))[:16]
+    """The stamp of what is in a folder and in its folders. Raises `OSError`."""
+    folders = [folder, *(entry for entry in folder.iterdir() if entry.is_dir())]
+    return stamp_of(sorted(entry for each in folders for entry in each.iterdir()))

@@ -13,14 +13,13 @@ import importlib
 from collections.abc import Callable
 from decimal import Decimal
 from functools import cache
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from comt_cli.data.draws import Draws
 from comt_cli.errors import UserError
 from comt_cli.installing import install_package
 
-AlmanacLanguage = Literal["en", "de", "fr", "vi"]
-LANGUAGES: tuple[AlmanacLanguage, ...] = get_args(AlmanacLanguage)
+LANGUAGES = ("en", "de", "fr", "vi")
 
 UNITS: dict[str, tuple[str, ...]] = {
     "minutes": ("duration-minute",),
@@ -65,11 +64,6 @@ _NO_LANGUAGES = {"mis", "mul", "und", "zxx"}
 _SPACES = str.maketrans(dict.fromkeys("\u00a0\u2007\u2009\u202f", " "))
 
 
-def cldr_version() -> str:
-    """Version of the CLDR that Babel has. Raises `UserError` where there is no Babel."""
-    return str(babel("core").get_cldr_version())
-
-
 def draw(kind: str, draws: Draws, limits: Limits) -> Any:
     """A value of the type `kind`, the same for all languages; takes at most five draws."""
     if kind in UNITS:
@@ -77,13 +71,13 @@ def draw(kind: str, draws: Draws, limits: Limits) -> Any:
     return _TYPES[kind][0](draws, limits)
 
 
-def show(kind: str, value: Any, language: AlmanacLanguage) -> str:
+def show(kind: str, value: Any, language: str) -> str:
     """The value as CLDR's translators write it, with plain spaces."""
     text = format_unit(value[0], value[1], language) if kind in UNITS else _TYPES[kind][1](value, language)
     return text.translate(_SPACES)
 
 
-def format_unit(unit: str, number: Decimal | int, language: AlmanacLanguage) -> str:
+def format_unit(unit: str, number: Decimal | int, language: str) -> str:
     """A measure in the long form, or in the short one where the language has no long one: never with the unit's id."""
     units = babel("units")
     for length in ("long", "short"):
@@ -93,7 +87,7 @@ def format_unit(unit: str, number: Decimal | int, language: AlmanacLanguage) -> 
     raise ValueError(f"CLDR has no words for {unit} in {language}")
 
 
-_Type = tuple[Callable[[Draws, Limits], Any], Callable[[Any, AlmanacLanguage], str]]  # what draws and shows a value
+_Type = tuple[Callable[[Draws, Limits], Any], Callable[[Any, str], str]]  # what draws and shows a value
 
 
 @cache
@@ -107,7 +101,7 @@ def babel(module: str) -> Any:
 
 
 @cache
-def _locale(language: AlmanacLanguage) -> Any:
+def _locale(language: str) -> Any:
     return babel("core").Locale(language)
 
 
@@ -152,7 +146,7 @@ def _relative(units: tuple[str, ...], sign: int) -> _Type:
     def chosen(draws: Draws, _: Limits) -> tuple[str, int]:
         return draws.one_of(units), draws.between(2, 60)
 
-    def shown(value: tuple[str, int], language: AlmanacLanguage) -> str:
+    def shown(value: tuple[str, int], language: str) -> str:
         unit, count = value
         delta = datetime.timedelta(seconds=sign * count * _PER_TIME[unit])
         # The threshold keeps 14 days from becoming 2 weeks in the unit that was drawn.
@@ -162,22 +156,22 @@ def _relative(units: tuple[str, ...], sign: int) -> _Type:
     return chosen, shown
 
 
-def _formatted(module: str, function: str, **arguments: Any) -> Callable[[Any, AlmanacLanguage], str]:
+def _formatted(module: str, function: str, **arguments: Any) -> Callable[[Any, str], str]:
     """A formatter of Babel's, which is given the value, or the parts of one that is a tuple."""
 
-    def shown(value: Any, language: AlmanacLanguage) -> str:
+    def shown(value: Any, language: str) -> str:
         values = value if isinstance(value, tuple) else (value,)
         return str(getattr(babel(module), function)(*values, locale=language, **arguments))
 
     return shown
 
 
-def _skeleton(name: str) -> Callable[[Any, AlmanacLanguage], str]:
+def _skeleton(name: str) -> Callable[[Any, str], str]:
     """The parts of a date that the letters of `name` stand for, in the language's order."""
     return lambda value, language: str(babel("dates").format_skeleton(name, value, locale=language))
 
 
-def _span(value: Any, language: AlmanacLanguage) -> str:
+def _span(value: Any, language: str) -> str:
     """Two times of a day, with the twelve hours of English."""
     skeleton = "hm" if language == "en" else "Hm"
     return _formatted("dates", "format_interval", skeleton=skeleton)(value, language)
@@ -215,7 +209,7 @@ def _named(what: Literal["territories", "languages", "currencies"], most: int) -
         codes = _codes(what, limits.easy)
         return tuple(codes[place] for place in draws.some(draws.between(min(2, most), most), len(codes)))
 
-    def shown(value: tuple[str, ...], language: AlmanacLanguage) -> str:
+    def shown(value: tuple[str, ...], language: str) -> str:
         names = getattr(_locale(language), what)
         return str(babel("lists").format_list([names[code] for code in value], locale=language))
 

@@ -1,8 +1,8 @@
 """Pairs of token sequences, a source and a target, read as padded batches of whole buckets.
 
-A bucket is a numbered sample like a row of tokens or an image. A step takes k buckets, which are divided among devices.
-A bucket of n pairs has n * max(source length) <= N and n * max(target length) <= N, so N bounds each of the two padded
-arrays; lengths count the token that closes a source, and the one that opens or closes a target.
+A bucket is a numbered sample like a row of tokens or an image. One of n pairs has n * max(source length) <= N and
+n * max(target length) <= N, so N bounds each of the two padded arrays; lengths count the token that closes a source,
+and the one that opens or closes a target.
 
 Packing is greedy along the pairs sorted by the longer of both lengths, and then by their difference, upwards and
 downwards in turn (so that neighbours differ little in both); pairs equal in both lie in an order drawn from the seed.
@@ -34,8 +34,9 @@ from comt_cli.data.storage import ProgressCallback
 from comt_cli.data.tokenizer import ByteTokenizer, SpecialTokens, Tokenizer, train_sentencepiece
 from comt_cli.errors import UserError
 from comt_cli.files import atomic_file, read_json, write_json
+from comt_cli.recipe.settings import MAX_LENGTH
 
-ROWS = 1 << 20  # positions are counted as if every bucket had so many pairs: room for any bucket's
+ROWS = MAX_LENGTH  # positions are counted as if every bucket had so many pairs: room for any bucket's
 TEXTS = "texts.json"
 OFFSETS = np.dtype("<i8")
 
@@ -51,7 +52,6 @@ class BucketPlan(NamedTuple):
     offsets: Ints
 
     def pairs(self, bucket: int) -> Ints:
-        """The numbers of a bucket's pairs, at least one."""
         return self.members[self.offsets[bucket] : self.offsets[bucket + 1]]
 
 
@@ -100,21 +100,12 @@ class PairBuckets(PositionedSplit[PairBatch]):
     ) -> None:
         """Sources and targets are texts without special tokens; `seed` is the data's. Raises `ValueError` where a pair
         or a bucket does not fit, the tokenizer has no begin token, or there are not as many sources as targets."""
-        if batch_tokens > ROWS:
-            raise ValueError(f"a bucket of {batch_tokens} tokens may have more than {ROWS} pairs")
-        self._sources, self._targets = sources, targets
         special.need("begin")
-        self._special = special
+        self._sources, self._targets, self._special = sources, targets, special
         # With the end of a source; with the end of a target, which is as long behind its begin.
         self._source_P, self._target_P = sources.lengths() + 1, targets.lengths() + 1
         self.plan = pack_buckets(self._source_P, self._target_P, batch_tokens, seed)
-        self._counts = np.add.reduceat(self._target_P[self.plan.members], self.plan.offsets[:-1])
-
-    def __len__(self) -> int:
-        return len(self._counts)
-
-    def target_counts(self, indices: Ints) -> Ints:
-        return self._counts[np.asarray(indices, dtype=np.int64)]
+        super().__init__(np.add.reduceat(self._target_P[self.plan.members], self.plan.offsets[:-1]))
 
     def pairs(self, indices: Ints) -> Ints:
         """The numbers of the pairs of these buckets, int64 [B], in the order of their batch."""
@@ -141,8 +132,7 @@ class PairBuckets(PositionedSplit[PairBatch]):
 
 class PairDataset(PreparedTokens[PairBuckets]):
     """Pairs in buckets, of one vocabulary. `texts` are of "validation", "test" and, of almanac, "unseen": text i
-    belongs to pair i of the split. None is left out: where the longest has more tokens than `batch_tokens`, buckets are
-    of its size."""
+    belongs to pair i of the split. None is left out: where one is longer than `batch_tokens`, buckets are as large."""
 
     def __init__(self, kind: Kind, folder: Path, manifest: PairManifest) -> None:
         super().__init__(folder, manifest)
@@ -212,15 +202,14 @@ def _tokenise(kind: Kind, tokenizer: Tokenizer, folder: Path, progress: Progress
         for _, offsets in files.values():
             offsets.write(bytes(OFFSETS.itemsize))
         while chunk := list(itertools.islice(read, _CHUNK_PAIRS)):  # occupies all cores; its size changes nothing
-            encoded = [tokenizer.encode_batch([getattr(pair, side) for pair in chunk]) for side in SIDES]
+            encoded = [tokenizer.encode_batch(texts) for texts in zip(*chunk, strict=True)]
             kept = []
             for pair, source, target in zip(chunk, *encoded, strict=True):
                 length = 1 + max(len(source), len(target))  # with the token that closes it
-                name = f"pair {pair.place[1] + 1}" + (f" of file {pair.place[0] + 1}" if pair.place[0] else "")
                 if not source or not target:
-                    left_out = left_out.with_one("empty", f"{name} (empty)")
+                    left_out = left_out.with_one("empty", f"{''.join(pair)[:30]!r}")
                 elif length > kind.data.max_length:
-                    left_out = left_out.with_one("too_long", f"{name} ({length} tokens)")
+                    left_out = left_out.with_one("too_long", f"{pair[0][:30]!r} ({length} tokens)")
                 else:
                     kept.append((source, target))
             for number, (side, (tokens, offsets)) in enumerate(files.items()):
@@ -229,7 +218,7 @@ def _tokenise(kind: Kind, tokenizer: Tokenizer, folder: Path, progress: Progress
                 offsets.write((ends[side] + lists.offsets[1:]).astype(OFFSETS).tobytes())
                 ends[side] += len(lists.tokens)
             pairs += len(kept)
-            progress("tokenising pairs", pairs, kind.corpus.total)
+            progress("tokenising pairs", pairs, None)
     return pairs, left_out
 
 

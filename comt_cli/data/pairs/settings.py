@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import unicodedata
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt
 
-from comt_cli.data.prepare import FilesManifest, Prepared, Record
-from comt_cli.data.settings import DataSection, Named, NameOf
+from comt_cli.data.prepare import Manifest, Prepared, Record
+from comt_cli.data.settings import DataSection, Named, name_of
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.text.settings import sentencepiece_identity, split_of
 from comt_cli.files import sha256
@@ -22,6 +23,7 @@ PAIR_FORMAT = PACKING = 1
 
 BYTE_VOCABULARY = 259  # padding, end, 256 bytes, begin
 
+Pair = tuple[str, str]  # a text and its translation
 Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")
 
@@ -29,14 +31,6 @@ SIDES: tuple[Side, Side] = ("source", "target")
 def is_blank(text: str) -> bool:
     """Whether nothing of a text can be seen: spaces, and marks without a width such as U+200B, U+00AD or U+FEFF."""
     return all(each.isspace() or unicodedata.category(each) in ("Cc", "Cf") for each in text)
-
-
-class TextPair(NamedTuple):
-    """A training pair and its place in the corpus: (file, number within the file), both counted from 0."""
-
-    source: str
-    target: str
-    place: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -48,7 +42,7 @@ class PairTexts:
     slots: Sequence[Sequence[str]] | None = None
 
     @classmethod
-    def of(cls, pairs: Sequence[tuple[str, str]]) -> PairTexts:
+    def of(cls, pairs: Sequence[Pair]) -> PairTexts:
         return cls([source for source, _ in pairs], [reference for _, reference in pairs])
 
     def __len__(self) -> int:
@@ -60,7 +54,6 @@ class PairCorpus(Named):
 
     package = "comt_cli.data.pairs.corpora"
     is_own_text: ClassVar[bool] = False  # whose long lines are cut before a vocabulary is trained on it
-    total: int | None = None  # training pairs, if that is known without reading them
     data: PairData
 
     @classmethod
@@ -74,17 +67,16 @@ class PairCorpus(Named):
         """The texts of every split but training's, "validation" and "test" among them. Raises `UserError`."""
 
     @abstractmethod
-    def train(self) -> Iterator[TextPair]:
+    def train(self) -> Iterator[Pair]:
         """The training pairs in order. Raises `UserError`."""
 
     def vocabulary_texts(self) -> Iterator[str]:
         """Texts of the training split, sources and targets, to train a vocabulary on; all, or an even selection."""
-        return (text for pair in self.train() for text in pair[:2])
+        return itertools.chain.from_iterable(self.train())
 
-    def trained_on(self, pairs: Iterable[tuple[str, str]]) -> Iterator[TextPair]:
-        """The training pairs of all that `split_of_source` divides, numbered from 0 over all."""
-        every = enumerate(pairs)
-        return (TextPair(*pair, (0, n)) for n, pair in every if split_of_source(pair[0], self.data) == "train")
+    def trained_on(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
+        """The training pairs of all that `split_of_source` divides."""
+        return (pair for pair in pairs if split_of_source(pair[0], self.data) == "train")
 
 
 SHARES: Mapping[str, float] = {"validation_fraction": 0.02, "test_fraction": 0.02}
@@ -111,7 +103,7 @@ class PairData(DataSection):
 
     kind = PairCorpus
 
-    corpus: Annotated[str, NameOf(PairCorpus)] = "almanac"
+    corpus: Annotated[str, name_of(PairCorpus)] = "almanac"
     source: Language = "en"
     target: Language = "de"
     difficulty: Literal["easy", "full"] | None = None
@@ -168,7 +160,7 @@ class LeftOut(Record):
         return self.model_copy(update={reason: getattr(self, reason) + 1, "named": named})
 
 
-class PairManifest(FilesManifest):
+class PairManifest(Manifest):
     """Record of prepared pairs."""
 
     format: int

@@ -7,15 +7,15 @@ where each document begins within the shard, and the end) and the same for valid
 
 from __future__ import annotations
 
-import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest, PreparedTokens
-from comt_cli.data.published import tokenizer_of
+from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest, PreparedTokens, verify
+from comt_cli.data.published import t5_tokenizer, tokenizer_of
 from comt_cli.data.split import Unsigned, token_dtype
 from comt_cli.data.storage import ProgressCallback, file_lock
 from comt_cli.data.text.rows import MaskedRows, PackedRows, PaddedRows, Rows
@@ -38,7 +38,7 @@ from comt_cli.data.text.settings import (
     train_texts,
     vocabulary_identity,
 )
-from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer, t5_tokenizer, train_sentencepiece
+from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer, train_sentencepiece
 from comt_cli.errors import UserError
 from comt_cli.files import atomic_file, cache_folder, canonical_json, read_json, sha256, write_json
 
@@ -91,7 +91,7 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
     _check_rows(data, writer.parts)
     own = {"format": FORMAT, "corpus": corpus.identity(), "dtype": dtype.str}
     own |= {"vocabulary_size": tokenizer.vocabulary_size, "tokenizer": FileRecord.of(folder / TOKENIZER)}
-    return kind.record(name, folder, None, **own, parts=tuple(writer.parts))
+    return kind.record(name, folder, (), **own, parts=tuple(writer.parts))
 
 
 def opened(kind: Kind, folder: Path, manifest: TextManifest) -> Dataset | MaskedDataset:
@@ -101,14 +101,19 @@ def opened(kind: Kind, folder: Path, manifest: TextManifest) -> Dataset | Masked
 
 
 def tokenizer_for(data: TextSettings, corpus: Corpus, progress: ProgressCallback) -> Tokenizer:
-    """The tokenizer of `data`; a trained one is kept in the cache. Raises `UserError` where its corpus cannot be
-    read."""
+    """The tokenizer of `data`; a trained one is kept in the cache. Raises `UserError` where its corpus cannot be read,
+    or published weights have more tokens than the model is to have."""
     if data.tokenizer == "bytes":
         return ByteTokenizer(data.extras)
     if data.tokenizer == "t5":
-        return t5_tokenizer(progress)
+        progress("fetching the T5 vocabulary", 0, None)
+        return t5_tokenizer()
     if data.weights is not None:
-        return weights_tokenizer(data, data.weights)
+        of_weights = tokenizer_of(data.weights)
+        if (most := of_weights.vocabulary_size) > data.vocabulary_size:
+            said = f"data.vocabulary is {data.vocabulary_size}, and the tokenizer of {data.weights} has {most} tokens"
+            raise UserError(said, f"A model of these weights has as many or more: data.vocabulary: {most}")
+        return of_weights
     key = canonical_json([FORMAT, *vocabulary_identity(data, corpus, progress)])
     path = cache_folder() / "tokenizers" / f"{sha256(key)[:16]}.json"
     if not path.exists():
@@ -119,15 +124,6 @@ def tokenizer_for(data: TextSettings, corpus: Corpus, progress: ProgressCallback
                 own = Corpus.named(data.corpus).is_own_text
                 train_sentencepiece(texts, data.vocabulary_size, data.extras, own=own).save(path)
     return load_tokenizer(path)
-
-
-def weights_tokenizer(data: TextSettings, asked: str) -> Tokenizer:
-    """The tokenizer of published weights. Raises `UserError` where it has more tokens than the model is to have."""
-    tokenizer = tokenizer_of(asked)
-    if (most := tokenizer.vocabulary_size) > data.vocabulary_size:
-        said = f"data.vocabulary is {data.vocabulary_size}, and the tokenizer of {asked} has {most} tokens"
-        raise UserError(said, f"A model of these weights has as many or more: data.vocabulary: {most}")
-    return tokenizer
 
 
 # ---- shards
@@ -142,11 +138,8 @@ class PartWriter:
         self.parts = _whole_parts(folder)
         self.after = self.parts[-1].after if self.parts else (0, 0, 0)
         self.tokens = {split: sum(part.of(split).tokens for part in self.parts) for split in SPLITS}
-        self._empty()
-
-    def _empty(self) -> None:
         self._documents: dict[SplitName, list[NDArray[Unsigned]]] = {split: [] for split in SPLITS}
-        self._held, self._bytes = dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0)
+        self._held, self._bytes = Counter[SplitName](), Counter[SplitName]()
 
     def add(self, split: SplitName, ids: Sequence[int], text_bytes: int, place: tuple[int, int, int]) -> None:
         """Take one document, at `place` in the corpus; write a part first when it would not fit."""
@@ -164,29 +157,27 @@ class PartWriter:
             train, validation = (self._write_split(split, number) for split in SPLITS)
             self.parts.append(Part(number=number, after=after, train=train, validation=validation))
             write_json(self._folder / f"part-{number:05d}.json", self.parts[-1].model_dump(mode="json"))
-            self._empty()
 
     def _write_split(self, split: SplitName, number: int) -> SplitPart:
         documents, files = self._documents[split], list[FileRecord]()
+        self._documents[split] = []
         offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64).astype(OFFSET_DTYPE)
         for kind, values in (("tokens", np.concatenate(documents)), ("offsets", offsets)) if documents else ():
-            path, content = self._folder / f"{split}-{number:05d}.{kind}", values.tobytes()
+            path = self._folder / f"{split}-{number:05d}.{kind}"
             with atomic_file(path) as handle:
-                handle.write(content)
-            files.append(FileRecord(name=path.name, bytes=len(content), sha256=sha256(content)))
-        return SplitPart(
-            tokens=self._held[split], documents=len(documents), bytes=self._bytes[split], files=tuple(files)
-        )
+                handle.write(values.tobytes())
+            files.append(FileRecord.of(path))
+        tokens, text_bytes = self._held.pop(split, 0), self._bytes.pop(split, 0)
+        return SplitPart(tokens=tokens, documents=len(documents), bytes=text_bytes, files=tuple(files))
 
 
 def _whole_parts(folder: Path) -> list[Part]:
-    """The parts that an earlier preparation finished, up to the first that is not as its hashes say."""
+    """The parts of an earlier preparation, up to the first that is not as its hashes say."""
     parts: list[Part] = []
     while True:
         try:
             part = Part.model_validate(read_json(folder / f"part-{len(parts):05d}.json"))
-            for file in part.files():
-                file.check(folder)
+            verify(folder, part.files())
         except (OSError, ValueError, UserError):  # pydantic's errors are ValueErrors
             return parts
         parts.append(part)
@@ -196,13 +187,11 @@ def _tokenise(
     data: DataSettings, corpus: Corpus, tokenizer: Tokenizer, writer: PartWriter, progress: ProgressCallback
 ) -> None:
     """Each document to its split, to ids, to the writer, from where its parts end."""
-
-    def limit(split: SplitName) -> int | None:
-        return data.max_train_tokens if split == "train" else corpus.validation_tokens
+    limits = {"train": data.max_train_tokens, "validation": corpus.validation_tokens}
 
     def room(split: SplitName) -> int | None:
         """Tokens that the split still takes; None: any number."""
-        most = limit(split)
+        most = limits[split]
         return None if most is None else max(0, most - writer.tokens[split])
 
     def is_finished(stream: Stream) -> bool:
@@ -211,32 +200,25 @@ def _tokenise(
             return room(stream.split) == 0
         return room("train") == 0 and (corpus.endless or room("validation") == 0)
 
-    def take(stream: Stream, number: int, chunk: Sequence[Document]) -> None:
-        splits = [split_in(stream, document, data.validation_fraction) for document in chunk]
-        wanted = [(split, document) for split, document in zip(splits, chunk, strict=True) if room(split) != 0]
-        encoded = tokenizer.encode_batch([document.text for _, document in wanted])
-        for (split, document), ids in zip(wanted, encoded, strict=True):
-            # In the layout `pad` a row keeps the first tokens and the end-of-text token, as the papers' tokenizer does
-            # when it truncates: a row always ends with it. The last document before a token limit is cut to fit it.
-            kept = ids[: data.sequence_length - 1] if data.rows == "pad" else ids
-            kept = [*kept, tokenizer.eos_id][: room(split)]
-            if kept:  # else the split was filled by the documents before, in this chunk
-                text = document.text if len(kept) > len(ids) else tokenizer.decode(kept)
-                writer.add(split, kept, len(text.encode()), (number, *document.place))
-
     streams = corpus.streams()
     first, *place = writer.after
     for number, stream in enumerate(streams[first:], first):
         start: Place = (place[0], place[1]) if number == first else (0, 0)
-        done = sum(start) if stream.total is not None else 0
-        chunks, split = _chunks(stream.documents(start)), stream.split or "train"
+        chunks = _chunks(stream.documents(start))
         while not is_finished(stream) and (chunk := next(chunks, None)):
-            take(stream, number, chunk)
-            done += len(chunk)
-            if stream.total is None and (most := limit(split)) is not None:
-                progress("tokenising (tokens)", writer.tokens[split], most)
-            else:
-                progress("tokenising documents", done, stream.total)
+            splits = [split_in(stream, document, data.validation_fraction) for document in chunk]
+            wanted = [(split, document) for split, document in zip(splits, chunk, strict=True) if room(split) != 0]
+            encoded = tokenizer.encode_batch([document.text for _, document in wanted])
+            for (split, document), ids in zip(wanted, encoded, strict=True):
+                # In the layout `pad` a row keeps the first tokens and the end-of-text token, as the papers' tokenizer
+                # does when it truncates: a row always ends with it. The last document before a limit is cut to fit it.
+                kept = ids[: data.sequence_length - 1] if data.rows == "pad" else ids
+                kept = [*kept, tokenizer.special.end][: room(split)]
+                if kept:  # else the split was filled by the documents before, in this chunk
+                    text = document.text if len(kept) > len(ids) else tokenizer.decode(kept)
+                    writer.add(split, kept, len(text.encode()), (number, *document.place))
+            shown = stream.split or "train"
+            progress("tokenising (tokens)", writer.tokens[shown], limits[shown])
     writer.flush((len(streams), 0, 0))
 
 
@@ -244,23 +226,19 @@ def _chunks(documents: Iterator[Document]) -> Iterator[list[Document]]:
     """Documents in groups that occupy all cores without filling the memory. Their size does not change the result."""
     for first in documents:
         chunk, characters = [first], len(first.text)
-        for document in itertools.islice(documents, _CHUNK_DOCUMENTS - 1):
-            chunk.append(document)
-            characters += len(document.text)
-            if characters >= _CHUNK_CHARACTERS:
-                break
+        while len(chunk) < _CHUNK_DOCUMENTS and characters < _CHUNK_CHARACTERS and (more := next(documents, None)):
+            chunk.append(more)
+            characters += len(more.text)
         yield chunk
 
 
 def _check_rows(data: DataSettings, parts: Sequence[Part]) -> None:
     """Refuse a data set that has no row in a split. Raises `UserError`."""
-    instead = "Use more (or more, smaller) documents, or another validation_fraction."
     for split in SPLITS:
-        tokens, said = sum(part.of(split).tokens for part in parts), f"the {split} split of {data.corpus}"
-        if not tokens:
-            hint = f"A document is never divided between splits. {instead}"
-            raise UserError(f"corpus: no document of {data.corpus} is in the {split} split", hint)
-        if data.rows == "pack" and tokens < data.sequence_length:
-            hint = f"{instead} A shorter sequence_length or rows: pad is enough, too."
-            least = f"less than one row of {data.sequence_length}"
-            raise UserError(f"sequence_length: {said} has {tokens} tokens, {least}", hint)
+        tokens = sum(part.of(split).tokens for part in parts)
+        if tokens < (data.sequence_length if data.rows == "pack" else 1):
+            said = (
+                f"the {split} split of {data.corpus} has {tokens} tokens, less than one row of {data.sequence_length}"
+            )
+            hint = "Use more (or more, smaller) documents, another validation_fraction, or a shorter sequence_length."
+            raise UserError(f"{'sequence_length' if tokens else 'corpus'}: {said}", hint)

@@ -21,7 +21,6 @@ from comt_cli.errors import UserError
 
 MASKED, RANDOM = 0.8, 0.1
 """Of the chosen tokens, the share that is hidden, and the share that becomes another one; the others stay."""
-EVALUATION_SEED = 0
 
 Shards = Sequence[NDArray[Unsigned]]
 
@@ -40,7 +39,8 @@ class Rows(Split[Batch]):
 
     def __init__(self, shards: Shards, sequence_length: int, documents: int, text_bytes: int) -> None:
         self.sequence_length, self.documents, self.bytes = sequence_length, documents, text_bytes
-        self._shards, self.tokens = shards, sum(map(len, shards))
+        self._shards, self._starts = shards, np.cumsum([0, *map(len, shards)], dtype=np.int64)
+        self.tokens = int(self._starts[-1])
 
     @property
     def tokens_per_byte(self) -> float:
@@ -48,16 +48,17 @@ class Rows(Split[Batch]):
         return self.tokens / self.bytes
 
     @abstractmethod
-    def _locate(self, indices: Ints) -> tuple[Ints, Ints, Ints]:
-        """Of each row the shard's number, the begin within it, and the tokens, which may go on in the next shard."""
+    def _locate(self, indices: Ints) -> tuple[Ints, Ints]:
+        """Where each row begins among the tokens of all shards, and its number of tokens."""
 
     def target_counts(self, indices: Ints) -> Ints:
-        return self._locate(np.asarray(indices, dtype=np.int64))[2] - 1
+        return self._locate(np.asarray(indices, dtype=np.int64))[1] - 1
 
     def batch(self, indices: Ints) -> Batch:
-        located = self._locate(self._check(indices))
+        begin_B, length_B = self._locate(self._check(indices))
+        shard_B = np.searchsorted(self._starts, begin_B, side="right") - 1
         tokens_BT = np.full((len(indices), self.sequence_length), PAD, dtype=np.int64)
-        places = zip(*(part.tolist() for part in located), strict=True)
+        places = zip(shard_B.tolist(), (begin_B - self._starts[shard_B]).tolist(), length_B.tolist(), strict=True)
         for row_T, (shard, begin, length) in zip(tokens_BT, places, strict=True):
             filled = 0
             while filled < length:
@@ -68,7 +69,7 @@ class Rows(Split[Batch]):
         targets_BT = np.full_like(tokens_BT, IGNORE)
         targets_BT[:, :-1] = tokens_BT[:, 1:]
         # By the rows' lengths, not by comparing with the padding id: lengths are right whatever the text holds.
-        targets_BT[np.arange(1, self.sequence_length + 1) >= located[2][:, None]] = IGNORE
+        targets_BT[np.arange(1, self.sequence_length + 1) >= length_B[:, None]] = IGNORE
         return Batch(tokens_BT, targets_BT)
 
 
@@ -82,7 +83,7 @@ class RowRange(Rows):
     def __len__(self) -> int:
         return self._last - self._first
 
-    def _locate(self, indices: Ints) -> tuple[Ints, Ints, Ints]:
+    def _locate(self, indices: Ints) -> tuple[Ints, Ints]:
         return self._whole._locate(self._first + indices)
 
 
@@ -96,17 +97,13 @@ def without_last(rows: Rows, share: float) -> tuple[RowRange, RowRange]:
 
 
 class PackedRows(Rows):
-    """The stream of all documents in windows of T tokens, which may run from one shard into the next, without the last
-    part."""
+    """The stream of all documents in windows of T tokens, which may run from shard to shard, without the last part."""
 
     def __len__(self) -> int:
         return self.tokens // self.sequence_length
 
-    def _locate(self, indices: Ints) -> tuple[Ints, Ints, Ints]:
-        starts = np.cumsum([0, *map(len, self._shards)], dtype=np.int64)
-        first_B = indices * self.sequence_length
-        shard_B = (np.searchsorted(starts, first_B, side="right") - 1).astype(np.int64)
-        return shard_B, first_B - starts[shard_B], np.full_like(first_B, self.sequence_length)
+    def _locate(self, indices: Ints) -> tuple[Ints, Ints]:
+        return indices * self.sequence_length, np.full_like(indices, self.sequence_length)
 
 
 class PaddedRows(Rows):
@@ -114,21 +111,19 @@ class PaddedRows(Rows):
 
     def __init__(self, shards: Shards, offsets: Shards, sequence_length: int, text_bytes: int) -> None:
         self._offsets = offsets
-        self._starts = np.cumsum([0, *(len(offset) - 1 for offset in offsets)], dtype=np.int64)
-        super().__init__(shards, sequence_length, int(self._starts[-1]), text_bytes)
+        self._firsts = np.cumsum([0, *(len(offset) - 1 for offset in offsets)], dtype=np.int64)
+        super().__init__(shards, sequence_length, int(self._firsts[-1]), text_bytes)
 
     def __len__(self) -> int:
         return self.documents
 
-    def _locate(self, indices: Ints) -> tuple[Ints, Ints, Ints]:
-        shard_B = (np.searchsorted(self._starts, indices, side="right") - 1).astype(np.int64)
-        within_B = indices - self._starts[shard_B]
-        begin_B, end_B = np.empty_like(indices), np.empty_like(indices)
+    def _locate(self, indices: Ints) -> tuple[Ints, Ints]:
+        shard_B = np.searchsorted(self._firsts, indices, side="right") - 1
+        bounds_2B = np.empty((2, len(indices)), dtype=np.int64)
         for number in np.unique(shard_B):
-            here = shard_B == number
-            begin_B[here] = self._offsets[number][within_B[here]]
-            end_B[here] = self._offsets[number][within_B[here] + 1]
-        return shard_B, begin_B, end_B - begin_B
+            rows = indices[here := shard_B == number] - self._firsts[number]
+            bounds_2B[:, here] = self._offsets[number][[rows, rows + 1]]
+        return self._starts[shard_B] + bounds_2B[0], bounds_2B[1] - bounds_2B[0]
 
 
 @dataclass(frozen=True)
@@ -148,8 +143,7 @@ class MaskedRows(Split[MaskedBatch]):
 
     Of the tokens that are no special ones a share is chosen, in every sequence the nearest whole number to it: 80 % of
     these are replaced by the mask token, 10 % by a token of the vocabulary, any but the special ones, and 10 % stay.
-    Which and how is a pure function of (seed, position in the order of training); in evaluation of the sample's
-    number."""
+    Which and how is a pure function of (seed, position in training's order); in evaluation of the sample's number."""
 
     def __init__(self, rows: Rows, special: SpecialTokens, vocabulary: int, share: float) -> None:
         """Raises `ValueError` where the tokenizer has no begin or no mask token."""
@@ -173,7 +167,7 @@ class MaskedRows(Split[MaskedBatch]):
     def batch(self, indices: Ints) -> MaskedBatch:
         """The sequences with these numbers, with the masks of evaluations."""
         numbers = np.asarray(indices, dtype=np.int64)
-        draws = [uniform_draws(EVALUATION_SEED, number, 1, self._draws) for number in numbers.tolist()]
+        draws = [uniform_draws(0, number, 1, self._draws) for number in numbers.tolist()]
         return self._masked(numbers, np.concatenate(draws), numbers)
 
     def train_batch(self, indices: Ints, seed: int, first: int) -> MaskedBatch:
@@ -181,7 +175,6 @@ class MaskedRows(Split[MaskedBatch]):
         return self._masked(indices, uniform_draws(seed, first, len(indices), self._draws), positions)
 
     def _chosen(self, is_word_BT: NDArray[np.bool_]) -> Ints:
-        """Numbers of chosen words of each sequence, [B]."""
         words = is_word_BT.sum(1).tolist()
         return np.array([min(count, predicted(count, self.share)) for count in words], dtype=np.int64)
 

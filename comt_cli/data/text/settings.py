@@ -13,10 +13,10 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast
 from pydantic import Field, NonNegativeInt
 
 from comt_cli.data.prepare import MANIFEST, FileRecord, Manifest, Prepared, Record
-from comt_cli.data.published import content_hash
-from comt_cli.data.settings import DataSection, Named, NameOf
+from comt_cli.data.published import T5_SHA256, content_hash
+from comt_cli.data.settings import DataSection, Named, name_of
 from comt_cli.data.storage import ProgressCallback, no_progress
-from comt_cli.data.tokenizer import LONG_LINES_CUT, T5_SHA256, TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION, Extra
+from comt_cli.data.tokenizer import LONG_LINES_CUT, TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION, Extra
 from comt_cli.recipe.settings import MAX_LENGTH, Tokens, Vocabulary, WholeNumber, matching
 
 FORMAT = 4  # version, as tests/contract/test_cache_versions.py says
@@ -41,12 +41,10 @@ class Document(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """Documents in a fixed order, readable from any place on (included), all of one `split` (None: each goes by the
-    hash of its text); `total` is how many there are, if that is known without reading them."""
+    """Documents in a fixed order, readable from any place on (included), all of one `split` (None: by their hash)."""
 
     split: SplitName | None
     documents: Callable[[Place], Iterator[Document]]
-    total: int | None = None
 
 
 class Corpus(Named):
@@ -91,8 +89,7 @@ def train_texts(corpus: Corpus, validation_fraction: float | None) -> Iterator[s
 
 
 _OF_WEIGHTS = "weights:"
-"""Before the name of published weights: their tokenizer. A recipe's `start` is that of the weights which a run starts
-from: the loaded recipe has their name in its place."""
+"""Before the name of published weights: their tokenizer. A recipe's `start` stands for the weights of its start."""
 TokenizerName = Annotated[
     str,
     matching(f"{_OF_WEIGHTS}.+", "weights:WEIGHTS, that of published ones", ("sentencepiece", "t5", "bytes", "start")),
@@ -106,7 +103,7 @@ class TextSettings(DataSection):
     later: ClassVar[frozenset[str]] = frozenset({"folder"})
     extras: ClassVar[tuple[Extra, ...]] = ()
 
-    corpus: Annotated[str, NameOf(Corpus)] = "python-docs"
+    corpus: Annotated[str, name_of(Corpus)] = "python-docs"
     tokenizer: TokenizerName = "sentencepiece"
     vocabulary: Vocabulary | None = None
     validation_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -120,10 +117,8 @@ class TextSettings(DataSection):
 
     def contradictions(self) -> Iterator[str]:
         fixed = self._fixed(self.tokenizer)
-        if fixed is None and self.vocabulary is None and self.tokenizer != "sentencepiece":
-            yield "vocabulary: say how many tokens the weights have, for instance 49152"
-        elif fixed is None and self.vocabulary is None:
-            yield "vocabulary: a SentencePiece tokenizer is trained to a size; say which, for instance 2048"
+        if fixed is None and self.vocabulary is None:
+            yield f"vocabulary: say how many tokens the tokenizer {self.tokenizer} has, for instance 2048"
         if fixed is not None and self.vocabulary not in (None, fixed):
             yield f"vocabulary: the tokenizer {self.tokenizer} has {fixed} tokens; leave the key out"
         yield from super().contradictions()
@@ -216,6 +211,7 @@ class TextManifest(Manifest):
     vocabulary_size: int
     tokenizer: FileRecord
     parts: tuple[Part, ...]
+    files: tuple[FileRecord, ...] = Field((), exclude=True)  # they are those of tokenizer and parts
 
     def all_files(self) -> list[FileRecord]:
         return [self.tokenizer, *(file for part in self.parts for file in part.files())]

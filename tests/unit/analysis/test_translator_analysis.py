@@ -43,7 +43,7 @@ def test_the_pair_is_a_sentence_and_what_beam_search_makes_of_it() -> None:
     on = observed_pair(one, f"  {TEXT}\n")
     using = translator(one, torch.device("cpu"))
     (((best, *_),),) = using.pools([TEXT], one.decode)
-    assert on.sequences["source"].inputs[0][0].tolist() == [*TOKENIZER.encode(TEXT), TOKENIZER.eos_id]
+    assert on.sequences["source"].inputs[0][0].tolist() == [*TOKENIZER.encode(TEXT), TOKENIZER.special.end]
     assert on.sequences["target"].inputs[0][0].tolist() == [using.begin, *best.hypothesis.tokens]
     assert [*on.sequences] == ["source", "target"]  # as the model takes them
     assert "".join(on.sequences["source"].pieces[:6]) == "Trains"

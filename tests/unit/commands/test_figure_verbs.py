@@ -214,8 +214,7 @@ def test_gates_of_images_are_summed_up_and_connections_drawn_as_shares(runs) -> 
 
 def test_a_data_set_is_drawn_as_a_network_sees_it(monkeypatch) -> None:
     monkeypatch.setenv("COMT_CACHE", "cache")
-    monkeypatch.setattr(glyphs, "TRAIN_IMAGES", 60)
-    monkeypatch.setattr(glyphs, "VALIDATION_IMAGES", 10)
+    monkeypatch.setattr(glyphs, "IMAGES", {"train": 60, "validation": 10})
     assert drawn("plot-images", "glyphs10", "--size", "16", "--augmentation", "crop") == ["glyphs10-16-crop"]
     frame = pd.read_csv("x/glyphs10-16-crop.csv", dtype={"class": str})
     assert sorted(frame["index"]) == list(range(60))  # six of each class: all there are

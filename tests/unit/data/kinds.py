@@ -6,6 +6,7 @@ from comt_cli.data.captions.settings import CaptionData
 from comt_cli.data.glue.settings import GlueData
 from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.pairs.settings import PairData
+from comt_cli.data.prepare import kind_of
 from comt_cli.data.text.settings import PART_BYTES, Corpus, DataSettings, Document, Kind, MaskedData, Stream
 
 PROSE = "the gate reads a token and scales what the projection adds to the residual stream of every layer"
@@ -23,7 +24,7 @@ class FakeCorpus(Corpus):
         return {"corpus": "fake", "files": [list(file) for file in self.files]}
 
     def streams(self):
-        return [Stream(None, self.documents, sum(map(len, self.files)))]
+        return [Stream(None, self.documents)]
 
     def documents(self, start=(0, 0)):
         for file, texts in enumerate(self.files):
@@ -47,6 +48,15 @@ def sentences(count, seed=0):
 def prepared(data, corpus, part_bytes=PART_BYTES):
     """The rows of a corpus that is given, in shards of at most `part_bytes`."""
     return Kind(data, corpus, part_bytes).prepare()
+
+
+def fingerprint(data):
+    return kind_of(data).fingerprint()
+
+
+def known_content(data, name):
+    """Content hash of the prepared data with this fingerprint, if there is any."""
+    return kind_of(data).known_content(name)
 
 
 KINDS = ("text", "masked text", "pairs", "captions", "glue", "images")

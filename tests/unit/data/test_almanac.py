@@ -88,8 +88,8 @@ def test_no_text_is_in_two_splits(difficulty):
     almanac = Almanac(settings(difficulty=difficulty, validation_pairs=300, test_pairs=400))
     decoded = almanac.decoded()
     assert {split: len(each) for split, each in decoded.items()} == {"validation": 300, "test": 400, "unseen": 400}
-    sources = [[pair.source for pair in almanac.train()], *(each.sources for each in decoded.values())]
-    targets = [[pair.target for pair in almanac.train()], *(each.references for each in decoded.values())]
+    sources = [[source for source, _ in almanac.train()], *(each.sources for each in decoded.values())]
+    targets = [[target for _, target in almanac.train()], *(each.references for each in decoded.values())]
     for sides in (sources, targets):
         sets = [set(side) for side in sides]
         assert sum(map(len, sets[1:])) == 1100

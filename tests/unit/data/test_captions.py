@@ -9,14 +9,15 @@ from itertools import combinations, permutations
 
 import numpy as np
 import pytest
+from kinds import fingerprint, known_content
 from same_bits import same_integers
 
 from comt_cli.data.captions.corpora import mscoco
-from comt_cli.data.captions.corpora.scenes import SceneRenderer, chosen_scenes, content, drawn_scenes
+from comt_cli.data.captions.corpora.scenes import chosen_scenes, content, drawn_scenes, rendered
 from comt_cli.data.captions.settings import CaptionData, CaptionedImages
 from comt_cli.data.captions.words import FACES, LETTERS, WORDS
 from comt_cli.data.images.sets.glyphs import font_hash, rasteriser
-from comt_cli.data.prepare import fingerprint, known_content, prepare
+from comt_cli.data.prepare import prepare
 from comt_cli.data.split import IGNORE
 from comt_cli.errors import UserError
 from comt_cli.files import sha256
@@ -43,7 +44,7 @@ def test_a_batch_has_the_pixels_and_the_words(scenes):
     image = scenes.image("train", 29)
     assert image is not None
     assert same_integers(np.rint(pixels).astype(np.uint8), image)
-    assert same_integers(image, SceneRenderer("train").render(drawn_scenes("train", 29, 1))[0])
+    assert same_integers(image, rendered("train", drawn_scenes("train", 29, 1))[0])
     for row, index in enumerate(indices.tolist()):
         text = scenes.texts["train"].references[index // 5][index % 5]
         kept = text.split()[:12]
@@ -166,7 +167,7 @@ def rewrite(change):
         (lambda folder: (folder / "dataset_coco.json").write_text('{"images": null}'), "dataset_coco.json: images: "),
         (lambda folder: shutil.rmtree(folder / "features"), "features: No such file"),
         (lambda folder: (folder / "features" / "7.npz").unlink(), "1 of 4 images have no features; the first are 7"),
-        (spoil(100, np.ones((2, 5))), r"100\.npy: its features have the shape \[2, 5\], not \[1 to 4, 6\]"),
+        (spoil(100, np.ones((2, 5))), r"100\.npy: its features have the shape \[2, 5\] \(float64\), not \[1 to 4, 6\]"),
         (spoil(100, np.full((1, 6), np.nan)), "a number in it is not finite"),
         (lambda folder: (folder / "features" / "7.npz").write_bytes(b"PK\3\4 cut"), r"7\.npz: its features cannot be"),
         (rewrite(lambda image: image.update(split="dev")), "image 2: split: "),
@@ -241,4 +242,4 @@ def test_pixels_are_the_same_everywhere():
     made_by = (font_hash([*FACES.values()])[:16], rasteriser()["freetype"])
     if made_by != ("eb5e808e04605732", "2.14.3"):
         pytest.skip(f"letters are drawn by {made_by}, of which no pixels are known")
-    assert sha256(SceneRenderer("train").render(sample()[:50]).tobytes())[:16] == "df570ea1989b0018"
+    assert sha256(rendered("train", sample()[:50]).tobytes())[:16] == "df570ea1989b0018"

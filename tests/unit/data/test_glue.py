@@ -34,7 +34,7 @@ def test_the_text_is_that_of_a_pre_training():
     assert data.vocabulary_size == data.text.vocabulary_size == 300
     assert GlueData(tokenizer="bytes").vocabulary_size == TOKENIZER.vocabulary_size
     assert GlueData(tokenizer="bytes").validation_fraction == 0.05
-    of_text = [task for task in GlueSource.all_names() if GlueData(task=task, tokenizer="bytes").of_text]
+    of_text = [task for task in GlueSource.all_names() if GlueSource.named(task).is_of_text]
     assert of_text == ["acceptability", "follows"]
 
 
@@ -43,7 +43,7 @@ def test_the_text_is_that_of_a_pre_training():
     [
         ({"task": "sst-2"}, "task"),
         ({"task": "mnli", "tokenizer": "t5"}, "tokenizer"),
-        ({"task": "cola", "tokenizer": "sentencepiece"}, "vocabulary: a SentencePiece"),
+        ({"task": "cola", "tokenizer": "sentencepiece"}, "vocabulary: say how many tokens"),
         ({"task": "follows", "corpus": "c4", "max_train_tokens": 9}, "task: follows is made of documents"),
         ({"task": "follows", "glue_folder": "here"}, "glue_folder: "),
         ({"task": "scene-nli", "glue_folder": "here"}, "glue_folder: "),

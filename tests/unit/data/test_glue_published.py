@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pyarrow
 import pytest
+from kinds import fingerprint
 from pyarrow import parquet
 
 from comt_cli.data import hub
 from comt_cli.data.glue.settings import Example, GlueData
 from comt_cli.data.glue.sources.published import FORMS, Published, splits_of
-from comt_cli.data.prepare import fingerprint, prepare
+from comt_cli.data.prepare import prepare
 from comt_cli.data.storage import no_progress
 from comt_cli.errors import UserError
 
@@ -138,20 +139,3 @@ def test_labels_of_sts_b_are_numbers(cache, tmp_path):
         path.write_text(whole.replace("\t3.0\n", f"\t{label}\n"), encoding="utf-8")
         with pytest.raises(UserError, match=rf"line 17 has the label '{label}', no number from 0 to 5"):
             prepare(of_folder("stsb", tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "wrong"),
-    [
-        ("label", -1, "has the label -1, which"),
-        ("label", None, "has the label None"),
-        ("sentence1", None, "lacks a text"),
-    ],
-)
-def test_rows_of_another_form_are_refused(cache, tmp_path, monkeypatch, key, value, wrong):
-    files = Parquet(tmp_path, "rte")
-    row = {"sentence1": "a", "sentence2": "b", "label": 1}
-    files.write("validation-00000-of-00001.parquet", [row, row | {key: value}])
-    monkeypatch.setattr(hub, "open_files", files)
-    with pytest.raises(UserError, match=f"task: rte on the hub: row 1 of validation {wrong}"):
-        Published(GlueData(task="rte", tokenizer="bytes")).read(no_progress)

@@ -7,14 +7,14 @@ from functools import cache
 
 import numpy as np
 import pytest
-from kinds import FakeCorpus
+from kinds import FakeCorpus, fingerprint
 
 from comt_cli.data.captions.words import FACES, INKS, KINDS, SHAPES, SIZES, SYMBOLS, WORDS
 from comt_cli.data.draws import Draws
 from comt_cli.data.glue.settings import GlueData
 from comt_cli.data.glue.sources.scene_tasks import EXAMPLES, SceneExamples
 from comt_cli.data.glue.sources.text_tasks import Passage, acceptability, follows, made_wrong, passages, sentences_of
-from comt_cli.data.prepare import fingerprint, prepare
+from comt_cli.data.prepare import prepare
 from comt_cli.data.storage import no_progress
 from comt_cli.data.text.settings import DataSettings, split_of
 from comt_cli.scoring.scenes import facts_of

@@ -12,6 +12,7 @@ import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kinds import fingerprint
 from pyarrow import parquet
 
 from comt_cli.data import hub
@@ -23,10 +24,9 @@ from comt_cli.data.pairs.settings import (
     PairCorpus,
     PairData,
     PairTexts,
-    TextPair,
     split_of_source,
 )
-from comt_cli.data.prepare import fingerprint, prepare
+from comt_cli.data.prepare import prepare
 from comt_cli.data.split import IGNORE, TokenLists
 from comt_cli.data.tokenizer import LONG_LINES_CUT, SpecialTokens
 from comt_cli.errors import UserError
@@ -51,7 +51,7 @@ class FakePairs(PairCorpus):
         return {"validation": PairTexts(["v" * 100, "v"], ["w", "w" * 200]), "test": PairTexts(["t"], ["u"])}
 
     def train(self):
-        return (TextPair(*pair, (0, number)) for number, pair in enumerate(self.pairs))
+        return iter(self.pairs)
 
 
 def prepared(pairs):
@@ -68,7 +68,7 @@ def training_texts(dataset):
 
 def test_every_pair_is_in_one_bucket_and_texts_belong_to_theirs(cache):
     dataset = prepare(ALMANAC)
-    assert training_texts(dataset) == sorted(pair[:2] for pair in ALMANAC.make_corpus().train())
+    assert training_texts(dataset) == sorted(ALMANAC.make_corpus().train())
     assert str(dataset.left_out) == ""
     assert sorted(dataset.texts) == ["test", "unseen", "validation"]
     for split, buckets in (("validation", dataset.validation), ("test", dataset.test), ("unseen", dataset.unseen)):
@@ -86,7 +86,7 @@ def test_pairs_over_the_limit_are_counted_and_named_but_none_that_is_decoded_is_
     assert len(training_texts(dataset)) == 6
     assert str(dataset.left_out) == (
         "training pairs left out: 2 too long (max_length), 1 without a text on one side; "
-        "first pair 6 (65 tokens), pair 7 (empty), pair 8 (100 tokens)"
+        f"first {'x' * 30!r} (65 tokens), 'leer', 'a' (100 tokens)"
     )
     every = np.arange(len(dataset.validation))
     assert dataset.validation.pairs(every).size == 2
@@ -152,7 +152,7 @@ def test_lines_are_divided_by_the_hash_of_the_source(cache, two):
     decoded, train = corpus.decoded(), list(corpus.train())
     assert len(train) + sum(len(each) for each in decoded.values()) == 300
     assert 10 < len(decoded["validation"]) < 50 < len(decoded["test"]) < 90
-    sides = [{pair.source for pair in train}, *({*each.sources} for each in decoded.values())]
+    sides = [{source for source, _ in train}, *({*each.sources} for each in decoded.values())]
     assert sum(len(side) for side in sides) == len(set.union(*sides)) == 270
     assert all(split_of_source(source, data) == "test" for source in decoded["test"].sources)
     assert len(list(corpus.vocabulary_texts())) == 2 * len(train)
@@ -176,7 +176,7 @@ def test_a_side_of_which_nothing_can_be_seen_is_empty(cache, tmp_path):
     unseen = ["\u200b", "\u00ad", "\ufeff\u2060", " \u200e\t"]
     two = write(tmp_path / "a", [*unseen, "seen\u00ad"]), write(tmp_path / "b", ["target"] * 5)
     corpus = of_files(*two, validation_fraction=0.001, test_fraction=0.001).make_corpus()
-    assert [pair.source for pair in corpus.train()] == [""] * 4 + ["seen\u00ad"]
+    assert [source for source, _ in corpus.train()] == [""] * 4 + ["seen\u00ad"]
     assert corpus.identity()[-1] == LONG_LINES_CUT
 
 
@@ -232,7 +232,7 @@ def test_catalogues_are_read_once_each_without_the_fuzzy_and_empty(cache, tmp_pa
     monkeypatch.syspath_prepend(tmp_path)
     data = PairData(corpus="gettext:translated_package", **BYTES)
     catalogues = data.make_corpus()
-    pairs = {pair.source: pair.target for pair in catalogues.train()}
+    pairs = dict(catalogues.train())
     for split in catalogues.decoded().values():
         pairs |= dict(zip(split.sources, split.references, strict=True))
     assert pairs == {
@@ -242,7 +242,6 @@ def test_catalogues_are_read_once_each_without_the_fuzzy_and_empty(cache, tmp_pa
         "Close": "Schließen",
         "%d days": "%d Tage",
     }
-    assert catalogues.total == 5
     before = fingerprint(data)
     (folder / "django.po").write_text(PO.replace("speichern", "sichern"), encoding="utf-8")
     assert fingerprint(data) != before
@@ -288,9 +287,8 @@ def test_a_broken_connection_is_told_with_what_helps(cache, monkeypatch):
 
 def test_a_folder_stands_in_for_the_hub(cache, tmp_path):
     data = PairData(corpus="iwslt15-en-vi", target="vi", folder=str(tmp_path), **BYTES)
-    with pytest.raises(UserError, match=r"folder: cannot read .*train\.en") as found:
+    with pytest.raises(UserError, match=r"folder: cannot read .*train\.en"):
         fingerprint(data)
-    assert "train.en, train.vi, tst2012.en, tst2012.vi, tst2013.en, tst2013.vi" in str(found.value.hint)
     for stem in ("train", "tst2012", "tst2013"):
         for language in ("en", "vi"):
             write(tmp_path / f"{stem}.{language}", [*(f"{stem} {language} {n}" for n in range(9)), "\u200b"])
@@ -371,5 +369,3 @@ def test_misuse_is_named():
         PairBuckets(lists, lists, SpecialTokens(pad=0, end=1), 9, 0)
     with pytest.raises(ValueError, match="lengths are of pairs"):
         PairBuckets(lists, TokenLists.of([[3], [4]]), SPECIAL, 9, 0)
-    with pytest.raises(ValueError, match="may have more than"):
-        PairBuckets(lists, lists, SPECIAL, ROWS + 1, 0)

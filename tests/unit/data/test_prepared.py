@@ -9,17 +9,19 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from kinds import KINDS, settings_of
+from kinds import KINDS, fingerprint, known_content, settings_of
 
 from comt_cli.data import prepare as prepared
-from comt_cli.data.prepare import fingerprint, kind_of, known_content, prepare
+from comt_cli.data import storage
+from comt_cli.data.prepare import kind_of, prepare
 from comt_cli.errors import StorageError, UserError
 
-RECORDS = {"manifest.json", "verified.json"}
+RECORDS = {"manifest.json"}
 
 
 @pytest.fixture(params=KINDS)
@@ -197,7 +199,7 @@ def test_a_plan_needs_neither_numpy_nor_torch(tmp_path):
     """Of the kinds that measure no fonts."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import pathlib, kinds;"
-        "from comt_cli.data.prepare import fingerprint, known_content;"
+        "from kinds import fingerprint, known_content;"
         "given = [kinds.settings_of(kind, pathlib.Path(sys.argv[2])) for kind in ('text', 'pairs', 'glue')];"
         "[known_content(data, fingerprint(data)) for data in given];"
         "assert not {'numpy', 'torch', 'datasets', 'sentencepiece'} & sys.modules.keys()"
@@ -207,19 +209,18 @@ def test_a_plan_needs_neither_numpy_nor_torch(tmp_path):
     subprocess.run(arguments, check=True, env=environment)
 
 
-def test_contents_are_read_once_per_machine_and_again_when_a_file_was_touched(cache, tmp_path, monkeypatch):
+def test_contents_are_read_once_and_again_when_a_file_was_touched(cache, tmp_path, monkeypatch):
     data = settings_of("text", tmp_path / "texts")
+    later = time.time_ns() + 10**12
+    monkeypatch.setattr("time.time_ns", lambda: later)  # when files are remembered
     prepare(data)
-    folder, read, hash_file = folder_of(data), [], prepared.hash_file
-    monkeypatch.setattr(prepared, "hash_file", lambda path: read.append(path.name) or hash_file(path))
+    read, hash_file = [], storage.hash_file
+    monkeypatch.setattr(storage, "hash_file", lambda path: read.append(path) or hash_file(path))
     prepare(data)
     assert read == []
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setattr("platform.node", lambda: "another machine")
-        prepare(data)
-    assert sorted(read) == sorted(files(folder))
-    os.utime(next(path for path in folder.iterdir() if path.name not in RECORDS), ns=(2, 2))
-    monkeypatch.setattr(prepared, "write_json", Mock(side_effect=StorageError("read-only file system")))
+    touched = next(path for path in folder_of(data).iterdir() if path.name not in RECORDS)
+    os.utime(touched, ns=(2, 2))
+    monkeypatch.setattr("comt_cli.files.write_json", Mock(side_effect=StorageError("read-only file system")))
     for _ in range(2):  # a cache that may only be read is used, and checked every time
         prepare(data)
-    assert len(read) == 3 * len(files(folder))
+    assert read == [touched] * 2

@@ -112,7 +112,7 @@ def test_a_byte_level_tokenizer_is_rebuilt(make_llama, tmp_path) -> None:
     assert codec.encode("a<|pad|>")[1] == VOCABULARY - 1
     ending = str(write(tmp_path / "e.gguf", model, add_bos_token=True, bos_token_id=0, eos_token_id=VOCABULARY - 1))
     cuts = tokenizer_of(ending)  # as a corpus is cut
-    assert (cuts.encode("a king\n"), cuts.eos_id, cuts.vocabulary_size) == ([0, *ids], VOCABULARY - 1, VOCABULARY)
+    assert (cuts.encode("a king\n"), cuts.special.end, cuts.vocabulary_size) == ([0, *ids], VOCABULARY - 1, VOCABULARY)
     again = tokenizer_from_json(cuts.to_json())
     assert (again.encode("a king\n"), again.pieces(ids), again.decode(ids)) == (
         [0, *ids],

@@ -16,17 +16,16 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from comt_cli.data.captions.dataset import FeatureFiles, read_features
 from comt_cli.data.captions.settings import CaptionCorpus, CaptionData, CaptionedImages, CaptionSplitName
 from comt_cli.data.captions.words import treebank_tokens
-from comt_cli.data.storage import ProgressCallback, first_line, hash_file, no_progress, state_of
+from comt_cli.data.storage import ProgressCallback, first_line, hash_file, no_progress, stamp_of
 from comt_cli.data.tokenizer import SPECIAL_WORDS, WordTokenizer
 from comt_cli.errors import UserError
-from comt_cli.files import cache_folder, canonical_json, read_json, sha256
+from comt_cli.files import cache_folder, read_json
 
 CAPTIONS, FEATURES = "dataset_coco.json", "features"
 SPLITS: Mapping[str, CaptionSplitName] = {"train": "train", "restval": "train", "val": "validation", "test": "test"}
 _PARTS = tuple(dict.fromkeys(SPLITS.values()))
 VOCABULARY = {"karpathy-gt5": 9_490, "nltk-ge5": 9_567}
-"""The words that MSCOCO is expected to have, special ones included: Karpathy's 9,487 count the unknown word alone, and
-SAS has 9,567 of another split."""
+"""The words that MSCOCO is expected to have, special ones included; Karpathy's 9,487 count the unknown word alone."""
 
 
 class _Sentence(BaseModel):
@@ -66,29 +65,25 @@ class MSCOCO(CaptionCorpus):
         return ["mscoco"]
 
     def stamp(self) -> str | None:
-        """Names and states of the captions and of every file of features: a copied folder is read once more."""
-        files = [self._folder / CAPTIONS, *sorted((self._folder / FEATURES).iterdir())]
-        seen = [[file.name, *state_of(file.stat())] for file in files]
-        return sha256(canonical_json(seen))[:16]
+        return stamp_of([self._folder / CAPTIONS, *sorted((self._folder / FEATURES).iterdir())])
 
     def write(self, folder: Path, progress: ProgressCallback) -> dict[CaptionSplitName, CaptionedImages]:
         """The captions of every split and its files, all of which are read and hashed; nothing is put into `folder`."""
         images = self._images()
-        files = self._files([image for image, _ in images])
-        found = {split: self._captions([image for image, of in images if of == split]) for split in _PARTS}
+        files = self._files(images)
+        found = {split: self._captions([each for each in images if SPLITS[each.split] == split]) for split in _PARTS}
         for split, each in found.items():
             if not each.references:
                 raise UserError(f"{self._folder / CAPTIONS}: no image is in the {split} split")
         self.tokenizer(found)  # a wrong number of words is told before hours of reading
         features: dict[CaptionSplitName, list[Any]] = {split: [] for split in _PARTS}
-        for number, ((_, split), file) in enumerate(zip(images, files, strict=True)):
+        for number, (image, file) in enumerate(zip(images, files, strict=True)):
             progress("reading features of images", number, len(images))
             regions = read_features(file, self.data.regions or 0, self.data.features or 0)
-            features[split].append((file.name, len(regions), hash_file(file)))
+            features[SPLITS[image.split]].append((file.name, len(regions), hash_file(file)))
         return {split: replace(each, features=features[split]) for split, each in found.items()}
 
     def tokenizer(self, images: Mapping[CaptionSplitName, CaptionedImages]) -> WordTokenizer:
-        """The words that the rule of the settings chooses, the most frequent first."""
         least = {"all": 1, "karpathy-gt5": 6, "nltk-ge5": 5}[self.data.vocabulary_rule]
         read = images.values() if self.data.vocabulary_rule == "karpathy-gt5" else [images["train"]]
         counts = Counter(word for each in read for texts in each.words for text in texts for word in text.split())
@@ -116,12 +111,12 @@ class MSCOCO(CaptionCorpus):
         tokens = [[treebank_tokens(each.raw) if of_raw else each.tokens for each in several] for several in sentences]
         return CaptionedImages(references, learned=[[" ".join(each) for each in several] for several in tokens])
 
-    def _images(self) -> list[tuple[_Image, CaptionSplitName]]:
-        """Every image of the JSON with its split; what is used of it is there, and of the right type."""
+    def _images(self) -> list[_Image]:
+        """Every image of the JSON; what is used of it is there, and of the right type."""
         path = self._folder / CAPTIONS
         hint = f"Put Karpathy's {CAPTIONS} there, and say where it is with data.folder."
         try:
-            known = TypeAdapter(list[_Image]).validate_python(read_json(path)["images"], strict=True)
+            return TypeAdapter(list[_Image]).validate_python(read_json(path)["images"], strict=True)
         except ValidationError as error:
             wrong = error.errors()[0]
             number, *keys = wrong["loc"] or (None,)
@@ -129,7 +124,6 @@ class MSCOCO(CaptionCorpus):
             raise UserError(f"{path}: {where}: {wrong['msg']}", hint) from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path} cannot be read: {first_line(error)}", hint) from error
-        return [(image, SPLITS[image.split]) for image in known]
 
     def _files(self, images: Iterable[_Image]) -> list[Path]:
         folder = self._folder / FEATURES

@@ -9,10 +9,7 @@ punctuation. `easy` scenes have one or two digits or shapes, all large, plain an
 Against five references a sixth caption of a full scene has CIDEr-D 310 and `scene_f1` 80; with its relations turned
 round 301 and 74, another scene's caption 22 and 4: CIDEr-D sees next to nothing of relations, `scene_f1` all three.
 
-All arithmetic is integer hashing and IEEE additions, multiplications and divisions, element by element, so every
-machine draws the same bytes from the same fonts and the same FreeType.
-
-Shapes: N images, S = 48 pixels of an image's side, M of a mask's.
+Every machine draws the same bytes, as of `glyphs`. Shapes: N images, S = 48 pixels of an image's side, M of a mask's.
 """
 
 from __future__ import annotations
@@ -197,17 +194,15 @@ class Scenes(CaptionCorpus):
         return ["scenes", *made_by, self.data.difficulty, *counts]
 
     def write(self, folder: Path, progress: ProgressCallback) -> dict[CaptionSplitName, CaptionedImages]:
-        """The scenes and their captions; their pixels go to `folder`, uint8 [N, S, S, 3] a split. Raises
-        `UserError`."""
+        """The scenes and their captions; their pixels go to `folder`, uint8 [N, S, S, 3] a split."""
         progress("drawing scenes and their captions", 0, None)
         chosen = chosen_scenes(self.data)
         done, total = 0, sum(map(len, chosen.values()))
         for split, scenes in chosen.items():
-            renderer = SceneRenderer(split)
             with atomic_file(folder / f"{split}.pixels") as handle:
                 for begin in range(0, len(scenes), _AT_ONCE):
                     progress("rendering scenes", done, total)
-                    handle.write(renderer.render(scenes[begin : begin + _AT_ONCE]).tobytes())
+                    handle.write(rendered(split, scenes[begin : begin + _AT_ONCE]).tobytes())
                     done += len(scenes[begin : begin + _AT_ONCE])
         progress("rendering scenes", total, total)
         return {
@@ -224,32 +219,27 @@ class Scenes(CaptionCorpus):
         return PatchRegions(np.memmap(folder / f"{split}.pixels", dtype=np.uint8, mode="c", shape=shape))
 
 
-class SceneRenderer:
-    """Renders the scenes of one split."""
+def rendered(split: CaptionSplitName, scenes: Iterable[DrawnScene]) -> NDArray[np.uint8]:
+    """The images of scenes of a split, uint8 [N, S, S, 3]."""
+    seed = seed_of(f"colours of scenes {SCENES_VERSION} {split}")
+    return np.stack([_image(each.scene, uniform_draws(seed, each.number, 1, 12)) for each in scenes])
 
-    def __init__(self, split: CaptionSplitName) -> None:
-        self._seed = seed_of(f"colours of scenes {SCENES_VERSION} {split}")
-        self._masks = symbol_masks()
 
-    def render(self, drawn: Iterable[DrawnScene]) -> NDArray[np.uint8]:
-        """The images of scenes, uint8 [N, S, S, 3]."""
-        return np.stack([self._image(each.scene, each.number) for each in drawn])
-
-    def _image(self, scene: Scene, number: int) -> NDArray[np.uint8]:
-        varied = (uniform_draws(self._seed, number, 1, 12).reshape(4, 3) * 2 - 1).astype(np.float32)
-        paper = np.array(words.PAPERS[scene.paper], dtype=np.float32) + varied[0] * _PAPER_VARIES
-        image_SS3 = np.broadcast_to(paper, (words.SCENE_PIXELS, words.SCENE_PIXELS, 3)).copy()
-        for each, own in zip(scene.objects, varied[1:], strict=False):
-            mask_MM = self._masks[each.symbol, each.face, each.size]
-            ink = np.array(words.INKS[each.colour], dtype=np.float32) + own * _INK_VARIES
-            half = len(mask_MM) // 2
-            top = _CELL * each.row + _CELL // 2 + each.shift[1] - half
-            left = _CELL * each.column + _CELL // 2 + each.shift[0] - half
-            rows, columns = (slice(max(0, start), start + len(mask_MM)) for start in (top, left))
-            seen = image_SS3[rows, columns]
-            mask_MM = mask_MM[rows.start - top :, columns.start - left :][: seen.shape[0], : seen.shape[1]]
-            seen += (ink - seen) * mask_MM[..., None]
-        return np.asarray(np.floor(np.clip(image_SS3, 0, 255) + np.float32(0.5)), dtype=np.uint8)
+def _image(scene: Scene, draws: NDArray[np.float64]) -> NDArray[np.uint8]:
+    varied = (draws.reshape(4, 3) * 2 - 1).astype(np.float32)
+    paper = np.array(words.PAPERS[scene.paper], dtype=np.float32) + varied[0] * _PAPER_VARIES
+    image_SS3 = np.broadcast_to(paper, (words.SCENE_PIXELS, words.SCENE_PIXELS, 3)).copy()
+    for each, own in zip(scene.objects, varied[1:], strict=False):
+        mask_MM = symbol_masks()[each.symbol, each.face, each.size]
+        ink = np.array(words.INKS[each.colour], dtype=np.float32) + own * _INK_VARIES
+        half = len(mask_MM) // 2
+        top = _CELL * each.row + _CELL // 2 + each.shift[1] - half
+        left = _CELL * each.column + _CELL // 2 + each.shift[0] - half
+        rows, columns = (slice(max(0, start), start + len(mask_MM)) for start in (top, left))
+        seen = image_SS3[rows, columns]
+        mask_MM = mask_MM[rows.start - top :, columns.start - left :][: seen.shape[0], : seen.shape[1]]
+        seen += (ink - seen) * mask_MM[..., None]
+    return np.asarray(np.floor(np.clip(image_SS3, 0, 255) + np.float32(0.5)), dtype=np.uint8)
 
 
 @cache

@@ -27,9 +27,8 @@ _SHORT_LINES = 0.01  # so many of a file's lines may have fewer columns than the
 
 @dataclass(frozen=True)
 class Form:
-    """A task: the question asked; its `folder` in GLUE's archive; the `columns` of the hub's texts; those of texts and
-    label in a folder's files (`tsv`), by name or place; and the names of the `classes` there (None: the label is a
-    number)."""
+    """A task: what is asked; its `folder` in GLUE's archive; the `columns` of the hub's texts; those of texts and label
+    in a folder's files (`tsv`), by name or place; and the names of the `classes` there (None: a number)."""
 
     asked: Asked
     folder: str
@@ -82,10 +81,7 @@ class Published(GlueSource):
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
         if not self._files:
             return ["glue", REPOSITORY, REVISION, self.data.task]
-        paths = [*self._files.values()]
-        names = ", ".join(f"{self._form.folder}/{path.name}" for path in paths)
-        hint = f"The folder must have {names}, as GLUE's archives do."
-        hashes = hash_files(paths, progress, "glue_folder", hint)
+        hashes = hash_files([*self._files.values()], progress, "glue_folder")
         return ["glue-folder", dict(zip(self._files, hashes, strict=True))]
 
     def read(self, progress: ProgressCallback) -> dict[GlueSplitName, list[Example]]:
@@ -103,17 +99,12 @@ class Published(GlueSource):
             for split, (name, _) in splits_of(task).items():
                 progress(f"reading the {name} split of {task}", 0, None)
                 rows = hub.from_place(hub.open_files(REPOSITORY, REVISION, f"{task}/{name}-*.parquet"))
-                found[split] = [self._example(row, f"row {n:,} of {name}") for n, (_, row) in enumerate(rows)]
+                found[split] = [self._example(row) for _, row in rows]
         return found
 
-    def _example(self, row: hub.Row, where: str) -> Example:
-        label, classes = row.get("label"), self._form.asked.classes
-        texts = [row.get(column) for column in self._form.columns]
-        is_one = label is not None and (0 <= label <= MOST_ALIKE if classes == 1 else label in range(classes))
-        if None in texts or label is None or not is_one:
-            wrong = f"has the label {label!r}, which there is not" if not is_one else "lacks a text"
-            raise UserError(f"task: {self.data.task} on the hub: {where} {wrong}")
-        return Example(str(texts[0]), str(texts[1]) if len(texts) == 2 else None, label)
+    def _example(self, row: hub.Row) -> Example:
+        first, *second = (row[column] for column in self._form.columns)
+        return Example(first, second[0] if second else None, row["label"])
 
 
 def _lines(path: Path, form: Form) -> Iterator[Example]:

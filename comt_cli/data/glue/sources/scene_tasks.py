@@ -12,9 +12,8 @@ beside colours and the relation. It is entailed (0), or says what the premise le
 **scene-similarity**: a symbol, its size, its colour and the paper, twice; the number, 0 to 5, is how many of five
 things are the same: size, colour, paper, kind (letter, digit, shape), and the symbol itself.
 
-Synonyms are drawn once for an example, so that a small network need not learn them first. Naive Bayes on either text,
-or on both, has a third of scene-nli right, as by chance; of scene-similarity the share of words in common has Pearson's
-correlation .74.
+Synonyms are drawn once for an example, so that a small network need not learn them first. Naive Bayes has a third of
+scene-nli right, as by chance; of scene-similarity the share of words in common has Pearson's correlation .74.
 """
 
 from __future__ import annotations
@@ -69,8 +68,7 @@ def drawn_examples(task: str, split: GlueSplitName) -> Iterator[Example]:
 
 
 World = Mapping[str, str | None]
-"""`symbol of 0`, `colour of 0`, `size of 0`, `face of 0`, the same of thing 1, `where` thing 0 is as seen from 1, and
-`paper`; None of what is not said."""
+"""`symbol of 0`, `colour of 0`, `size of 0`, `face of 0`, the same of thing 1, `where` 0 is from 1, and `paper`."""
 
 _LEFT_OUT = ("size of 0", "size of 1", "paper")  # a premise leaves out one or two of these
 

@@ -23,7 +23,7 @@ from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 from comt_cli.data.draws import Draws, drawn
-from comt_cli.data.glue.settings import Asked, Example, GlueData, GlueSource, GlueSplitName
+from comt_cli.data.glue.settings import Asked, Example, GlueSource, GlueSplitName
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.text.settings import Corpus, SplitName, split_in, train_texts
 
@@ -39,11 +39,9 @@ _CLEAN = re.compile(rf"(?=[A-Z])(?:\(?{_QUOTE}{_WORD}{_QUOTE}\)?(?: ?[,;:])?(?: 
 _END = re.compile(r"(?<=[.!?])\s+(?=\S)")
 _PARAGRAPH = re.compile(r"\n\s*\n|^\s*=.*=\s*$", re.MULTILINE)  # empty lines, and titles of Wikipedia's articles
 _BARE = re.compile(r"\w+")
-_AT_ONCE = 1000  # documents between two reports
 
 SWAPPED, DROPPED = 0.44, 0.40
-"""The shares of what is made wrong; of the rest the verb does not agree. Where a sentence has no place for it, the next
-of the three is tried."""
+"""The shares of what is made wrong; of the rest the verb does not agree. Where that has no place, the next is tried."""
 
 NEAREST = 6  # second sentences among which the nearest in length is taken
 
@@ -65,15 +63,12 @@ class TextExamples(GlueSource):
     order = 0
     is_of_text = True
 
-    def __init__(self, data: GlueData) -> None:
-        super().__init__(data)
-        self._corpus: Corpus = data.make_corpus()
-
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        return ["text", SENTENCES_VERSION, MOST, self._corpus.identity(progress), self.data.validation_fraction]
+        made_of = ["text", SENTENCES_VERSION, MOST, self.data.make_corpus().identity(progress)]
+        return [*made_of, self.data.validation_fraction]
 
     def read(self, progress: ProgressCallback) -> dict[GlueSplitName, list[Example]]:
-        found = passages(self._corpus, self.data.validation_fraction, progress)
+        found = passages(self.data.make_corpus(), self.data.validation_fraction, progress)
         make = follows if self.data.task == "follows" else acceptability
         return {"train": make(found["train"], "train"), "test": make(found["validation"], "test")}
 
@@ -168,8 +163,7 @@ def passages(
     document = 0
     for stream in corpus.streams():
         for each in stream.documents((0, 0)):
-            if document % _AT_ONCE == 0:
-                progress("reading sentences of documents", document, None)
+            progress("reading sentences of documents", document, None)
             document += 1
             split = split_in(stream, each, validation_fraction)
             if len(seen[split]) >= most:
@@ -196,8 +190,7 @@ def told_in(texts: Iterable[str], sentences: Iterable[str], progress: ProgressCa
     firsts = {start[0] for start in by_start}
     told = set()
     for number, text in enumerate(texts):
-        if number % _AT_ONCE == 0:
-            progress("comparing sentences with training documents", number, None)
+        progress("comparing sentences with training documents", number, None)
         read = _BARE.findall(text.lower())
         for place, word in enumerate(read):
             if word in firsts:

@@ -16,9 +16,9 @@ import numpy as np
 from comt_cli.data.images.dataset import ImageDataset, ImageSplit, histograms, mean_and_std
 from comt_cli.data.images.pictures import torchvision_datasets
 from comt_cli.data.images.settings import IMAGE_SPLITS, FolderSet, ImageDataSettings
-from comt_cli.data.storage import ProgressCallback, file_lock, first_line, make_folder
+from comt_cli.data.storage import ProgressCallback, file_lock, first_line
 from comt_cli.errors import UserError
-from comt_cli.files import cache_folder, if_damaged, sha256
+from comt_cli.files import cache_folder, make_folder, sha256
 
 
 class Cifar(FolderSet):
@@ -69,12 +69,9 @@ def _read(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> lis
                 progress(f"unpacking {name} in {folder}, downloaded first where it is not there", 0, None)
             return [kind(folder, train=train, download=not is_there) for train in (True, False)]
         except (RuntimeError, OSError, EOFError, KeyError, ValueError, pickle.UnpicklingError, TarError) as error:
-            if is_there:
-                hint = if_damaged(f"Delete the folder {base} and run the same command again, or copy it anew.", error)
-                raise UserError(f"{name} is damaged or incomplete in {base}: {first_line(error)}", hint) from error
             raise UserError(
-                f"{name} is not in {folder}, or is damaged, and cannot be downloaded: {first_line(error)}",
-                f"Where there is a network, {_bring(kind, folder)}; or say which folder has it: --set "
+                f"{name} is damaged in {base}, or not there and cannot be downloaded: {first_line(error)}",
+                f"Delete the damaged folder; with a network, {_bring(kind, folder)}; or say which folder has it: --set "
                 "data.folder=/some/folder (of comt plot-images: --folder)",
             ) from error
 

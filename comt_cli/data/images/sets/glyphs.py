@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,7 @@ from comt_cli.data.order import mix, sample_indices, uniform_draws
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.files import sha256
 
-GlyphSet = Literal["glyphs10", "glyphs100"]
-
-CHARACTERS: dict[GlyphSet, str] = {
+CHARACTERS: dict[str, str] = {
     # Ten that share their strokes: a loop closed or open is the difference between many of them.
     "glyphs10": "35689BEGRS",
     "glyphs100": (
@@ -46,7 +44,7 @@ _SIXTEEN = (
     *(f"STIXGeneral{style}" for style in ("", "Bol", "Italic", "BolIta")),
 )
 _LATIN = ("cmr10", "cmb10", "cmss10", "cmti10", "cmtt10")  # Computer Modern has no other letters
-FACES: dict[GlyphSet, tuple[str, ...]] = {"glyphs10": (*_SIXTEEN, *_LATIN), "glyphs100": _SIXTEEN}
+FACES: dict[str, tuple[str, ...]] = {"glyphs10": (*_SIXTEEN, *_LATIN), "glyphs100": _SIXTEEN}
 
 _EM = 0.86  # height of a face's em square as a share of the mask's side
 
@@ -93,13 +91,13 @@ def face_masks(characters: Sequence[str], faces: Sequence[str], side: int) -> ND
 
 # ---- images
 
-VERSION: dict[GlyphSet, int] = {"glyphs10": 2, "glyphs100": 3}
+VERSION: dict[str, int] = {"glyphs10": 2, "glyphs100": 3}
 """Version, as tests/contract/test_cache_versions.py says."""
 
 Floats = NDArray[np.float32]
 
 _LARGEST_MASK, _DRAWS, _NEIGHBOURS, _STROKES = 256, 128, 3, 3
-_WEAR: dict[GlyphSet, tuple[float, float]] = {"glyphs10": (0.2, 1.05), "glyphs100": (0, 1)}  # of the best and the worst
+_WEAR: dict[str, tuple[float, float]] = {"glyphs10": (0.2, 1.05), "glyphs100": (0, 1)}  # of the best and the worst
 
 
 class Chance:
@@ -128,7 +126,7 @@ class Chance:
 class GlyphRenderer:
     """Renders the images of one side of a set at one size."""
 
-    def __init__(self, name: GlyphSet, side: str, size: int) -> None:
+    def __init__(self, name: str, side: str, size: int) -> None:
         self.name, self.size = name, size
         self.classes, self.faces = len(CHARACTERS[name]), len(FACES[name])
         self._seed = int(sha256(f"{VERSION[name]} {name} {side}")[:16], 16)
@@ -170,8 +168,7 @@ class GlyphRenderer:
         return np.ascontiguousarray(bytes_B3SS.transpose(0, 2, 3, 1))
 
     def _glyph(self, chance: Chance, wear_B: Floats, labels_B: NDArray[np.int64], x_B: Floats, y_B: Floats) -> Floats:
-        """Share of each pixel that a character covers, [B, S, S], at (x, y), in a random face, turned, sheared and
-        scaled."""
+        """Share of each pixel that a character covers, [B, S, S], at (x, y), in a random face and form."""
         side = self._mask_side
         # A rotation by theta, from t = tan(theta / 2): without sines, which no standard makes equal everywhere.
         t_B = wear_B * chance.between(-0.3, 0.3)
@@ -248,8 +245,7 @@ class GlyphRenderer:
 
 
 def _ink_and_paper(chance: Chance, wear_B: Floats) -> tuple[Floats, Floats]:
-    """Two colours, [B, 3] each, of a random contrast where they differ most; the ink is the lighter one in one of
-    five."""
+    """Two colours, [B, 3] each, of a random contrast where they differ most; of one in five the ink is the lighter."""
     direction_B3 = chance.colours(-0.3, 1)
     direction_B3 *= np.where(chance.between(0, 1) < 0.8, np.float32(-1), np.float32(1))[:, None]
     largest_B = np.maximum(np.abs(direction_B3).max(axis=1), np.float32(1e-3))
@@ -279,20 +275,15 @@ def _blur(image_B3SS: Floats, share_B: Floats) -> None:
 
 # ---- the sets
 
-TRAIN_IMAGES, VALIDATION_IMAGES = 50_000, 10_000
+IMAGES: dict[ImageSplitName, int] = {"train": 50_000, "validation": 10_000}
 
 
 class Glyphs(ImageSet):
     """Rendered characters, whose names are those of the classes."""
 
-    classes: ClassVar[Mapping[str, int]] = {"glyphs10": 10, "glyphs100": 100}
+    classes: ClassVar[Mapping[str, int]] = {name: len(characters) for name, characters in CHARACTERS.items()}
     names = tuple(classes)
     order = 0
-
-    def __init__(self, data: ImageDataSettings) -> None:
-        super().__init__(data)
-        self._name = cast(GlyphSet, data.images)
-        self.class_names = tuple(CHARACTERS[self._name])
 
     @classmethod
     def contradictions(cls, data: ImageDataSettings) -> Iterator[str]:
@@ -302,11 +293,5 @@ class Glyphs(ImageSet):
             yield f"folder: {data.images} is drawn into the cache, and read from nowhere else; leave it out"
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        faces = FACES[self._name]
-        return [self._name, VERSION[self._name], CHARACTERS[self._name], faces, font_hash(faces), rasteriser()]
-
-    def counts(self) -> dict[ImageSplitName, int]:
-        return {"train": self.count("train", TRAIN_IMAGES), "validation": self.count("validation", VALIDATION_IMAGES)}
-
-    def renderer(self, split: ImageSplitName) -> GlyphRenderer:
-        return GlyphRenderer(self._name, split, self.data.size)
+        name = self.data.images
+        return [name, VERSION[name], CHARACTERS[name], FACES[name], font_hash(FACES[name]), rasteriser()]

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL.Image import Image, Resampling
+from PIL.Image import Resampling
 
 from comt_cli.data.images.dataset import ImageBatch, ImageDataset, ImageSplit
 from comt_cli.data.images.pictures import open_picture, torchvision_datasets
@@ -31,8 +31,7 @@ DRAWS = 3 + 2 * 10
 
 
 class ImageNet(FolderSet):
-    """The set. Files are shuffled once and for all: the first so many hold all classes. Their sizes stand for their
-    content."""
+    """The set. Files are shuffled once and for all: the first so many hold all classes. Sizes stand for content."""
 
     classes: ClassVar[Mapping[str, int]] = {"imagenet": 1000}
     names = tuple(classes)
@@ -115,7 +114,10 @@ class FolderSplit(ImageSplit):
         with open_picture(Path(self.files[index]), anew) as file:
             image = file.convert("RGB")  # reads the pixels; threads run meanwhile
         if draws is None:
-            return np.asarray(middle(image, self.size))
+            from torchvision.transforms import functional
+
+            scaled = functional.resize(image, round(self.size * 256 / 224))  # its shorter side
+            return np.asarray(functional.center_crop(scaled, [self.size, self.size]))
         box = random_box(image.width, image.height, draws)
         return np.asarray(image.crop(box).resize((self.size, self.size), Resampling.BILINEAR))
 
@@ -135,11 +137,3 @@ def random_box(width: int, height: int, draws: NDArray[np.float64]) -> tuple[int
     w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
     left, top = (width - w) // 2, (height - h) // 2
     return left, top, left + w, top + h
-
-
-def middle(image: Image, size: int) -> Image:
-    """The middle `size` x `size` of the image, whose shorter side is first scaled to size * 256 / 224."""
-    from torchvision.transforms import functional
-
-    cut: Image = functional.center_crop(functional.resize(image, round(size * 256 / 224)), [size, size])
-    return cut

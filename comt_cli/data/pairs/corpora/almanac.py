@@ -8,9 +8,8 @@ before month, "3 tuần trước" before what happened, the German verb's prefix
 (1,234.5 and 9:40 PM), know names that differ, form plurals, and copy digits. `easy` has no joined clauses, no number
 above 99 but years, and no decimals in measures.
 
-No text of validation, test or `unseen` is on the same side of an earlier split. `unseen` is a second test set, of
-combinations that training does not have: in `full` two clauses that are never joined there (one in ten of the ordered
-pairs are kept apart), in both difficulties the years 2031 to 2040, where training ends with 2030.
+No text is on the same side of an earlier split. `unseen` is a second test set, of combinations that training does not
+have: in `full` two clauses that are never joined there, in both difficulties years behind training's.
 """
 
 from __future__ import annotations
@@ -22,21 +21,19 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import islice, permutations
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 from comt_cli.data.draws import Draws, drawn, unseen
 from comt_cli.data.pairs import almanac_values
-from comt_cli.data.pairs.almanac_values import LANGUAGES, AlmanacLanguage, Limits, cldr_version, draw, show
-from comt_cli.data.pairs.settings import PairCorpus, PairData, PairTexts, TextPair
+from comt_cli.data.pairs.almanac_values import LANGUAGES, Limits, babel, draw, show
+from comt_cli.data.pairs.settings import Pair, PairCorpus, PairData, PairTexts
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.files import sha256
-
-AlmanacSplit = Literal["train", "validation", "test", "unseen"]
 
 ALMANAC_VERSION = 1  # version, as tests/contract/test_cache_versions.py says
 
 SEEN_YEARS, UNSEEN_YEARS = (1990, 2030), (2031, 2040)
-JOINERS: tuple[Mapping[AlmanacLanguage, str], ...] = (
+JOINERS: tuple[Mapping[str, str], ...] = (
     {"en": ", but ", "de": ", aber ", "fr": ", mais ", "vi": ", nhưng "},
     {"en": ", and ", "de": ", und ", "fr": ", et ", "vi": ", và "},
     {"en": "; ", "de": "; ", "fr": " ; ", "vi": "; "},
@@ -64,7 +61,7 @@ class Slot(NamedTuple):
 class Carrier:
     """A sentence in every language; a text is a sequence of strings and slots."""
 
-    texts: Mapping[AlmanacLanguage, tuple[str | Slot, ...]]
+    texts: Mapping[str, tuple[str | Slot, ...]]
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -119,11 +116,9 @@ class Almanac(PairCorpus):
 
     def __init__(self, data: PairData) -> None:
         super().__init__(data)
-        self._source, self._target = cast(AlmanacLanguage, data.source), cast(AlmanacLanguage, data.target)
         self._easy = data.difficulty == "easy"
         train, validation, test = data.pairs or 0, data.validation_pairs or 0, data.test_pairs or 0
         self._counts = {"train": train, "validation": validation, "test": test, "unseen": test}
-        self.total = data.pairs
 
     @classmethod
     def contradictions(cls, data: PairData) -> Iterator[str]:
@@ -133,25 +128,28 @@ class Almanac(PairCorpus):
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
         """Versions of this code and of CLDR, carriers, difficulty and counts. Raises `UserError` without Babel."""
-        made_by = ["almanac", ALMANAC_VERSION, cldr_version(), sha256(carriers().source)]
+        made_by = ["almanac", ALMANAC_VERSION, str(babel("core").get_cldr_version()), sha256(carriers().source)]
         return [*made_by, "easy" if self._easy else "full", *self._counts.values()]
 
-    def pairs(self, split: AlmanacSplit, start: int, count: int) -> Iterator[AlmanacPair]:
+    def pairs(self, split: str, start: int, count: int) -> Iterator[AlmanacPair]:
         """The pairs [start, start + count) of a split, of which there is no end."""
         limits = Limits(self._easy, UNSEEN_YEARS if split == "unseen" else SEEN_YEARS)
         for draws in islice(drawn(f"almanac {ALMANAC_VERSION} {split}", _NUMBERS, start), count):
-            yield self._pair(split, draws, limits)
+            chosen = self._form(split, draws)
+            joiner = draws.one_of(JOINERS) if len(chosen) > 1 else {}
+            values = [{slot.key: draw(slot.type, draws, limits) for slot in carrier.slots} for carrier in chosen]
+            source, _ = _written(chosen, values, joiner, self.data.source)
+            yield AlmanacPair(source, *_written(chosen, values, joiner, self.data.target))
 
-    def train(self) -> Iterator[TextPair]:
-        return (TextPair(*pair, (0, number)) for number, pair in enumerate(self._train))
+    def train(self) -> Iterator[Pair]:
+        return iter(self._train)
 
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
         """Validation, test and unseen pairs, of which no text is on the same side of an earlier split. Raises
         `UserError` where there are not as many different ones as were asked for."""
         seen = {text for pair in self._train for text in enumerate(pair)}
         found: dict[str, PairTexts] = {}
-        splits: tuple[AlmanacSplit, ...] = ("validation", "test", "unseen")
-        for split in splits:
+        for split in ("validation", "test", "unseen"):
             count, key = self._counts[split], f"{split.replace('unseen', 'test')}_pairs"
             made = self.pairs(split, 0, _ATTEMPTS * count)
             kept = unseen(made, count, lambda pair: enumerate(pair[:2]), seen, key)
@@ -160,17 +158,10 @@ class Almanac(PairCorpus):
         return found
 
     @cached_property
-    def _train(self) -> Sequence[tuple[str, str]]:
+    def _train(self) -> Sequence[Pair]:
         return [pair[:2] for pair in self.pairs("train", 0, self._counts["train"])]
 
-    def _pair(self, split: AlmanacSplit, draws: Draws, limits: Limits) -> AlmanacPair:
-        chosen = self._form(split, draws)
-        joiner = draws.one_of(JOINERS) if len(chosen) > 1 else {}
-        values = [{slot.key: draw(slot.type, draws, limits) for slot in carrier.slots} for carrier in chosen]
-        source, _ = _written(chosen, values, joiner, self._source)
-        return AlmanacPair(source, *_written(chosen, values, joiner, self._target))
-
-    def _form(self, split: AlmanacSplit, draws: Draws) -> list[Carrier]:
+    def _form(self, split: str, draws: Draws) -> list[Carrier]:
         known = carriers()
         if split == "unseen":
             if self._easy:
@@ -187,10 +178,7 @@ class Almanac(PairCorpus):
 
 
 def _written(
-    chosen: Sequence[Carrier],
-    values: Sequence[Mapping[str, Any]],
-    joiner: Mapping[AlmanacLanguage, str],
-    language: AlmanacLanguage,
+    chosen: Sequence[Carrier], values: Sequence[Mapping[str, Any]], joiner: Mapping[str, str], language: str
 ) -> tuple[str, tuple[str, ...]]:
     """The sentence in a language, and its values in the order in which they occur there."""
     clauses, slots = [], list[str]()

@@ -7,15 +7,14 @@ out. Placeholders and tags stay in the texts, line breaks become spaces. Django 
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 from comt_cli.data.pairs.almanac_values import babel
-from comt_cli.data.pairs.settings import SHARES, PairCorpus, PairData, PairTexts, TextPair, split_of_source
-from comt_cli.data.storage import ProgressCallback, first_line, hash_files, no_progress
+from comt_cli.data.pairs.settings import SHARES, Pair, PairCorpus, PairData, PairTexts, split_of_source
+from comt_cli.data.storage import ProgressCallback, first_line, hash_files, no_progress, package_folders
 from comt_cli.errors import UserError
 from comt_cli.files import open_file
 
@@ -41,49 +40,38 @@ class Catalogues(PairCorpus):
         packages = self.data.corpus.removeprefix("gettext:").split(",")
         return {package: self._catalogues(package) for package in packages}
 
-    @property
-    def total(self) -> int:  # type: ignore[override]
-        return len(self._pairs)
-
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
         hashes = [[package, hash_files(paths, progress)] for package, paths in self._files.items()]
         return ["gettext", hashes, self.data.validation_fraction, self.data.test_fraction]
 
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
-        found: dict[str, list[tuple[str, str]]] = {"train": [], "validation": [], "test": []}
+        found: dict[str, list[Pair]] = {"train": [], "validation": [], "test": []}
         for pair in self._pairs:
             found[split_of_source(pair[0], self.data)].append(pair)
         return {split: PairTexts.of(found[split]) for split in ("validation", "test")}
 
-    def train(self) -> Iterator[TextPair]:
+    def train(self) -> Iterator[Pair]:
         return self.trained_on(self._pairs)
 
     def _catalogues(self, package: str) -> list[Path]:
         """The catalogues of a package in the target language, sorted. Raises `UserError` where there are none."""
-        try:  # of a name with a dot the package before it would be imported
-            found = importlib.util.find_spec(package) if package.isidentifier() else None
-        except (ImportError, ValueError):  # such as __main__, which has no place
-            found = None
-        if found is None or not found.submodule_search_locations:
-            hint = "Install it first, and name it as it is imported, for instance gettext:django."
-            raise UserError(f"corpus: there is no installed package {package} to read catalogues of", hint)
-        folders = [place for each in found.submodule_search_locations for place in Path(each).rglob("LC_MESSAGES")]
+        folders = [folder for place in package_folders(package) for folder in place.rglob("LC_MESSAGES")]
         files = sorted(path for folder in folders if folder.parent.name == self._locale for path in folder.iterdir())
         chosen = [path for path in files if path.suffix == ".po"]
         chosen += [path for path in files if path.suffix == ".mo" and path.with_suffix(".po") not in chosen]
         if not chosen:
-            others = sorted({folder.parent.name for folder in folders})
-            hint = f"It has {', '.join(others)}." if others else "It has none in any language."
-            raise UserError(f"corpus: {package} has no catalogue in {self._locale}", hint)
+            languages = ", ".join(sorted({folder.parent.name for folder in folders})) or "none"
+            hint = f"Install it, and name it as it is imported. It has {languages} here."
+            raise UserError(f"corpus: no installed package {package} has a catalogue in {self._locale}", hint)
         return sorted(chosen)
 
     @cached_property
-    def _pairs(self) -> list[tuple[str, str]]:
+    def _pairs(self) -> list[Pair]:
         pairs = (pair for paths in self._files.values() for path in paths for pair in _messages(path, self._locale))
         return list(dict.fromkeys(pairs))
 
 
-def _messages(path: Path, locale: str) -> Iterator[tuple[str, str]]:
+def _messages(path: Path, locale: str) -> Iterator[Pair]:
     """The translated messages of a catalogue. Raises `UserError` where it cannot be read."""
     po, mo = babel("messages.pofile"), babel("messages.mofile")
     try:

@@ -1,11 +1,8 @@
-"""Text of the Hugging Face hub: `c4`, `openwebtext` and `wikitext-103`, the last from a folder, too, whose files are
-read in an order drawn from a fixed seed.
+"""Text of the Hugging Face hub, whose files are read in a seeded order: `c4`, `openwebtext`, and `wikitext-103`, which
+may lie in a folder, too.
 
 C4 and WikiText are read at a pinned commit. OpenWebText is not: preparations made at different times may differ under
 one fingerprint; the hash of the tokens, in every manifest and checkpoint, distinguishes them.
-
-WikiText-103 (Merity et al. 2017) holds lines, of which one with a single = on either side begins an article. A document
-here is an article: its lines without the empty ones and the spaces around them.
 """
 
 from __future__ import annotations
@@ -24,7 +21,6 @@ from comt_cli.data.text.settings import Corpus, Document, Place, SplitName, Stre
 from comt_cli.files import open_file
 
 FILE_ORDER_SEED = 42
-VALIDATION_TOKENS = 12_000_000  # the papers' evaluation stops after 10 million
 
 
 class HubSource(NamedTuple):
@@ -41,7 +37,7 @@ class HubText(Corpus):
 
     sources: ClassVar[Sequence[HubSource]]  # validation first: it is small, and training a tokenizer skips it
     endless = True
-    validation_tokens: int | None = VALIDATION_TOKENS
+    validation_tokens: int | None = 12_000_000  # the papers' evaluation stops after 10 million
     instead = "Without network, use corpus: python-docs or corpus: files:GLOB."
 
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
@@ -59,13 +55,11 @@ class HubText(Corpus):
         return hub.open_files(*source[:3])
 
     def _documents(self, source: HubSource, start: Place) -> Iterator[Document]:
-        """The files of a source in the seeded order, from `start` on. Raises `UserError` where the hub stops
-        answering."""
+        """The files of a source in the seeded order, from `start` on."""
         with hub.reachable(self.names[0], source.repository, self.instead):
-            files = self.files(source)
-            order = list(range(len(files)))
-            random.Random(FILE_ORDER_SEED).shuffle(order)
-            for place, row in hub.from_place(files, start, order):
+            files = [*self.files(source)]
+            random.Random(FILE_ORDER_SEED).shuffle(files)
+            for place, row in hub.from_place(files, start):
                 if row["text"].strip():
                     yield Document(row["text"], place)
 
@@ -97,8 +91,7 @@ TITLE = re.compile(r"= [^=].*[^=] =|= [^=] =")  # of an article; those of its se
 
 
 def articles(lines: Iterable[str]) -> Iterator[str]:
-    """The articles that lines make, in order. A line like a title begins one behind an empty line alone, as formulas
-    have such."""
+    """The articles that lines make, in order. A title stands behind an empty line: formulas have lines like one."""
     article: list[str] = []
     is_behind_empty = True
     for each in lines:
@@ -123,7 +116,7 @@ def _lines(path: Path) -> Iterator[hub.Row]:
 
 
 class WikiText(HubText):
-    """The corpus, read to its end, from the hub or from `folder`."""
+    """WikiText-103 (Merity et al. 2017), read to its end. A document is an article, without the empty lines."""
 
     names = ("wikitext-103",)
     keys: ClassVar[Mapping[str, Any]] = {"folder": None}
@@ -142,15 +135,12 @@ class WikiText(HubText):
         return {split: Path(folder).expanduser() / name for split, name in IN_FOLDER.items()}
 
     def files(self, source: HubSource) -> hub.RowFiles:
-        files = super().files(source) if not self.data.folder else []
-        if self.data.folder:
-            files = [functools.partial(_lines, self._in_folder(self.data.folder)[str(source.split)])]
-        return [functools.partial(_as_articles, rows) for rows in files]
+        own = self.data.folder and [functools.partial(_lines, self._in_folder(self.data.folder)[str(source.split)])]
+        return [functools.partial(_as_articles, rows) for rows in own or super().files(source)]
 
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
         """Request to the hub, or hashes of the files wherever they lie. Raises `UserError` where one is missing."""
         if not self.data.folder:
             return super().identity(progress)
-        hint = f"A folder of {self.names[0]} holds {' and '.join(IN_FOLDER.values())}, as its raw archive has them."
-        hashes = hash_files([*self._in_folder(self.data.folder).values()], progress, "folder", hint)
+        hashes = hash_files([*self._in_folder(self.data.folder).values()], progress, "folder")
         return {"corpus": self.names[0], "sha256": dict(zip(IN_FOLDER, hashes, strict=True))}

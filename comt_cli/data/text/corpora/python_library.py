@@ -1,10 +1,8 @@
 """`python-docs` and `python-source`: texts of the running Python's standard library, extracted once per Python and kept
 in the cache folder, without the packages that are installed beside the library.
 
-**python-docs**: the reference topics and the library's docstrings, about 2.3 MB of English prose, in a fixed order:
-topics by name, source files by path, C modules by name. Source files are parsed, never imported; of modules written in
-C a fixed, safe list is imported.
-
+**python-docs**: the reference topics by name, the docstrings of source files by path and of C modules by name, about
+2.3 MB of English prose. Source files are parsed, never imported; of modules written in C a safe list is imported.
 **python-source**: the sources, about 9 MB, one document a file, in the order of their paths.
 """
 
@@ -12,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import functools
 import importlib
 import inspect
 import io
@@ -28,10 +25,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from comt_cli.data.storage import ProgressCallback, file_lock, no_progress, state_of
+from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.text.settings import Corpus, Document, Place, Stream
 from comt_cli.errors import UserError
-from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
+from comt_cli.files import Cache, canonical_json, sha256
 
 MINIMUM_CHARACTERS = 40
 # Tests and other programs, what is installed beside the library, and the encodings with their 100 equal docstrings.
@@ -52,34 +49,34 @@ class LibraryTexts(Corpus):
 
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
         """The hash of all documents; extracts them (a few seconds) when this Python's are not in the cache."""
-        return {"corpus": self.names[0], "sha256": _content_hash(self._documents(progress))}
+        return {"corpus": self.names[0], "sha256": sha256(canonical_json(self._documents(progress)))}
 
     def streams(self) -> Sequence[Stream]:
-        return [Stream(None, self.documents, len(self._documents(no_progress)))]
+        return [Stream(None, self.documents)]
 
     def documents(self, start: Place = (0, 0)) -> Iterator[Document]:
-        for number, text in enumerate(self._documents(no_progress)):
-            if (0, number) >= start:
-                yield Document(text, (0, number))
+        documents = [Document(text, (0, number)) for number, text in enumerate(self._documents(no_progress))]
+        return iter(documents[start[1] :])
 
-    def _documents(self, progress: ProgressCallback) -> tuple[str, ...]:
-        """The texts in the cache, one file per Python version and installation, which distributions patch."""
-        place = sha256(sysconfig.get_path("stdlib"))[:8]
-        name = f"{platform.python_implementation()}-{platform.python_version()}-{place}-v{self.version}.json"
-        path = cache_folder() / self.names[0] / name
-        if (found := _read(path)) is None:
-            with file_lock(path.with_suffix(".lock"), progress):
-                if (found := _read(path)) is None:
-                    texts = (text for text in self.texts(progress) if len(text) >= MINIMUM_CHARACTERS)
-                    if not (found := tuple(dict.fromkeys(texts))):
-                        hint = "Use corpus: files:GLOB with a text of yours."
-                        raise UserError(f"corpus: this Python has no {self.names[0]}", hint)
-                    write_json(path, {"sha256": _content_hash(found), "documents": found})
-        return found
+    def _documents(self, progress: ProgressCallback) -> list[str]:
+        """The texts in the cache, where each Python and installation, which distributions patch, has its own."""
+        cache = Cache(self.names[0], str(self.version))
+        if cache.folder not in _extracted:
+            key = [platform.python_implementation(), platform.python_version(), sysconfig.get_path("stdlib")]
+            if (found := cache.get(key)) is None:
+                found = [*dict.fromkeys(text for text in self.texts(progress) if len(text) >= MINIMUM_CHARACTERS)]
+                if not found:
+                    hint = "Use corpus: files:GLOB with a text of yours."
+                    raise UserError(f"corpus: this Python has no {self.names[0]}", hint)
+                cache.put(key, found)
+            _extracted[cache.folder] = found
+        return _extracted[cache.folder]
+
+
+_extracted: dict[Path, list[str]] = {}  # by the cache's folder: a plan needs them once a run
 
 
 def _sources(progress: ProgressCallback) -> Iterator[bytes]:
-    """The library's own modules, sorted by their path."""
     root, found = Path(sysconfig.get_path("stdlib")), list[Path]()
     for folder, below, names in os.walk(root):
         below[:] = {*below} - {*_SKIPPED}
@@ -87,25 +84,6 @@ def _sources(progress: ProgressCallback) -> Iterator[bytes]:
     for number, path in enumerate(sorted(found, key=lambda path: path.relative_to(root).as_posix())):
         progress("reading the library's source files", number, len(found))
         yield path.read_bytes()
-
-
-def _read(path: Path) -> tuple[str, ...] | None:
-    """The documents in the cache; None when they are absent or damaged, since extracting them again repairs both."""
-    try:
-        return _read_in_state(path, *state_of(path.stat()))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-@functools.lru_cache(maxsize=2)
-def _read_in_state(path: Path, *state: int) -> tuple[str, ...] | None:  # noqa: ARG001 - the cache's key
-    stored = read_json(path)
-    texts = tuple(stored["documents"])
-    return texts if stored["sha256"] == _content_hash(texts) else None
-
-
-def _content_hash(texts: Sequence[str]) -> str:
-    return sha256(canonical_json(list(texts)))
 
 
 # ---- python-docs
@@ -145,8 +123,7 @@ def _topics() -> Iterator[str]:
 
 def _docstrings(source: bytes) -> Iterator[str]:
     """The docstrings of a module, its classes and its functions, in the order of the source."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # old modules hold escapes that the parser warns of
+    with warnings.catch_warnings(action="ignore"):  # old modules hold escapes that the parser warns of
         try:
             tree = ast.parse(source)
         except (SyntaxError, ValueError):  # a template or a file for another Python: it holds no docstrings
@@ -195,8 +172,7 @@ class PythonSource(LibraryTexts):
 
 
 def decoded(source: bytes) -> str:
-    """A source file's text, by its own declaration of an encoding, without blank lines around it and with one character
-    a line end; empty where it is not in that encoding."""
+    """A source file's text, without blank lines around it; empty where it is not in the encoding that it declares."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
         text = source.decode(encoding)
