@@ -1,4 +1,5 @@
-"""Wrapped models as folders: written by transformers' own `save_pretrained`, restored without comt and with it."""
+"""Wrapped models as folders: in the hands of others, damaged, and as runs. That each is restored, without comt and with
+it, is in `test_without_comt`."""
 
 from __future__ import annotations
 
@@ -11,25 +12,19 @@ import pytest
 import safetensors.torch
 import tokenizers
 import torch
-from initialised import shaken
-from method_cases import METHODS, built, wiring_of
-from method_cases import TOKENS as METHOD_TOKENS
 from same_bits import Reason, assert_same_bits
 from test_wrapped_models import FAMILIES, LAUREL_PA, SEVERAL, TOKENS, close, made, moved, out
 from tiny_runs import write_language_model
 from torch import nn
 from typer.testing import CliRunner
-from without_comt import found_by
 
 from comt_cli.app import app
 from comt_cli.errors import UserError
-from comt_cli.exchange.huggingface import is_plain_llama
 from comt_cli.exchange.loaded import Loaded, LoadedModel
-from comt_cli.library.export import write_huggingface
 from comt_cli.library.restored import load
 from comt_cli.library.saving import CODE
 from comt_cli.library.values import gate_values
-from comt_cli.library.wrap import Wrapping, unwrap, wrap
+from comt_cli.library.wrap import unwrap, wrap
 
 transformers = pytest.importorskip("transformers")
 
@@ -53,76 +48,6 @@ def a_model(name: str) -> Any:
     family, method = CASES[name]
     more = {"tie_word_embeddings": True} if name == TIED else {"num_hidden_layers": 12} if name == DEEP else {}
     return moved(wrap(made(family, **more), method, start="paper"))
-
-
-def generated(model: Any) -> list[list[int]]:
-    ends = {"pad_token_id": 0, "eos_token_id": None, "do_sample": False, "max_new_tokens": 6}
-    return model.generate(TOKENS[:, :4], **ends).tolist()
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("saved")
-
-
-@pytest.fixture(scope="module")
-def expected(root) -> dict[str, dict[str, Any]]:
-    """What was written."""
-    every = {}
-    for name in CASES:
-        model = a_model(name)
-        config = model.config.to_dict()
-        model.save_pretrained(root / name)
-        assert model.config.to_dict() == config
-        every[name] = {"tokens": TOKENS, "output": out(model), "auto": "AutoModel"}
-        if model.can_generate():
-            every[name] |= {"auto": "AutoModelForCausalLM", "generated": generated(model)}
-    return every
-
-
-@pytest.fixture(scope="module")
-def found(root, expected) -> dict[str, dict[str, Any]]:
-    """What a process without comt found."""
-    torch.save(expected, root / "expected.pt")
-    return found_by("loading_wrapped.py", root)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_is_restored_without_comt(name, root, found) -> None:
-    each, family = found[name], CASES[name][0]
-    assert each["class"] == f"Comt{family}"
-    assert family in each["bases"]
-    assert each["off"] < 1e-6
-    assert each["odd"] == []
-    assert each.get("generates", True)
-    assert each["back_off"] == 0
-    assert each["copies_off"] == [0, 0]
-    assert each["narrow_off"] < 0.1  # some of bf16's roundings, of 2^-9 each
-    assert each["without_gradient"] == []
-    assert "trust_remote_code" in each["without_trust"]
-    assert len((root / name / CODE).read_text().splitlines()) <= 500
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_is_restored_with_comt_and_without_its_code(name, root, expected, tmp_path) -> None:
-    code = root / name / CODE
-    code.rename(tmp_path / CODE)
-    try:
-        model = load(root / name, Loaded).model
-    finally:
-        (tmp_path / CODE).rename(code)
-    assert_same_bits(out(model), expected[name]["output"], Reason.SAVED)
-    model.save_pretrained(tmp_path / "again")
-    for file in ("config.json", CODE):
-        assert (tmp_path / "again" / file).read_text() == (root / name / file).read_text()
-    assert isinstance(model, getattr(transformers, CASES[name][0]))
-    unwrap(model, discard=True)
-    assert_same_bits(out(model), out(plain_of(name)), Reason.SAVED)
-    assert type(model) is getattr(transformers, CASES[name][0])
-
-
-def plain_of(name: str) -> nn.Module:
-    return unwrap(a_model(name), discard=True)
 
 
 # ---- in the hands of others
@@ -198,11 +123,10 @@ def test_unwrapped_models_are_saved_as_their_own(tmp_path):
 # ---- what is refused
 
 
-class Custom(transformers.LlamaForCausalLM):
-    pass
-
-
 def test_a_model_that_code_cannot_name_is_not_saved(tmp_path):
+    class Custom(transformers.LlamaForCausalLM):
+        pass
+
     model = wrap(Custom(made().config), "comt")
     with pytest.raises(UserError, match=r"Custom is none of transformers' classes"):
         model.save_pretrained(tmp_path / "folder")
@@ -279,6 +203,7 @@ def call(*arguments: object) -> str:
     return result.output
 
 
+@pytest.mark.usefixtures("quick_figures")
 @pytest.mark.parametrize("family", ["LlamaForCausalLM", pytest.param("GPT2LMHeadModel", marks=pytest.mark.slow)])
 def test_gates_and_stream_of_a_folder_are_drawn(family, tmp_path):
     model = a_model(f"{family} gates")
@@ -300,24 +225,7 @@ def test_gates_and_stream_of_a_folder_are_drawn(family, tmp_path):
         call("generate", tmp_path / "folder", "--prompt", text)
 
 
-EXPORTED = [name for name in METHODS if name not in ("pre-ln", "scaled-init", "wider")]
-
-
-@pytest.mark.parametrize("name", EXPORTED)
-def test_an_exported_run_is_read_without_its_code(name, tmp_path):
-    model: Any = shaken(built(wiring_of(METHODS[name]))).eval()
-    if is_plain_llama(model):
-        pytest.skip("is a plain LLaMA")
-    model.comt_wrapping = Wrapping(METHODS[name], "paper")
-    for number in (each for each in model.buffers() if each.ndim == 0):
-        number.fill_(0.625)
-    write_huggingface(LoadedModel(model, name, "a test", context_length=128), tmp_path / "out")
-    (tmp_path / "out" / CODE).unlink()
-    found = load(tmp_path / "out", LoadedModel)
-    assert_same_bits(found.model(METHOD_TOKENS), model(METHOD_TOKENS), Reason.SAVED)
-    assert_same_bits(found.model.state_dict(), model.state_dict(), Reason.SAVED)
-
-
+@pytest.mark.usefixtures("quick_figures")
 def test_an_exported_run_is_used_as_the_run(tmp_path):
     run = write_language_model(tmp_path / "run", {"name": "transponder", "rank": 2})
     call("export", run, tmp_path / "out")

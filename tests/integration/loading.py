@@ -1,9 +1,13 @@
-"""A program that has transformers, and nothing of comt: loads every exported folder below the one that it is given, and
-writes what it found beside them. Run with `python -I -S`."""
+"""A program that has transformers, and nothing of comt: loads every folder below the one that it is given, of exported
+language models, of other exported networks and of wrapped models, and writes what it found beside them. Run with
+`python -I -S`."""
 
 from __future__ import annotations
 
+import copy
+import importlib
 import json
+import pickle
 import sys
 from pathlib import Path
 
@@ -23,16 +27,16 @@ def off(found: torch.Tensor, expected: torch.Tensor) -> float:
     return ((found.float() - expected.float()).abs().max() / expected.float().abs().max()).item()
 
 
-def refused_without_trust(folder: Path) -> str:
+def refused_without_trust(auto, folder: Path) -> str:
     try:
-        return type(AutoModelForCausalLM.from_pretrained(folder)).__name__
+        return type(auto.from_pretrained(folder)).__name__
     except ValueError as error:
         return str(error)
 
 
-def generated(model, tokens: torch.Tensor, **options) -> torch.Tensor:
+def generated(model, tokens: torch.Tensor, use_cache: bool) -> list[list[int]]:
     ends = {"pad_token_id": PADDING, "eos_token_id": None, "do_sample": False}
-    return model.generate(tokens, max_new_tokens=4, **ends, **options)
+    return model.generate(tokens, max_new_tokens=4, use_cache=use_cache, **ends).tolist()
 
 
 @torch.no_grad()
@@ -97,21 +101,21 @@ def backend_off(model, tokens: torch.Tensor, expected: torch.Tensor) -> float:
     return off(model.lm_head(torch.cat(rows)), expected)
 
 
-def look(folder: Path, expected: dict, again: Path) -> dict:
+def exported(folder: Path, expected: dict, again: Path) -> dict:
+    """A language model of comt's."""
     tokens = expected["tokens"]
     model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
     with torch.no_grad():
         output = model(tokens, output_hidden_states=True)
-        plain = generated(model, tokens[:, :5], use_cache=False)
         found = {
             "class": type(model).__name__,
             "off": off(output.logits, expected["logits"]),
-            "as_cached": generated(model, tokens[:, :5], use_cache=True).tolist() == plain.tolist(),
+            "as_cached": generated(model, tokens[:, :5], True) == generated(model, tokens[:, :5], False),
             "padded_off": padded_off(model, tokens),
             "streams": len(output.hidden_states),
             "learned": sum(each.numel() for each in model.parameters() if each.requires_grad),
         }
-        if "whole" in expected:
+        if "bf16" in expected:
             model.set_attn_implementation("eager")
             found["eager_off"] = off(model(tokens).logits, expected["logits"])
             model.set_attn_implementation("sdpa")
@@ -122,11 +126,62 @@ def look(folder: Path, expected: dict, again: Path) -> dict:
             found["back_off"] = off(back(tokens).logits, output.logits)
             body = AutoModel.from_pretrained(folder, trust_remote_code=True).eval()
             found["body_off"] = off(body(tokens).last_hidden_state, output.hidden_states[-1])
-            found["without_trust"] = refused_without_trust(folder)
-    if "whole" in expected:
+            found["without_trust"] = refused_without_trust(AutoModelForCausalLM, folder)
+    if "bf16" in expected:
         found["trains"] = trains(model, tokens)
         found["backend_off"] = backend_off(model.eval(), tokens, expected["logits"])
     return found
+
+
+@torch.no_grad()
+def network(folder: Path, expected: dict, again: Path) -> dict:
+    """A BERT or a ResNet: a class of transformers', or a module of the folder."""
+    config = json.loads((folder / "config.json").read_text())
+    (architecture,) = config["architectures"]
+    if architecture == "ResNet":
+        sys.modules.pop("resnet_comt", None)
+        sys.path.insert(0, str(folder))
+        module = importlib.import_module("resnet_comt")
+        sys.path.remove(str(folder))
+        return {"off": off(module.load()(*expected["inputs"]), expected["outputs"])}
+    tokens, *segments = expected["inputs"]
+    model, said = getattr(transformers, architecture).from_pretrained(folder, output_loading_info=True)
+    assert not said["missing_keys"] | said["unexpected_keys"], said
+    mask = tokens != config["pad_token_id"]
+    segments = {"token_type_ids": segments[0]} if segments else {}
+    found = model.eval()(tokens, attention_mask=mask, **segments).logits
+    return {"off": off(found, expected["outputs"])}
+
+
+def wrapped(folder: Path, expected: dict, again: Path) -> dict:
+    """A model of transformers that comt wrapped."""
+    tokens, auto = expected["tokens"], getattr(transformers, expected["auto"])
+    model, info = auto.from_pretrained(folder, trust_remote_code=True, output_loading_info=True)
+    output = model.eval()(tokens)[0].detach()
+    found = {
+        "class": type(model).__name__,
+        "off": off(output, expected["output"]),
+        "odd": [*info["missing_keys"], *info["unexpected_keys"], *map(str, info["mismatched_keys"])],
+        "without_trust": refused_without_trust(auto, folder),
+        "bases": [base.__name__ for base in type(model).__mro__],
+    }
+    if "generated" in expected:
+        made = {use: generated(model, tokens[:, :4], use) for use in (True, False)}
+        found["generates"] = made[True] == made[False] == expected["generated"]
+    model.save_pretrained(again)
+    back = auto.from_pretrained(again, trust_remote_code=True).eval()
+    found["back_off"] = off(back(tokens)[0], output)
+    found["copies_off"] = [
+        off(other(tokens)[0], output) for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)))
+    ]
+    narrow = auto.from_pretrained(folder, trust_remote_code=True, dtype=torch.bfloat16).eval()
+    found["narrow_off"] = off(narrow(tokens)[0], output)
+    model.train()(tokens)[0].square().mean().backward()
+    found["without_gradient"] = [name for name, each in model.named_parameters() if each.grad is None]
+    return found
+
+
+LOOKS = {"exported": exported, "network": network, "wrapped": wrapped}
 
 
 def main(root: Path) -> None:
@@ -139,7 +194,10 @@ def main(root: Path) -> None:
     except ImportError:
         pass
     every = torch.load(root / "expected.pt")
-    found = {name: look(root / name, expected, root / "again" / name) for name, expected in every.items()}
+    found = {
+        name: LOOKS[name.partition("/")[0]](root / name, expected, root / "again" / name)
+        for name, expected in every.items()
+    }
     (root / "found.json").write_text(json.dumps(found))
 
 
