@@ -110,7 +110,8 @@ def translate_lines(source: str, lines: Iterable[str], out: Path | None, decodin
     if out is not None:
         lines = list(lines)
         about = [_stamp(source), settings.model_dump(mode="json"), decoding.n_best, decoding.scores, *lines]
-        transcript = Transcript(out.parent, out.name, "part", sha256(canonical_json(about)))
+        key = sha256(canonical_json(about))
+        transcript = Transcript(out.parent, out.name, f"part-{key[:8]}", key)  # one a call: none removes another's
         done = next(number for number in count() if number not in transcript.done)
         done -= done % translation.POOL  # what is translated together must be, as before
         if done:

@@ -91,7 +91,7 @@ def translate(
     """Translate lines with a trained model by beam search. As many lines come out as go in.
 
     Empty lines stay empty. A line that is longer than those of training is cut, with a warning. With --output the lines
-    stand in FILE.part until all are done: the same command, given again after it was stopped, continues there. With
+    stand in FILE.part-... until all are done: the same command, given again after it was stopped, continues there. With
     --n-best N every line has N lines of output, empty ones where fewer translations were found.
 
     Examples:
@@ -100,8 +100,8 @@ def translate(
 
       comt translate checkpoint.pt -i sentences.en --beam 8 --n-best 4 --scores
     """
-    for written in () if out is None else (out, out.with_name(f"{out.name}.part")):
-        refuse_same(written, given)
+    if out is not None:
+        refuse_same(out, given)
     lines: Iterable[str] = _lines(given)
     if str(given) != "-":  # what is wrong with a file is told first
         lines = list(lines)
