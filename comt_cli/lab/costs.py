@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import typer
 from torch._inductor import metrics
 from torch._inductor.utils import fresh_cache
 
@@ -48,7 +49,11 @@ def measure_recipe(planned: Planned, device: torch.device, rounds: int, minutes:
         keys = {row: network_key(spec) for row, spec in columns[column].items()}
         lines = [{**row, "scale": scale, "network": keys[row["row"]], "baseline_network": keys[baseline]}
                  for row in rows]  # fmt: skip
-        return write_costs(path, lines, loaded.recipe.title, [*loaded.recipe.rows], [*loaded.recipe.columns_at(scale)])
+        order = [*loaded.recipe.rows], [*loaded.recipe.columns_at(scale)]
+        files, kept = write_costs(path, lines, loaded.recipe.title, *order)
+        for name in kept:
+            typer.echo(f"{name}: not written, since {path} has a measurement of more rounds", err=True)
+        return files
 
     with Session(rounds, minutes, write) as session:
         for specs in columns.values():

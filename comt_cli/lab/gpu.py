@@ -100,6 +100,7 @@ def run_parts(parts: Sequence[Part], state: State, folder: Path, session: Sessio
         elif status is not None and not INCOMPLETE.search(text):
             state.put(part, "done")
         typer.echo(f"{part.name}: {state.parts[part.name]} (the log: {log})")
+        archive(folder)  # each time: the machine can be taken away at any moment
 
 
 def _run(part: Part, seconds: float, log: Path, session: Session) -> int | None:

@@ -202,9 +202,11 @@ def _unreadable(path: Path) -> UserError:
 
 def write_costs(
     path: Path, rows: Sequence[Mapping[str, Any]], title: str, order: Sequence[str], columns: Sequence[str]
-) -> list[Path]:
-    """Write what was measured and its page, rows and columns in these orders; returns the files. Rows that were not
-    measured this time stay, where they are of the same device and of the same baseline.
+) -> tuple[list[Path], list[str]]:
+    """Write what was measured and its page, rows and columns in these orders. Rows that were not measured this time
+    stay, where they are of the same device and of the same baseline. A column measured in too few rounds for intervals
+    does not replace rows that have them, nor one that has not settled rows of more rounds. Returns the files, and the
+    columns that were not written.
 
     Raises:
         UserError: the file that is there is none of these.
@@ -215,6 +217,11 @@ def write_costs(
     lines = {(line["row"], line["column"]): line for line in costs_lines(path)
              if line["device"] == rows[0]["device"]
              and (own := (line["baseline"], line["baseline_network"])) == beside.get(line["column"], own)}  # fmt: skip
+    lesser = {line["column"] for line in measured
+              if (older := lines.get((line["row"], line["column"]))) and _is_lesser(line, older)}  # fmt: skip
+    measured = [line for line in measured if line["column"] not in lesser]
+    if not measured:
+        return [], sorted(lesser)
     lines |= {(line["row"], line["column"]): line for line in measured}
     rank = {name: number for number, name in enumerate((*columns, *order))}
     ordered = sorted(lines, key=lambda of: (rank.get(of[1], len(rank)), rank.get(of[0], len(rank))))
@@ -223,7 +230,17 @@ def write_costs(
     make_folder(path.parent)
     write_text(path, csv_text(found))
     write_text(page, _page(found, title))
-    return [path, page]
+    return [path, page], sorted(lesser)
+
+
+def _is_lesser(line: Mapping[str, str], older: Mapping[str, str]) -> bool:
+    """Whether a ratio lacks the interval of the older one, or has not settled in fewer rounds. Old files have none."""
+    fewer = int(line.get("rounds") or 0) < int(older.get("rounds") or 0)
+    intervals = {name: name.removesuffix("_uncertainty") for name in line if name.endswith("_uncertainty")}
+    return any(
+        line[ratio] and ((older.get(name) and not line[name]) or (fewer and line.get(f"{ratio}_settled") == "False"))
+        for name, ratio in intervals.items()
+    )
 
 
 def _page(lines: Sequence[Mapping[str, str]], title: str) -> str:

@@ -49,9 +49,22 @@ def trained(bench: Bench) -> Bench:
     return bench
 
 
-def write(bench: Bench, **changes: Any) -> None:
+def write(bench: Bench, **changes: Any) -> list[str]:
+    """Returns the columns that were not written."""
     path = place(bench.results, "smoke", bench.loaded(), "-costs.csv")
-    write_costs(path, measured(bench, **changes), "A title", list(STEPS), ["tiny"])
+    return write_costs(path, measured(bench, **changes), "A title", list(STEPS), ["tiny"])[1]
+
+
+@pytest.mark.parametrize(
+    ("settled", "turns", "before", "lesser"),
+    [(False, 15, 30, ["tiny"]), (True, 15, 30, []), (False, 30, 15, []), (False, 15, None, [])],
+    ids=["cut short", "settled sooner", "longer", "older file"],
+)
+def test_what_was_cut_short_replaces_no_more_rounds(trained: Bench, settled, turns, before, lesser) -> None:
+    write(trained, **({} if before is None else {"rounds": before}))
+    ends = {"step_ratio_settled": settled, "compiled_step_ratio_settled": settled}
+    assert write(trained, rounds=turns, **ends) == lesser
+    assert write(trained, compiled_step_ratio_uncertainty=None) == ["tiny"], "no interval replaces one"
 
 
 def test_another_network_is_not_the_one_that_was_measured(trained: Bench) -> None:
