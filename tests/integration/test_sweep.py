@@ -75,7 +75,7 @@ def test_trials_choose_what_is_trained_and_a_second_call_trains_nothing(tuned):
     assert results() == before
     assert "own/tuned smoke: 14 runs: " in comt("status", "tuned.yaml")
     compared = comt("compare", "tuned.yaml:plain", "tuned.yaml:gated")
-    assert "A: own/tuned, plain at whole, scale smoke, seeds 1-2\n" in compared, "not the trials, at the recipe's rate"
+    assert "A: own/tuned, plain at whole; seeds 1-2; scale smoke\n" in compared, "not the trials, at the recipe's rate"
 
 
 def test_a_sweep_that_was_stopped_goes_on_where_it_was(tuned, monkeypatch):

@@ -160,7 +160,7 @@ def test_the_name_of_settings_selects_their_runs(tried: Shelf, capsys):
 def test_cells_of_changed_settings_are_compared_over_their_seeds(tried: Shelf):
     result = comt("compare", "mine/gates@steps-20:pre-ln", "mine/gates@steps-20:pre-ln+comt")
     assert result.exit_code == 0, result.exception
-    assert result.stdout.splitlines()[0] == "A: mine/gates, pre-ln at docs/tiny, scale smoke, seeds 1-2"
+    assert result.stdout.splitlines()[0] == "A: mine/gates, pre-ln at docs/tiny; seeds 1-2; scale smoke"
     Path("runs", tried.spec("pre-ln").relative_path).unlink()
     for path in Path("runs/by-id").glob(f"{tried.spec('pre-ln').id}*"):
         path.rename(path.with_name("gone"))

@@ -235,7 +235,7 @@ def test_jobs_are_submitted_once_and_followed(slurm, calls) -> None:
     slurm.forget("1")
     assert said(comt(*TRAIN))[:2] == [
         "job 2, submitted before: mine/one pre-ln, tiny, seed 1",
-        "2 runs: 1 in the queue before, 1 done",
+        "2 runs: 1 done, 1 in the queue before",
     ]
     assert refused(comt(*TRAIN, "--fresh")).hint == "End their jobs first: scancel 2"
     assert "is queued (job 2): nothing was deleted" in str(refused(comt("rm", "mine/one", "--yes")))
