@@ -319,7 +319,7 @@ class TokenEmbedding(Initialised):
         """[B, T] ids -> [B, T, D]."""
         if not torch.compiler.is_compiling():
             return F.embedding(tokens_BT, self.weight)
-        return _Embedding.apply(self.weight, tokens_BT)  # type: ignore[no-untyped-call, no-any-return]
+        return _Embedding.apply(self.weight, tokens_BT)  # type: ignore[no-untyped-call]
 
     def initialise(self, draw: Draw) -> None:
         (draw.truncated_ if self.truncated else draw.normal_)(self.weight, "weight", self.std)
@@ -346,7 +346,7 @@ class _Embedding(torch.autograd.Function):
 @torch.library.custom_op("comt::embedding_backward", mutates_args=())
 def _embedding_backward(gradient_TD: Tensor, ids_T: Tensor, vocabulary: int) -> Tensor:
     no_padding_id = -1
-    return torch.ops.aten.embedding_dense_backward(gradient_TD, ids_T, vocabulary, no_padding_id, False)  # type: ignore[no-any-return]
+    return torch.ops.aten.embedding_dense_backward(gradient_TD, ids_T, vocabulary, no_padding_id, False)
 
 
 @_embedding_backward.register_fake
