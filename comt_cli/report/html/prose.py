@@ -6,7 +6,7 @@ import base64
 import io
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -52,18 +52,13 @@ class Prose:
         tokens, folder = _MARKDOWN.parse(text), folder or self.results
         if len(tokens) > 2 and tokens[0].tag == "h1":
             title, tokens = _plain(tokens[1]), tokens[3:]
-        for position, token in enumerate(tokens):
+        for token in tokens:
             if token.type in ("heading_open", "heading_close"):
                 token.tag = f"h{min(6, int(token.tag[1]) + _LEVEL - 2)}"
-            image = _lone_image(token)
             for child in token.children or ():
                 if child.type == "link_open":
                     child.attrSet("href", self._address(str(child.attrGet("href")), folder))
-                elif child.type == "image" and child is not image:  # its words: a page loads nothing
-                    child.type, child.content = "text", f"{child.content} ({child.attrGet('src')})"
-            if image is not None:  # becomes a figure, without the paragraph around it
-                tokens[position] = self._embedded(image, folder)
-                tokens[position - 1].hidden = tokens[position + 1].hidden = True
+        tokens = list(self._with_figures(tokens, folder))
         _mark_tables(tokens, title or "Overview")
         return title, Markup(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {}))
 
@@ -78,12 +73,22 @@ class Prose:
         path = self._below(href, folder)
         return f"#{quote(self.sections[path])}" if path in self.sections else quote(path, safe="/+-._")
 
-    def _embedded(self, image: Token, folder: Path) -> Token:
-        source = str(image.attrGet("src"))
-        path = self.results / self._below(source, folder)
-        is_ours = path.suffix == ".png" and path.resolve().is_relative_to(self.results.resolve())
-        is_shown = is_ours and path.is_file() and ":" not in source
-        return _block(self.figure(path, image.content) if is_shown else Markup("<p>Image: {}</p>").format(source))
+    def _with_figures(self, tokens: list[Token], folder: Path) -> Iterator[Token]:
+        """An image that is a paragraph of its own becomes a figure, another one its words: a page loads nothing."""
+        for position, token in enumerate(tokens):
+            image = _lone_image(token)
+            if image is not None:
+                source = str(image.attrGet("src"))
+                path = self.results / self._below(source, folder)
+                is_ours = path.suffix == ".png" and path.resolve().is_relative_to(self.results.resolve())
+                is_shown = is_ours and path.is_file() and ":" not in source
+                missing = Markup("<p>Image: {}</p>").format(source)
+                yield _block(self.figure(path, image.content) if is_shown else missing)
+            elif not any(_lone_image(near) for near in tokens[max(0, position - 1) : position + 2]):
+                for child in token.children or ():
+                    if child.type == "image":
+                        child.type, child.content = "text", f"{child.content} ({child.attrGet('src')})"
+                yield token
 
     def figure(self, path: Path, caption: str = "") -> Markup:
         """The HTML of a PNG below the results folder. The text file beside it, if there is one, is its caption. One
