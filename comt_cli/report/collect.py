@@ -278,19 +278,32 @@ def _progress(directory: RunDirectory, spec: RunSpec) -> Progress | None:
 
 
 def _remarks(cells: Mapping[tuple[str, str], Sequence[Run]], runs: Path) -> Iterator[str]:
-    """The seeds that are finished, at all points of a cell, and were not asked for."""
-    more, shown = set[int](), {run.spec.seed for own in cells.values() for run in own}
+    """The other finished runs in the cells' folders: seeds, finished at all points of a cell, that were not asked for,
+    and runs of this scale with other settings or data."""
+    more, others, specs = set[int](), 0, [run.spec for own in cells.values() for run in own]
     for own in cells.values():
+        points = {canonical_json(run.spec.point): run.spec for run in own}.values()
         folder = (runs / own[0].spec.relative_path).parent  # of links
         done = {path.name: int(name[1]) for path in folder.glob("seed*")
                 if (name := _RUN_NAME.fullmatch(path.name)) and RunDirectory(path).result_file.exists()}  # fmt: skip
-        points = {canonical_json(run.spec.point): run.spec for run in own}.values()
-        for seed in {*done.values()} - {run.spec.seed for run in own}:
-            names = {spec.model_copy(update={"seed": seed}).relative_path.name for spec in points}
-            more |= {seed} if names <= done.keys() else set()
+        known = {seed: {spec.model_copy(update={"seed": seed}).relative_path.name for spec in points}
+                 for seed in {*done.values()}}  # fmt: skip
+        more |= {seed for seed, names in known.items() if names <= done.keys()} - {run.spec.seed for run in own}
+        for path, seed in done.items():
+            if path not in known[seed]:
+                try:
+                    others += RunDirectory(folder / path).spec().scale == own[0].spec.scale
+                except UserError:  # written by another version: its scale is not known
+                    others += 1
     if more:
-        every = format.seeds(more | shown)
+        every = format.seeds(more | {spec.seed for spec in specs})
         yield f"Seeds that are finished and not shown here: {format.seeds(more)} (--seeds {every} shows them)."
+    if others:
+        were, them = ("was", "it") if others == 1 else ("were", "them")
+        yield (
+            f"{format.plural(others, 'finished run')} of this table {were} made with other settings or data "
+            f"(comt runs {specs[0].paper}/{specs[0].table} lists {them})."
+        )
 
 
 def quantities(log: Log) -> list[str]:

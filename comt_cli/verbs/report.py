@@ -24,6 +24,7 @@ from comt_cli.report.frame import frame_csv
 from comt_cli.report.terminal import print_texts, say, say_written
 from comt_cli.report.write import Report, print_report, recipe_figure, table_csv, write_exhibits, write_report
 from comt_cli.runs.directory import RunDirectory
+from comt_cli.streams import let_go
 from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_selected
 
 _PAGE = " from the tables there; no others unless named."
@@ -180,9 +181,10 @@ def write_outcomes(
     """`write_outcome` for each of several plans, after training; one that cannot be written does not stop the others.
     Returns why some were not written, which has been printed. Raises `TrainingFailed` where one could not be, whose
     exit status is not that of bad input (nothing was started); `StorageError` where a file cannot be written, with how
-    to write it elsewhere."""
+    to write it elsewhere; `OSError` where what was written cannot be printed."""
     failed: list[UserError] = []
     unwritten: list[str | None] = []
+    unprinted: OSError | None = None
     for planned, part in zip(tables, shown, strict=True):
         try:
             unwritten.append(write_outcome(planned, runs, results, overwrite=overwrite, shown=part))
@@ -195,8 +197,15 @@ def write_outcomes(
         except UserError as error:
             typer.echo(f"{planned.loaded.name} is not written: {error.message}", err=True)
             failed.append(error)
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            unprinted = error  # nobody reads it any more: it is written, and so are those that follow
+            let_go(sys.stdout)
     if failed:
         raise TrainingFailed(failed[0].message, failed[0].hint)
+    if unprinted is not None:
+        raise unprinted
     return [reason for reason in unwritten if reason is not None]
 
 

@@ -111,6 +111,20 @@ def test_results_that_cannot_be_written_after_training_lose_no_run(monkeypatch) 
     assert refused.value.hint == f"No run is lost: with this command's other options, {again}"
 
 
+def test_tables_after_one_that_nobody_reads_are_written(monkeypatch) -> None:
+    written = []
+
+    def write(plan, *_, **__) -> None:
+        written.append(plan)
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(outcomes, "write_outcome", write)
+    monkeypatch.setattr(outcomes, "let_go", lambda _: None)
+    with pytest.raises(BrokenPipeError):
+        write_outcomes([figure()] * 2, RUNS, RESULTS, overwrite=False, shown=[figure()] * 2)
+    assert len(written) == 2
+
+
 def test_an_ablation_is_drawn_when_its_numbers_change_and_stays_where_its_table_is_kept(capsys) -> None:
     plan = planned(TABLE, "table7")
     wide = ended(plan)["4"]

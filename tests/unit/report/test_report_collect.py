@@ -66,8 +66,12 @@ def test_a_run_of_another_table_stands_in_this_one_too(bench: Bench) -> None:
 
 def test_finished_runs_that_are_not_shown_are_told(mixed: Bench) -> None:
     mixed.done("pre-ln", {7: 100.0})
-    (note,) = collect(mixed.specs(), mixed.runs).notes
-    assert note == "Seeds that are finished and not shown here: 7 (--seeds 1-3,7 shows them)."
+    for spec, scale in zip(mixed.specs(), ("smoke", "smoke", "paper"), strict=False):
+        mixed.finish(spec.model_copy(update={"data_content": "other", "scale": scale}), 90.0)
+    assert collect(mixed.specs(), mixed.runs).notes == (
+        "Seeds that are finished and not shown here: 7 (--seeds 1-3,7 shows them).",
+        "2 finished runs of this table were made with other settings or data (comt runs comt/table9 lists them).",
+    )
 
 
 def test_tables_with_runs(mixed: Bench) -> None:
