@@ -4,6 +4,7 @@ that cannot be read offers nothing."""
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,11 @@ def selectors(ctx: typer.Context, incomplete: str) -> list[str]:
         names = [f"{place.recipe}:" for place, _ in places]
     called = [name for run in runs if incomplete for name in (run.name, run.given_name or run.name)]
     return sorted(_fitting([*_short(names), *called], incomplete))
+
+
+def listed(module: str, constant: str) -> Callable[[str], list[str]]:
+    """Completion of the last name of a list by those of a constant of the program."""
+    return lambda incomplete: _listed(getattr(importlib.import_module(f"comt_cli.{module}"), constant), incomplete)
 
 
 def _names(ctx: typer.Context, group: str) -> list[str]:

@@ -126,7 +126,11 @@ _SLURM = "Submit each run that is open as a job to Slurm, asking for what this f
 Slurm = Annotated[Path | None, typer.Option(metavar="SITE.YAML", dir_okay=False, help=_SLURM)]
 Track = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="Also log to tensorboard or wandb; repeatable. $COMT_TRACK if not given."),
+    typer.Option(
+        metavar="NAME",
+        help="Also log to tensorboard or wandb; repeatable. $COMT_TRACK if not given.",
+        autocompletion=completion.listed("training.trackers", "TRACKERS"),
+    ),
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder of the figures; else one below --results.", file_okay=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

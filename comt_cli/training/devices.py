@@ -17,10 +17,11 @@ import time
 
 import torch
 
+from comt_cli.errors import UserError
 from comt_cli.kernels import products
 from comt_cli.kernels.processors import processor_name
 from comt_cli.recipe.settings import Precision
-from comt_cli.training.hardware import CHIPS, check_device_name, chip_of, too_few
+from comt_cli.training.hardware import CHIPS, chip_of, too_few
 
 MATMUL_SECONDS = 0.2
 
@@ -30,8 +31,11 @@ def pick_device(name: str | None, local_rank: int = 0) -> torch.device:
     some CPUs large products are oneDNN's from then on (`kernels.products`). Raises `UserError`."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    check_device_name(name)
-    device = torch.device(name)
+    no_such = UserError(f"--device {name}: there is no such device here", "Use cuda, cuda:1, mps or cpu.")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise no_such from None
     if device.type == "cuda":
         index = device.index if device.index is not None else local_rank
         if index >= (count := torch.cuda.device_count()):
@@ -40,6 +44,8 @@ def pick_device(name: str | None, local_rank: int = 0) -> torch.device:
         # `cudnn.conv.fp32_precision`: after it, to read this flag is an error, and torch.compile reads it.
         torch.backends.cudnn.allow_tf32 = False
         return torch.device("cuda", index)
+    if device.type not in ("cpu", "mps") or (device.type == "mps" and not torch.backends.mps.is_available()):
+        raise no_such
     if device.type == "cpu":
         products.install()
     return device

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import typer
 from pydantic import ValidationError
 
-from comt_cli.commands import options
+from comt_cli.commands import completion, options
 from comt_cli.commands.options import Decoding, Figures, OfRuns
 from comt_cli.data.images.pictures import check_image
 from comt_cli.data.images.settings import ImageDataSettings
@@ -214,6 +214,7 @@ def export(
 
 _TEXT = "The text, 2 to 512 tokens, the sentence to translate, or the caption; a sentence of ours if not given."
 _SITE = "The projection whose channel-wise gates are drawn, in every branch; down_proj if not given."
+_SITES = completion.listed("methods.base", "PROJECTIONS")
 _IMAGE = "The number of the test image that a captioner sees, from 0."
 
 
@@ -221,7 +222,7 @@ def analyze_gates(
     checkpoint: Annotated[str, options.run_argument(f"A checkpoint.pt or run directory; {options.SELECTOR}.")],
     *,
     text: Annotated[str | None, typer.Option(help=_TEXT)] = None,
-    site: Annotated[str | None, typer.Option(help=_SITE)] = None,
+    site: Annotated[str | None, typer.Option(help=_SITE, autocompletion=_SITES)] = None,
     image: Annotated[int | None, typer.Option(help=_IMAGE)] = None,
     of: OfRuns,
     files: Figures,

@@ -41,7 +41,10 @@ def runs(
     recipes: options.Recipes = None,
     *,
     scale: options.ScaleOfRuns = None,
-    state: Annotated[str | None, typer.Option(metavar="A,B", help=_STATES)] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help=_STATES, autocompletion=completion.listed("runs.known", "Standing")),
+    ] = None,
     where: Annotated[str | None, typer.Option(metavar="EXPRESSION", help=_WHERE)] = None,
     name: Annotated[
         str | None, typer.Option(help="Give the one run that is listed this name; '' takes it away.")

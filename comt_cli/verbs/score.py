@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from comt_cli.commands import options
+from comt_cli.commands import completion, options
 from comt_cli.commands.options import OfRuns
 from comt_cli.data.pairs.settings import PairTexts
 from comt_cli.data.prepare import prepare
@@ -25,6 +25,7 @@ from comt_cli.words import plural
 
 _SCORED = f"A file of translations, one a line; or a finished run, as a run directory or {options.SELECTOR}."
 _METRICS = "bleu, bleu_tokenised, bleu_intl, bleu_intl_lc, bleu_compound or chrf; several with commas."
+_METRIC_NAMES = completion.listed("scoring.metrics", "METRICS")
 _AGAINST = "Another file: is the difference more than chance? Of a run another run, or copy or nearest (source)."
 
 
@@ -32,7 +33,7 @@ def score(
     hypotheses: Annotated[str, options.run_argument(_SCORED, "HYP")],
     references: Annotated[Path | None, typer.Argument(metavar="[REF]", help="The references of a file.")] = None,
     *,
-    metric: Annotated[str, typer.Option(metavar="A,B", help=_METRICS)] = "bleu,chrf",
+    metric: Annotated[str, typer.Option(metavar="A,B", help=_METRICS, autocompletion=_METRIC_NAMES)] = "bleu,chrf",
     against: Annotated[str | None, typer.Option(metavar="HYP2", help=_AGAINST)] = None,
     split: Annotated[str | None, typer.Option(help="Of a run: test if not given, of almanac also unseen.")] = None,
     as_json: options.AsJson = False,

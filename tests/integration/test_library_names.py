@@ -67,7 +67,7 @@ def test_what_is_trained_again_is_found(here, capsys):
         train("mine.yaml", rows="komt")
     with pytest.raises(UserError, match="jobs: 0 is fewer than one"):
         train("mine.yaml", jobs=0)
-    with pytest.raises(UserError, match="--also komt: there is no method"):
+    with pytest.raises(UserError, match="--also komt: method: there is no method"):
         train("mine.yaml", also="komt")
     with pytest.raises(UserError, match="there is no recipe nonesuch"):
         train("nonesuch")

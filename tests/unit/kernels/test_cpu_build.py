@@ -38,6 +38,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "cache"))
     for name in ("available", "library"):
         monkeypatch.setattr(build, name, getattr(build, name).__wrapped__)
+    monkeypatch.setattr(calls, "library", build.library)
     return tmp_path / "cache"
 
 
