@@ -169,12 +169,12 @@ def load_recipe(
         whole.note(*wrong)
     given_at: dict[str, Layer] = {name: arguments if scale in (None, name) else {} for name in recipe.scales}
     tried = {name: left for name, grid in grids.items() if (left := grid.without(given_at[name])) is not None}
-    points = {
-        name: merged_cells(
-            *(recipe, name, task, layers, tried.get(name), theirs, document, whole.problems), complete=not problems
-        )
-        for name, theirs in given_at.items()
-    }
+
+    def cells_at(name: str, given: Layer, found: list[Problem]) -> dict[Cell, list[RunSettings]]:
+        grid = grids[name].without(given) if name in grids else None
+        return merged_cells(recipe, name, task, layers, grid, given, document, found, complete=not problems)
+
+    points = {name: cells_at(name, given, whole.problems) for name, given in given_at.items()}
     settings = {name: {cell: several[0] for cell, several in cells.items()} for name, cells in points.items()}
     for wrong in (
         *same_runs(tried, points),
@@ -196,7 +196,14 @@ def load_recipe(
     problems += [problem for problem in whole.problems if not _follows(problem, problems)]
     if valid is None or problems:
         raise RecipeError(path, problems)
-    changes = {name: changed(theirs, task) for name, theirs in given_at.items()}
+    changes: dict[str, dict[str, Any]] = {}
+    for name, given in given_at.items():
+        left = given
+        for key in sorted(given):
+            without = {other: value for other, value in left.items() if other != key}
+            if cells_at(name, without, []) == points[name]:  # every cell has that value anyway
+                left = without
+        changes[name] = changed(left, task)
     return LoadedRecipe(path, valid, task, methods, points, settings, starts, tried, changes, tuple(also))
 
 
