@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -196,14 +197,7 @@ def load_recipe(
     problems += [problem for problem in whole.problems if not _follows(problem, problems)]
     if valid is None or problems:
         raise RecipeError(path, problems)
-    changes: dict[str, dict[str, Any]] = {}
-    for name, given in given_at.items():
-        left = given
-        for key in sorted(given):
-            without = {other: value for other, value in left.items() if other != key}
-            if cells_at(name, without, []) == points[name]:  # every cell has that value anyway
-                left = without
-        changes[name] = changed(left, task)
+    changes = {name: changed(given, task, points[name], partial(cells_at, name)) for name, given in given_at.items()}
     return LoadedRecipe(path, valid, task, methods, points, settings, starts, tried, changes, tuple(also))
 
 
