@@ -48,8 +48,10 @@ def read_state(path: Path, *, mapped: bool = True, parts: bool = True) -> dict[s
     """
     if not path.is_file():
         raise UserError(f"there is no checkpoint {path}")
-    if not zipfile.is_zipfile(path):  # looks for the list of contents, which is written last
-        raise UserError(f"{path} is not a checkpoint, or is cut short, after {path.stat().st_size:,} bytes", ACCEPTED)
+    with path.open("rb") as handle:  # one that the system refuses is no damaged one, which a hint says to delete
+        if not zipfile.is_zipfile(handle):  # looks for the list of contents, which is written last
+            said = f"{path} is not a checkpoint, or is cut short, after {path.stat().st_size:,} bytes"
+            raise UserError(said, ACCEPTED)
     try:
         with zipfile.ZipFile(path) as archive:
             # torch.load would take compressed records for the tensors, and a few bytes can stand for gigabytes.

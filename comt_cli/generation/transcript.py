@@ -62,8 +62,8 @@ class Transcript:
         for path in sorted(parts):
             try:
                 lines = read_text(path).split("\n")
-            except Unreadable:
-                continue  # its texts are decoded again
+            except (Unreadable, FileNotFoundError):  # damaged: its texts are decoded again; or of a call that has ended
+                continue
             for line in lines:
                 try:
                     number, text, checksum = parse_json(line)

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,12 +170,12 @@ def load_recipe(
         whole.note(*wrong)
     given_at: dict[str, Layer] = {name: arguments if scale in (None, name) else {} for name in recipe.scales}
     tried = {name: left for name, grid in grids.items() if (left := grid.without(given_at[name])) is not None}
-    points = {
-        name: merged_cells(
-            *(recipe, name, task, layers, tried.get(name), theirs, document, whole.problems), complete=not problems
-        )
-        for name, theirs in given_at.items()
-    }
+
+    def cells_at(name: str, given: Layer, found: list[Problem]) -> dict[Cell, list[RunSettings]]:
+        grid = grids[name].without(given) if name in grids else None
+        return merged_cells(recipe, name, task, layers, grid, given, document, found, complete=not problems)
+
+    points = {name: cells_at(name, given, whole.problems) for name, given in given_at.items()}
     settings = {name: {cell: several[0] for cell, several in cells.items()} for name, cells in points.items()}
     for wrong in (
         *same_runs(tried, points),
@@ -196,7 +197,7 @@ def load_recipe(
     problems += [problem for problem in whole.problems if not _follows(problem, problems)]
     if valid is None or problems:
         raise RecipeError(path, problems)
-    changes = {name: changed(theirs, task) for name, theirs in given_at.items()}
+    changes = {name: changed(given, task, points[name], partial(cells_at, name)) for name, given in given_at.items()}
     return LoadedRecipe(path, valid, task, methods, points, settings, starts, tried, changes, tuple(also))
 
 

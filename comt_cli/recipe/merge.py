@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -140,10 +140,18 @@ def merged_cells(
     return merged
 
 
-def changed(arguments: Layer, task: Any) -> dict[str, Any]:
-    """The `--set` arguments that can change a number, by dotted key, in the order of the keys."""
+def changed(
+    arguments: Layer, task: Any, cells: object, cells_of: Callable[[Layer, list[Problem]], object]
+) -> dict[str, Any]:
+    """The `--set` arguments that change what is trained, by dotted key, in the order of the keys: neither those that
+    change no number (`runtime_keys`), nor those without which `cells_of` the others are the same `cells`."""
+    left = arguments
+    for key in sorted(arguments):
+        without = {other: given for other, given in left.items() if other != key}
+        if cells_of(without, []) == cells:
+            left = without
     runtime = {f"{section}.{name}" for section, names in task.runtime_keys.items() for name in names}
-    return {key: arguments[key][0] for key in sorted(arguments) if key not in runtime}
+    return {key: left[key][0] for key in sorted(left) if key not in runtime}
 
 
 # ---- grids

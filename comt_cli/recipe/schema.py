@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -283,11 +284,25 @@ def disagreements(recipe: Recipe, methods: Methods, catalogue: Catalogue, task: 
         yield from _ablation(("ablations", ablation_name), ablation, recipe, methods)
     for path, place in recipe.places():
         yield from _shown(path, place, recipe, metrics, has_paper=has_paper)
-        start = getattr(place, "start", None)
-        if start is not None and start.weights is not None and not task.takes_weights:
-            yield (*path, "start"), f"published weights are those of language models, and {task.command} trains others"
     if recipe.ladder:
         yield from _ladder(recipe)
+    for scale in recipe.scales:
+        for column, name in itertools.product(recipe.columns_at(scale), recipe.rows):
+            yield from _unfit(*recipe.start_of(scale, column, name), name, methods.get(name, {}), catalogue, task)
+
+
+def _unfit(
+    at: KeyPath, start: Start | None, row: str, method: Mapping[str, Any], catalogue: Catalogue, task: Any
+) -> Wrong:
+    """Reasons why a row cannot start from published weights, as far as its names tell."""
+    if start is None or start.weights is None:
+        return
+    if not task.takes_weights:
+        yield (*at, "start"), f"published weights are those of language models, and {task.command} trains others"
+    elif method and start.added != "paper" and "scale" in catalogue.methods[method["name"]].later - method.keys():
+        at_one = f"{{name: {method['name']}, scale: 2}}, or start: {{weights: ..., added: paper}}"
+        said = "its gates are below one, and the weights are to compute what they did"
+        yield ("rows", row, "method"), f"{said}: {at_one}"
 
 
 def _none(what: str, name: str, names: Iterable[str]) -> str:

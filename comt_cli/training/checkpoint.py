@@ -80,6 +80,8 @@ def resume(path: Path, task: TaskRun[Any], optimizer: torch.optim.Optimizer) -> 
     if not world.broadcast(path.exists()):
         return Counters()
     anew = f"Delete {path} so that the run starts over; or --fresh trains all runs of the command anew."
+    if path.with_name("result.json").exists():
+        anew = "The weights that the run ended with are lost: --fresh trains it anew."
     # Not onto the device, where it would take as much room again; on the CPU the optimiser would keep the file's pages.
     state = read_own(path, spec.id, anew, mapped=world.device.type == "cuda")
     with _restoring(path, anew):

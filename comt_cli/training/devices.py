@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import resource
 import sys
@@ -76,7 +77,8 @@ def measured_matmul_flops(device: torch.device, precision: str, threads: int | N
     a = torch.ones(size, size, device=device, dtype=torch.float32 if precision == "fp32" else torch.bfloat16)
     # Of one thread its processor time: other programs are busy now, and may not be when the runs are trained.
     clock = time.process_time if device.type == "cpu" and threads == 1 else benchmark.timer
-    timer = benchmark.Timer("a @ a", globals={"a": a}, num_threads=threads, timer=clock)
+    given = {"a": a, "wait": functools.partial(synchronise, device)}
+    timer = benchmark.Timer("a @ a; wait()", globals=given, num_threads=threads, timer=clock)
     return 2 * size**3 / min(timer.blocked_autorange(min_run_time=MATMUL_SECONDS).times)
 
 

@@ -85,7 +85,7 @@ class Training:
         if self.dataset.content_hash != self.spec.data_content:
             name = self.spec.task.data_name(self.spec.settings)
             said = f"{name} is not the data any more that {self.directory.shown} was planned with"
-            raise UserError(said, "Put it back; or the same command plans and trains runs of the data as it is now.")
+            raise UserError(said, "Put it back; or train anew, which plans and trains runs of the data as it is now.")
 
     def _take(self, resources: contextlib.ExitStack) -> dict[str, Any] | BeingTrained | None:
         """Take the run's lock, or return what forbids it; then its result, if another process has finished it since."""
@@ -358,13 +358,16 @@ def merge(
         if (were := result.get(f"{begins}evaluation", {}).get("samples", samples)) != samples:
             differing.append(f"{begins}samples were {were:,} and are {samples:,}")
         known = {key: value for key, value in {"loss": finite(each.loss), **each.metrics}.items() if value is not None}
-        if lacking := [key for key in known if result.get(begins + key) is None]:
-            added += [begins + key for key in lacking]
-            result |= {begins + key: known.pop(key) for key in lacking}
-            told.pop("missing", None)
-            told |= each.signed
         for key, value in known.items():
-            before = result[begins + key]
+            before = result.get(begins + key)
+            if before is None:
+                result[begins + key] = value
+                added.append(begins + key)
+                told.get("missing", {}).pop(key, None)
+                if key in each.signatures:  # the others' are those of their own evaluation
+                    told.setdefault("signature", each.signed["signature"])
+                    told.setdefault("signatures", {})[key] = each.signatures[key]
+                continue
             largest = max(largest, abs(value - before) / max(abs(before), 1e-9))
             least = 100 / samples if key in scores else tolerance / 10
             pair = map(math.log, (before, value)) if key.endswith("perplexity") else (before, value)

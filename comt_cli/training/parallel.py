@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from comt_cli.errors import UserError
 from comt_cli.models.base import Model
 from comt_cli.models.build import materialise
 from comt_cli.training.devices import pick_device
@@ -109,7 +110,7 @@ def join_world(device_name: str | None) -> Iterator[World]:
 def shard(loss: Objective, world: World, dtype: torch.dtype, seed: int, *, compiled: bool) -> None:
     """Give the meta model in `loss` initial values, the same as on one process, of which this one keeps its shard, one
     unit after the other: a device holds no more than one in full. With `compiled` each block is compiled by itself,
-    since the gathering between them cannot be."""
+    since the gathering between them cannot be. Raises `UserError` (see `units_of`)."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -137,11 +138,17 @@ def shard(loss: Objective, world: World, dtype: torch.dtype, seed: int, *, compi
 
 
 def units_of(model: Model) -> dict[str, nn.Module]:
-    """The modules that are initialised one by one, by path: every block, and each of the other parts of the model. A
-    parameter may be shared within one of them, not between two."""
+    """The modules that are initialised one by one, by path: every block, and each of the other parts of the model.
+    Raises `UserError` where two of them hold the very same parameter, which each would initialise as its own."""
     blocks, stacks = _blocks(model), {*model.stacks.values()}
     units = {path: module for path, module in model.named_modules() if module in blocks}
-    return units | {name: part for name, part in model.named_children() if part not in stacks}
+    units |= {name: part for name, part in model.named_children() if part not in stacks}
+    owners: dict[nn.Parameter, str] = {}
+    for path, unit in units.items():
+        if shared := [name for name, each in unit.named_parameters() if owners.setdefault(each, path) != path]:
+            said = f"train.sharding: fsdp cannot shard {path}.{shared[0]}, which another part holds as well"
+            raise UserError(said, "Only within a block may parameters be shared. Say train.sharding: none.")
+    return units
 
 
 def _blocks(model: Model) -> set[nn.Module]:

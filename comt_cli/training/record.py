@@ -62,10 +62,13 @@ class LineLog:
         self._guard(self._handle.flush)
 
     def durable_length(self) -> int:
-        """Flush to disk; the file's length in bytes. Raises `UserError` where the file was deleted or replaced."""
+        """Flush to disk; the file's length in bytes. Raises `UserError` where the file was deleted or replaced,
+        `StorageError` where the folder of all runs was: the next would fare no better."""
         self._guard(lambda: os.fsync(self._handle.fileno()))
         if not self.path.exists() or not os.path.samestat(os.fstat(self._handle.fileno()), self.path.lstat()):
             hint = "What was written since is lost. Put it back and run the same command again, or use --fresh."
+            if not (all_runs := self.path.parent.parent).is_dir():
+                raise StorageError(f"{all_runs}, the folder of the runs, was removed while one was writing to it", hint)
             raise UserError(f"{self.path} was deleted or replaced while the run was writing to it", hint)
         return self._handle.tell()
 

@@ -141,7 +141,7 @@ def load_start(task: TaskRun[Any], directory: RunDirectory) -> None:
     anew = f"comt {run.command} --fresh trains it anew, with the recipe {run.paper}/{run.table} at scale {run.scale}."
     source.result_if_done()
     state = read_own(source.checkpoint_file, run.id, anew)
-    if state["progress"]["step"] != run.settings.train.steps:
+    if state.get("progress", {}).get("step") != run.settings.train.steps:  # an average has none
         raise _refused(spec, f"{source.checkpoint_file} is not of the last step", anew)
     weights = state["model"]
     loaded = loaded_names(spec, own, weights)

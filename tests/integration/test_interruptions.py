@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import resource
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -128,6 +129,13 @@ def test_a_checkpoint_that_the_system_cuts_short(spec, expected, tmp_path, large
     assert read_state(directory.checkpoint_file)["progress"]["step"] == 3
     assert not list(directory.path.glob(".*.tmp"))
     assert_same_run(train(spec, tmp_path / "runs"), expected)
+
+
+def test_a_folder_of_all_runs_that_was_removed(spec, tmp_path):
+    """The next run would fare no better: a queue ends."""
+    with pytest.raises(StorageError, match="by-id, the folder of the runs, was removed while one was writing to it"):
+        train(spec, tmp_path / "runs", listener=After(4, lambda: shutil.rmtree(tmp_path / "runs")))
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_folder_that_comes_back(spec, expected, tmp_path):

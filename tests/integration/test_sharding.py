@@ -24,7 +24,7 @@ from torch import Tensor
 from worlds import DEPENDS_ON_PROCESSES, assert_close, run_together
 
 from comt_cli.data.prepare import prepare
-from comt_cli.errors import RunInterrupted
+from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedModel
@@ -332,6 +332,10 @@ def test_one_process_trains_as_without(tiny_corpus, tmp_path):
     assert json.loads(second.environment_file.read_text())[0]["sharding"] == "none"
 
 
-def test_every_part_is_a_unit(tiny_corpus):
-    units = units_of(model_of(tiny_spec(tiny_corpus)))
-    assert list(units) == ["blocks.0", "blocks.1", "embedding", "entry", "final_norm", "head"]
+def test_a_parameter_of_two_blocks_is_refused(tiny_corpus):
+    model = model_of(tiny_spec(tiny_corpus))
+    assert list(units_of(model)) == ["blocks.0", "blocks.1", "embedding", "entry", "final_norm", "head"]
+    first, second = model.blocks
+    second.mlp_connection = first.mlp_connection
+    with pytest.raises(UserError, match=r"fsdp cannot shard blocks.1.mlp_connection.norm.weight, which another part"):
+        units_of(model)

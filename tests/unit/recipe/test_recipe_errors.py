@@ -69,6 +69,7 @@ BROKEN = {
     "no name of a command": ("command: train-lm", "command: []", "line 4: command"),
     "tokenizer of no weights": ("{vocabulary: 300}", "{vocabulary: 300, tokenizer: start}", "line 8: settings.data.tokenizer"),
     "weights of no form": ("    method: pre-ln\n", "    method: pre-ln\n    start: hub:x\n", "line 16: rows.plain.start"),
+    "gates below one beside weights": ("      hidden: 4", "      hidden: 4\n    start: gates.gguf", "line 18: rows.gated.method"),
     "a union of types": ("warmup_steps: 10", "warmup_steps: {a: 1}", "line 11: settings.train.warmup_steps"),
 }  # fmt: skip
 

@@ -115,7 +115,9 @@ def test_recipes_are_found_by_path_and_by_name(tmp_path, monkeypatch, small):
         (("train.steps=12",), "recipe@steps-12"),
         (("train.steps=12", "train.learning_rate=0.010"), "recipe@learning_rate-0.01+steps-12"),
         (("train.steps=12", "train.kernels=reference", "train.save_every=3"), "recipe@steps-12"),
-        (("train.steps=12", "model.size=tiny"), "recipe@size-tiny+steps-12"),
+        (("train.steps=100", "model.size=tiny"), "recipe"),  # as the recipe has them
+        (("train.steps=100", "train.warmup_steps=0.1"), "recipe"),
+        (("train.steps=12", "model.size=tiny"), "recipe@steps-12"),
         (("train.warmup_steps=0.5",), "recipe@warmup_steps-0.5"),  # as given, not the steps that it comes to
         (("train.learning_rate=1e+18",), "recipe@learning_rate-1e18"),
     ],
