@@ -143,6 +143,8 @@ def conversion(path: Path, begin: bytes) -> str:
 
 def read_csv(path: Path) -> list[dict[str, str]]:
     """The lines of a CSV, by its first. Raises as `read_text` does, and `Unreadable` where it is no CSV."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(path)
     try:
         return list(csv.DictReader(io.StringIO(read_text(path), newline="")))
     except csv.Error as error:

@@ -53,6 +53,8 @@ def plot_images(data: ImageDataSettings, folder: Path) -> None:
         axes.set(xlim=(0, COLUMNS), ylim=(count, 0))
         axes.set_axis_off()
     stem = f"{data.images}-{data.size}" + ("" if data.augmentation == "none" else f"-{data.augmentation}")
+    if data.images == "imagenet" and data.folder is not None:  # another folder has other pictures
+        stem += f"-{dataset.content_hash[:8]}"
     caption = Caption(
         f"Images of the training split of {data.images}, a row a class",
         f"{data.size} pixels, augmentation {data.augmentation}, the first of each class in the order of seed {_SEED}; "

@@ -38,10 +38,11 @@ def check_data(name: str) -> Finding:
         except UserError:
             damaged.append(str(folder))
     text = f"{name}: {found.text}; sets in the cache: {len(folders) - len(damaged)}"
-    if not damaged or found.status != "ok":
+    if not damaged:
         return Finding(found.status, text, found.fix)
-    fix = f"rm -r {' '.join(damaged)}; then run the recipe again"
-    return Finding("warn", f"{text}; damaged: {', '.join(damaged)}", fix)
+    fixes = [*([found.fix] if found.fix else []), f"rm -r {' '.join(damaged)}; then run the recipe again"]
+    status = "warn" if found.status == "ok" else found.status
+    return Finding(status, f"{text}; damaged: {', '.join(damaged)}", " ".join(fixes))
 
 
 def _corpora() -> Finding:

@@ -80,8 +80,9 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return []
     except Unreadable as error:
         raise _damaged(path, str(error)) from error
-    if any(None in row or None in row.values() for row in rows):
-        raise _damaged(path, "a row has more or fewer cells than the first one")
+    for line, row in enumerate(rows, 2):
+        if None in row or None in row.values():
+            raise _damaged(path, f"row {line} has more or fewer cells than the first one")
     return rows
 
 

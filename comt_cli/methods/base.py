@@ -85,31 +85,39 @@ def declared_in(folder: Path) -> Mapping[str, Declared]:
     """Every named class in the files of a folder by its name, sorted.
 
     Raises:
-        UserError: two classes have one name; says the file and the line.
+        UserError: a name or needs that are not written out, or two classes of one name; says the file and the line.
     """
     found: dict[str, Declared] = {}
     for file in sorted(folder.glob("*.py")):
         for node in ast.parse(file.read_text(encoding="utf-8"), str(file)).body:
-            if isinstance(node, ast.ClassDef) and "name" in (given := _literals(node)):
+            if isinstance(node, ast.ClassDef) and "name" in (given := _literals(node, file)):
                 name = given["name"]
                 if name in found:
-                    where = f"residual connections (layers/residual/{file.name}, line {node.lineno})"
                     said = f"{found[name].kind} in {found[name].module} has the name {name!r} already"
-                    raise UserError(f"{where}: {said}", "Give one of them another name.")
+                    raise UserError(f"{_place(file, node)}: {said}", "Give one of them another name.")
                 module = f"comt_cli.layers.residual.{file.stem}"
                 found[name] = Declared(module, node.name, given.get("needs", ()))
     return dict(sorted(found.items()))
 
 
-def _literals(node: ast.ClassDef) -> dict[str, Any]:
+def _literals(node: ast.ClassDef, file: Path) -> dict[str, Any]:
     """Literals that a class body assigns to `name` and `needs`, with an annotation or without."""
     found = {}
     for statement in node.body:
         match statement:
             case ast.Assign([ast.Name(key)], value) | ast.AnnAssign(ast.Name(key), value=ast.expr() as value):
                 if key in ("name", "needs"):
-                    found[key] = ast.literal_eval(value)
+                    try:
+                        found[key] = ast.literal_eval(value)
+                    except ValueError as error:
+                        said = f"{key} of {node.name} is no literal, and is read without importing the file"
+                        hint = 'Write it out: name = "...", needs = ("...",).'
+                        raise UserError(f"{_place(file, statement)}: {said}", hint) from error
     return found
+
+
+def _place(file: Path, node: ast.stmt) -> str:
+    return f"residual connections (layers/residual/{file.name}, line {node.lineno})"
 
 
 if TYPE_CHECKING:

@@ -37,7 +37,9 @@ _LATEX = {
     **dict(zip("‘’“”", ("`", "'", "``", "''"), strict=True)),
     **{sign: rf"$\{name}$" for sign, name in zip("αβγλσ≤≥", _NAMES, strict=True)},
 }
-_LATIN = 0x180  # letters below are those that plain LaTeX sets without further packages
+_ACCENTS = "\u0300\u0301\u0302\u0303\u0308\u030a\u0327\u030c"
+_LETTERS = "æÆøØœŒßłŁ"
+"""Accents on Latin letters, and letters beside them, that plain LaTeX sets without further packages."""
 _ITEM = "●"
 _MARKDOWN = "\\`*_<>|[]#~$"
 _IN_PLACES = re.compile(
@@ -54,8 +56,9 @@ def in_latex(text: str) -> str:
     r"""Text that LaTeX prints as it stands. What it has no glyph for without further packages is spelt `U+2603`."""
 
     def spelt(letter: str) -> str:
-        is_plain = (letter.isascii() and letter.isprintable()) or (letter.isalpha() and ord(letter) < _LATIN)
-        return _LATEX.get(letter) or (letter if is_plain else f"U+{ord(letter):04X}")
+        base, *accents = [*unicodedata.normalize("NFD", letter)]
+        is_plain = base.isascii() and base.isprintable() and all(accent in _ACCENTS for accent in accents)
+        return _LATEX.get(letter) or (letter if letter in _LETTERS or is_plain else f"U+{ord(letter):04X}")
 
     return "".join(spelt(letter) for letter in re.sub(r"[\x00-\x1f]", " ", unicodedata.normalize("NFC", text)))
 

@@ -18,7 +18,7 @@ from comt_cli.report.collect import Run, collect
 from comt_cli.report.exhibits import Exhibit, exhibits
 from comt_cli.report.exhibits.costs import with_costs
 from comt_cli.report.exhibits.table import Table, print_table
-from comt_cli.report.frame import TableInfo, cells_of, frame_csv, runs_frame
+from comt_cli.report.frame import GRID, TableInfo, cells_of, frame_csv, runs_frame
 from comt_cli.report.terminal import say, say_written
 from comt_cli.report.words import of_runs
 from comt_cli.runs.directory import RunState
@@ -141,6 +141,11 @@ def _is_drawn(folder: Path, stem: str, texts: dict[str, Any]) -> bool:
 def _kept(csv: Path, info: TableInfo, ended: Sequence[RunSpec]) -> str | None:
     """Why the table that is there is not replaced; None if it is, or there is none."""
     lost = other_recipe((csv, _runs_csv(csv)), info.loaded.origin)
+    if lost is None and ended and info.grid is not None and info.grid.seeds:  # choices change with the values tried
+        first = next(iter(lines_of(csv) or ()), {})
+        there = [key.removeprefix(GRID) for key in first if key.startswith(GRID)]
+        if there and there != list(info.grid.values):
+            lost = f"{csv} is of a sweep of {format.listing(there)}"
     if lost is None and (lost := _would_be_lost(csv, ended)) is not None:
         lost += ". comt report, with the --seeds, --rows and --also of both, writes one table of all of them"
     if lost is None:
@@ -231,15 +236,21 @@ class RecipeFigure:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the files are there, and were drawn from these very runs."""
+        """Whether the files are there, and were drawn from these very runs, none of which was trained again since."""
         is_there = all(path.exists() for path in (*self.files, self.runs_csv))
-        return is_there and [line.get("id") for line in self._drawn()] == [run.spec.id for run in self.runs]
+        if not is_there or [line.get("id") for line in self._drawn()] != [run.spec.id for run in self.runs]:
+            return False
+        oldest = min(path.stat().st_mtime for path in self.files)
+        return all(source.stat().st_mtime <= oldest for source in map(self._source, self.runs) if source.exists())
 
     @property
     def of_another(self) -> str | None:
-        """That the files there are of another recipe than these runs', or of more rows."""
-        more = f"{self.files[0]} is of more rows" if len(self._drawn()) > len(self.runs) else None
-        return other_recipe((self.runs_csv, self.files[-1]), self.loaded.origin) or more
+        """That the files there are of another recipe, column or seed than these runs', or of more rows."""
+        drawn, shown = self._drawn(), {(run.spec.column, str(run.spec.seed)) for run in self.runs}
+        is_other = {(line.get("column"), line.get("seed")) for line in drawn} != shown or len(drawn) > len(self.runs)
+        said = f"{self.files[0]} is of another column or seed, or of more rows"
+        other = other_recipe((self.runs_csv, self.files[-1]), self.loaded.origin)
+        return other or (said if drawn and is_other else None)
 
     @property
     def undrawable(self) -> str | None:
@@ -249,14 +260,16 @@ class RecipeFigure:
             who = f"its run ({run.spec.row}, {run.spec.column}, seed {run.spec.seed})"
             if run.problem or run.state is not RunState.done:
                 found.append(run.problem or f"{who} is {run.state}")
-            elif self.log_setting is not None and not run.directory.gradients_file.exists():
-                found.append(f"{who} has logged no gradient norms ({self.log_setting})")
-            elif self.log_setting is None and not run.directory.checkpoint_file.exists():
-                found.append(f"the checkpoint of {who} is gone")
+            elif not self._source(run).exists():
+                logged = f"{who} has logged no gradient norms ({self.log_setting})"
+                found.append(logged if self.log_setting else f"the checkpoint of {who} is gone")
         return "; ".join(found) or None
 
     def _drawn(self) -> list[dict[str, str]]:
         return lines_of(self.runs_csv) or []
+
+    def _source(self, run: Run) -> Path:
+        return run.directory.gradients_file if self.log_setting else run.directory.checkpoint_file
 
 
 def recipe_figure(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, results: Path) -> RecipeFigure | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +12,7 @@ import typer
 from comt_cli.commands import options
 from comt_cli.commands.options import OfRuns, Selection
 from comt_cli.errors import UserError
+from comt_cli.files import read_json
 from comt_cli.recipe.problems import nearest
 from comt_cli.report import format
 from comt_cli.report.collect import ENDED, Cell, Run
@@ -23,7 +24,7 @@ from comt_cli.report.statistics import detectable, judge, p_value, paired_differ
 from comt_cli.report.terminal import print_texts, say_written
 from comt_cli.report.words import circumstances
 from comt_cli.report.write import place, write_exhibit
-from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.runs.directory import PYTORCH, READING_ERRORS, RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec, WeightsStart
 from comt_cli.verbs.plan import Planned, plan_selected
 from comt_cli.verbs.select import cell_directories
@@ -131,10 +132,28 @@ def _settings(spec: RunSpec) -> dict[str, Any]:
 
 
 def _circumstances(runs: Sequence[Run]) -> dict[str, Any]:
-    """Data, device, commit and numerical versions of the runs; several values are joined."""
-    recorded = ("data_content", "device", "git_commit", "numerics", "products")
-    return {key: ", ".join(sorted({str((run.result or {}).get(key) or "not recorded") for run in runs}))
-            for key in recorded}  # fmt: skip
+    """Data, device, versions and kernels of the runs; several values are joined. What is unreadable is not recorded."""
+
+    def joined(values: Iterable[Any]) -> str:
+        return ", ".join(sorted({str(each) for each in values}))
+
+    recorded = ("data_content", "device", "git_commit", "numerics")
+    found = {key: joined((run.result or {}).get(key) or "not recorded" for run in runs) for key in recorded}
+    last = [_last_start(run) for run in runs]
+    # Starts without a record of CUDA graphs had none, and their products and attention were PyTorch's.
+    otherwise = {"torch": "not recorded", "captured": False, "products": PYTORCH, "attention": PYTORCH}
+    found |= {key: joined(each.get(key, default) for each in last) for key, default in otherwise.items()}
+    kernels = [each["kernels"] if isinstance(each.get("kernels"), dict) else {} for each in last]
+    for name in dict.fromkeys(name for each in kernels for name in each):
+        found[f"kernel of {name}"] = joined(str(each[name]).partition(" (")[0] for each in kernels if name in each)
+    return found
+
+
+def _last_start(run: Run) -> dict[str, Any]:
+    try:
+        return dict(read_json(run.directory.environment_file)[-1])
+    except (*READING_ERRORS, IndexError):
+        return {}
 
 
 def _differing(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[Line]:

@@ -92,12 +92,12 @@ def evaluate(
 
 
 def _heading(subject: Subject) -> str:
-    """A run as a selector, another model by its name."""
+    """A run as a selector, with its scale, another model by its name."""
     if not isinstance(subject.source, RunDirectory):
         return subject.name
     spec = subject.source.spec()
     table = f"{spec.paper}/{table_name(spec.table, spec.changed, type(spec.settings))}"
-    return f"{table.removeprefix(f'{DEFAULT_PAPER}/')}:{spec.row}:{spec.column}:{spec.seed}"
+    return f"{table.removeprefix(f'{DEFAULT_PAPER}/')}:{spec.row}:{spec.column}:{spec.seed}, scale {spec.scale}"
 
 
 def _again(chosen: list[str], device: str | None, of: OfRuns) -> None:

@@ -16,7 +16,7 @@ from comt_cli.commands import completion, options
 from comt_cli.commands.options import OfRuns
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
-from comt_cli.recipe.find import available_recipes
+from comt_cli.recipe.find import MARK, available_recipes
 from comt_cli.recipe.load import LoadedRecipe, load_recipe, select
 from comt_cli.report import format
 from comt_cli.report.collect import Collection, Run, collect, tables_with_runs
@@ -34,7 +34,7 @@ _WHERE = "Only runs that meet a condition on settings and numbers: 'train.steps 
 _STATES = "Only runs that stand so: done, diverged, running, unfinished, failed, replaced, unreadable."
 DEFAULT_SCALE = "smoke"  # of the verbs that train
 _BEGUN = [state.value for state in RunState if state is not RunState.missing]
-_SHOWN = ("error", *_BEGUN, "open", "notes")
+_SHOWN = ("error", *_BEGUN, "open", "notes", "others")
 
 
 def runs(
@@ -263,12 +263,18 @@ def _progress(loaded: LoadedRecipe, scale: str, seeds: str | None, runs: Path, *
     tables: dict[tuple[str, str], list[Run]] = {}
     for source in sources:
         tables.setdefault((f"{source.spec.paper}/{source.spec.table}", source.spec.scale), []).append(source)
+    others: dict[str, Counter[str]] = {}
+    for run in known_runs(runs) if is_shown else ():
+        for name in run.variants if run.label("scale") == scale and not run.is_replaced else ():
+            if name.startswith(f"{loaded.name}{MARK}") and name != place["table"]:
+                others.setdefault(name, Counter())[run.standing.value] += 1
     tried = grid.metric if grid is not None and has_trials else None
     metrics = {column: tried or loaded.recipe.metric_at(scale, column) for column in loaded.recipe.columns_at(scale)}
     data = {
         **place,
         **_counts(every),
         "metric": loaded.recipe.metric,
+        "others": {name: dict(counts) for name, counts in sorted(others.items())},
         "open": _open([*every, *sources], runs),
         "sources": [{"recipe": name, "scale": at, **_counts(found)} for (name, at), found in tables.items()],
         "notes": list(cells.notes),
@@ -336,6 +342,8 @@ def _print(progress: _Progress) -> None:
     typer.echo(f"{heading}: {counted(table)}")
     if progress.cells is not None:
         print_progress(progress.cells, progress.metrics)
+    for name, states in table["others"].items():
+        typer.echo(f"  besides, {name}: {', '.join(f'{count} {state}' for state, count in states.items())}")
     for source in table["sources"]:
         typer.echo(f"  to start from: {source['recipe']} {source['scale']}: {counted(source)}")
     for run in table["open"]:

@@ -231,8 +231,16 @@ def test_a_connection_is_read_with_annotations_and_without(tmp_path):
     assert declared_in(tmp_path) == {"a": Declared(module, "A", ("states",)), "b": Declared(module, "B", ())}
 
 
-def test_two_connections_of_one_name_are_told_with_the_line(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("class B:\n    name = NAME\n", r"two\.py, line 2\): name of B is no literal"),
+        ("class B:\n    name = 'b'\n    needs: ClassVar = A.needs\n", r"two\.py, line 3\): needs of B is no literal"),
+        ("\n\nclass B:\n    name = 'a'\n", r"two\.py, line 3\): A in .*\.one has the name 'a' already"),
+    ],
+)
+def test_a_connection_that_cannot_be_read_is_told_with_its_line(tmp_path, text, place):
     (tmp_path / "one.py").write_text(CONNECTION)
-    (tmp_path / "two.py").write_text("\n\nclass B:\n    name = 'a'\n")
-    with pytest.raises(UserError, match=r"two\.py, line 3\): A in .*\.one has the name 'a' already"):
+    (tmp_path / "two.py").write_text(text)
+    with pytest.raises(UserError, match=place):
         declared_in(tmp_path)

@@ -249,4 +249,4 @@ def _page(lines: Sequence[Mapping[str, str]], title: str) -> str:
         tables.setdefault(line["column"], []).append(line)
     commits = sorted({line["git_commit"] or "unknown" for line in lines})
     of = {**lines[0], "title": title, "commits": commits, "tables": tables}
-    return templates().get_template("costs.md.jinja").render(of) + "\n"
+    return templates().get_template("costs.md.jinja").render(of)

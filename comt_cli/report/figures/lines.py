@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.cbook import boxplot_stats
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.font_manager import FontProperties, findfont, get_font
@@ -29,7 +28,10 @@ MAX_LINES = 36
 has."""
 _MEDIAN = OKABE_ITO[0]
 _SMALL = 6.5
-_FAR = 3.0  # what is off the scale is beyond the quartiles by more than so many times the distance between them
+_TAIL = 1 / 3  # at most such a share of the values may be off the scale, together
+_DISTANCE = 0.5  # what is off the scale is farther from the rest than so many times the span of the rest
+_DWARFS = 2.0
+"""What is nearer to the rest than others that are off the scale is off it too if it is farther than so many times."""
 _LONGEST = 14
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -42,16 +44,32 @@ class Ends(NamedTuple):
 
 
 def robust_ends(values: Sequence[float] | NDArray[Any], *, log: bool = False) -> Ends:
-    """The ends of a scale that a few outliers do not rule: the whiskers of a box plot (Tukey 1977), of the logarithms
-    where the axis is one of these."""
-    given = np.asarray(values, dtype=float)
+    """The ends of a scale that a few outliers do not rule.
+
+    From either side at most a third of the values is left out, and only what a gap parts from the others that is wider
+    than half of what those span: of values that run on evenly none is.
+    """
+    given = np.sort(np.asarray(values, dtype=float))
     given = given[np.isfinite(given) & ((given > 0) if log else True)]
     if not given.size:
         return Ends(0.0, 1.0)
     seen = np.log(given) if log else given
-    (box,) = boxplot_stats(seen, whis=_FAR)
-    inside = given[(seen >= box["whislo"]) & (seen <= box["whishi"])]
-    return Ends(float(inside.min()), float(inside.max()))
+    least = 1e-3 * (1.0 if log else float(np.abs(seen).max()))  # rounding noise is no gap
+    most = int(len(seen) * _TAIL)
+    above = _tail(-seen[::-1], most, least)
+    below = _tail(seen[: len(seen) - above], most - above, least)
+    return Ends(float(given[below]), float(given[-1 - above]))
+
+
+def _tail(rising: NDArray[Any], most: int, least: float) -> int:
+    """The number of first values, at most so many, that are far from the others: those before the first gap that is
+    wide enough; more of them only where the next gap dwarfs what would be left."""
+    tail = 0
+    for cut in range(1, most + 1):
+        gap, span = rising[cut] - rising[cut - 1], rising[-1] - rising[cut]
+        if gap > least and gap > (_DWARFS if tail else _DISTANCE) * span:
+            tail = cut
+    return tail
 
 
 def drawn_tokens(frame: pd.DataFrame) -> pd.DataFrame:
@@ -156,18 +174,25 @@ def log_ticks(axes: Axes, ratio: float) -> None:
 def token_labels(pieces: Sequence[str]) -> list[str]:
     r"""A label for each token of a text: its number from 1 and its name.
 
-    A token that begins a word loses its '▁'. Spaces show as '␣', line breaks as '\n', signs that the font lacks as
-    '\u65e5'.
+    A token that begins a word loses its '▁', one that continues a word gets a '-' before it (where the tokenizer
+    marks words at all). Spaces show as '␣', line breaks as '\n', signs that the font lacks as '\u65e5'.
     """
+    marks_words = any(piece.startswith("▁") and piece.strip("▁") for piece in pieces)
     labels, signs = [], _signs_of_font()
-    for number, piece in enumerate(pieces, start=1):
+    for number, piece in enumerate(pieces):
         name = _BYTE.sub(_printable_byte, piece)
+        goes_on = marks_words and number > 0 and _is_of_word(name) and _is_of_word(pieces[number - 1][-1:])
         word = name[1:] if name.startswith("▁") and name.strip("▁") else name
-        text = word.replace("▁", "␣").replace(" ", "␣").replace("\n", "\\n")
+        text = ("-" if goes_on else "") + word.replace("▁", "␣").replace(" ", "␣").replace("\n", "\\n")
         text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
         spelled = "".join(sign if ord(sign) in signs else sign.encode("unicode_escape").decode() for sign in text)
-        labels.append(f"{number} {spelled}".replace("$", r"\$"))  # which would start a formula
+        labels.append(f"{number + 1} {spelled}".replace("$", r"\$"))  # which would start a formula
     return labels
+
+
+def _is_of_word(text: str) -> bool:
+    """Whether it starts with a digit or a letter that has a case: scripts that write no spaces are not marked."""
+    return text[:1].isdigit() or text[:1].lower() != text[:1].upper()
 
 
 def _printable_byte(match: re.Match[str]) -> str:

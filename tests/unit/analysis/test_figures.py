@@ -54,7 +54,7 @@ def test_a_few_far_values_do_not_rule_a_scale_and_even_ones_all_stay(log) -> Non
 
 
 def test_token_names_can_be_read_and_drawn() -> None:
-    names = ["Once", "a", "king", "dom", r"\$", r"\u65e5\u672c", "␣", r"\n", r"\n", "incomprehensi…", "_x", "</s>"]
+    names = ["Once", "a", "king", "-dom", r"\$", r"\u65e5\u672c", "␣", r"\n", r"\n", "incomprehensi…", "_x", "</s>"]
     assert token_labels(PIECES) == [f"{number} {name}" for number, name in enumerate(names, start=1)]
-    assert token_labels(["▁", "K", "ing", "▁at", ".", "x"]) == ["1 ␣", "2 K", "3 ing", "4 at", "5 .", "6 x"]
+    assert token_labels(["▁", "K", "ing", "▁at", ".", "x"]) == ["1 ␣", "2 K", "3 -ing", "4 at", "5 .", "6 x"]
     assert token_labels(["O", "n", "<0x20>", "<0xE2>"]) == ["1 O", "2 n", "3 ␣", "4 <0xE2>"]

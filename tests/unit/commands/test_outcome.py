@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 
 import pandas as pd
@@ -163,11 +164,20 @@ def test_a_figure_is_drawn_again_when_one_of_its_runs_is_another(handed, capsys)
     directories = ended(plan)
     outcome(plan, capsys)
     assert outcome(plan, capsys) == f"mine/figure8 (smoke) is drawn: {PICTURE}\n"
+    later = PICTURE.stat().st_mtime + 5
+    os.utime(directories["base"].gradients_file, (later, later))
+    assert WROTE in outcome(plan, capsys)
+    os.utime(directories["base"].gradients_file, (0, 0))
     runs_csv = PICTURE.with_name("figure8-runs.csv")
     whole = runs_csv.read_text()
+    # As in a clone: the files are newer than any run, but of another run.
     for changed in (whole.replace(directories["gated"].path.name, "0" * 12), whole.rsplit("base", 1)[0]):
         runs_csv.write_text(changed)
         assert WROTE in outcome(plan, capsys)
     PICTURE.with_suffix(".pdf").unlink()
     assert WROTE in outcome(plan, capsys)
-    assert len(handed) == 4
+    assert len(handed) == 5
+    another = pd.read_csv(runs_csv).assign(seed=2, id="0" * 12).to_csv(index=False)
+    for changed in (another, f"{whole}{whole.splitlines()[-1]}\n"):
+        runs_csv.write_text(changed)
+        assert "is of another column or seed, or of more rows" in outcome(plan, capsys)

@@ -88,7 +88,7 @@ def test_committed_pages_are_todays(tmp_path):
     [
         ("", "has no rows"),
         ("device,shape,precision\na,b,fp32\n", "lacks the columns variant"),
-        ("device,shape,size,precision,variant\na,b,60m,fp32\n", "a row has more or fewer cells"),
+        ("device,shape,size,precision,variant\na,b,60m,fp32\n", "row 2 has more or fewer cells"),
         ("device,shape,size,precision,variant,step_ms\na,b,60m,fp32,plain,fast\n", "'fast'"),
     ],
 )

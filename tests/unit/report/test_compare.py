@@ -57,6 +57,10 @@ def test_metrics_are_paired_as_in_tables_and_only_the_method_differs(bench: Benc
     assert perplexity["p_value"] < 0.05
     assert {each["key"].partition(".")[0] for each in found["settings"]} == {"method"}
     assert (found["unfair"], found["circumstances"]) == ([], [])
+    start = {"torch": "3", "kernels": {"loss": "reference (another)"}}
+    bench.directory(OURS, 3).environment_file.write_text(json.dumps([start]))
+    changed = {each["key"]: each["run"] for each in compared(bench)["circumstances"]}
+    assert changed == {"torch": "2, 3", "kernel of loss": "fused, reference"}
     said = comt(bench, *(str(bench.directory(row, 1).path) for row in (BASELINE, OURS)))
     assert (said.exit_code, "one seed" in said.output) == (0, True)
     bench.diverged(OURS, 2)  # which has no checkpoint, and is not passed over

@@ -119,7 +119,7 @@ def test_changed_settings_have_a_table_of_their_own(mixed: Bench, seeds: list[in
 def test_latex_reads_no_sign_of_a_text_as_a_command() -> None:
     signs = {"\\": r"\textbackslash{}", "{": r"\{", "_": r"\_", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#"}
     assert in_latex("".join(signs)) == "".join(signs.values())
-    assert in_latex("a\tb e\u0301 ☃") == "a b é U+2603"
+    assert in_latex("a\tb e\u0301 ł ð ☃") == "a b é ł U+00F0 U+2603"
 
 
 def test_what_was_published_elsewhere_is_a_ratio_beside_ours_and_no_verdict(bench: Bench) -> None:

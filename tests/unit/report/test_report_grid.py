@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -161,6 +162,18 @@ def test_every_file_names_what_was_chosen_and_a_choice_that_is_written_is_not_lo
     RunDirectory.of(gridded.runs, gone).result_file.unlink()
     again = write_report(gridded.loaded(), gridded.specs(), gridded.runs, gridded.results)
     assert "has 3 finished runs of pre-ln at tiny, and this table 0" in (again.unwritten or "")
+
+
+def test_a_sweep_of_another_key_is_not_written_over(gridded: Bench) -> None:
+    for row in CHOSEN:
+        finish(gridded, row, CLEAR)
+    loaded, specs = gridded.loaded(), gridded.specs()
+    with_trials = replace(loaded.grids["smoke"], seeds=(101,))
+    for values, said in ((with_trials.values, None), ({"train.weight_decay": []}, f"is of a sweep of {KEY}")):
+        swept = replace(loaded, grids={"smoke": replace(with_trials, values=values)})
+        report = write_report(swept, specs, gridded.runs, gridded.results)
+        assert (said or "") in (report.unwritten or "")
+        assert (report.csv is None) == (said is not None)
 
 
 def tuned(values: list[float], losses: list[list[float | None]], better: str = "lower") -> Any:
