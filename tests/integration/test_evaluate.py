@@ -123,6 +123,15 @@ def test_how_far_values_may_be_off(before, tolerance, differing):
     assert merge({**before}, found, tolerance, {"accuracy"})[1] == differing
 
 
+def test_a_new_metric_changes_nothing_that_is_told_of_the_others():
+    told = {"signature": "old", "signatures": {"meteor": "old"}, "missing": {"cider": "came later"}}
+    result = {"loss": 3.0, "meteor": 30.0, **told}
+    here = Evaluation(3.0, {"cider": 90.0, "meteor": None}, {"samples": 9}, {"cider": "new"}, {"meteor": "needs Java"})
+    assert merge(result, {"validation": here}, 1e-3, set()) == (["cider"], [], 0.0)
+    told = {"signature": "old", "signatures": {"meteor": "old", "cider": "new"}, "missing": {}}
+    assert result == {"loss": 3.0, "meteor": 30.0, "cider": 90.0, **told}
+
+
 def test_other_data_is_refused(language, monkeypatch):
     _, directory = language
     spec = directory.spec()

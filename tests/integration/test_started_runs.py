@@ -16,7 +16,7 @@ from worlds import comt, run_together, train_table, train_together
 
 from comt_cli.campaign.queue import Ending
 from comt_cli.errors import UserError
-from comt_cli.exchange.checkpoint import read_state
+from comt_cli.exchange.checkpoint import read_state, write_state
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.runs.directory import RunDirectory
@@ -94,6 +94,9 @@ def test_a_source_without_weights_is_refused_by_name(source, tiny_corpus, tmp_pa
     stopped_at([6], source, tmp_path)
     assert "has not ended" in refused(spec, tmp_path)  # a checkpoint of some step is no start
     directory = train(source, tmp_path)
+    average = {key: value for key, value in read_state(directory.checkpoint_file).items() if key != "progress"}
+    write_state(directory.checkpoint_file, average)
+    assert refused(spec, tmp_path).endswith("checkpoint.pt is not of the last step")
     directory.checkpoint_file.unlink()
     assert refused(spec, tmp_path) == f"there is no checkpoint {directory.checkpoint_file}"
     diverging = tiny_spec(tiny_corpus, **STEPS | {"warmup_steps": 0}, learning_rate=1e30)

@@ -121,7 +121,8 @@ class PaddedRows(Rows):
         shard_B = np.searchsorted(self._firsts, indices, side="right") - 1
         bounds_2B = np.empty((2, len(indices)), dtype=np.int64)
         for number in np.unique(shard_B):
-            rows = indices[here := shard_B == number] - self._firsts[number]
+            here = shard_B == number
+            rows = indices[here] - self._firsts[number]
             bounds_2B[:, here] = self._offsets[number][[rows, rows + 1]]
         return self._starts[shard_B] + bounds_2B[0], bounds_2B[1] - bounds_2B[0]
 
