@@ -72,7 +72,7 @@ class GatesMoved(ModelFigure):
                 image = draw_map(axes, own, "moved", [*own["site"].unique()], norm)
                 axes.set_title(row)
             panels[-1].set_xlabel("layer")
-            label = "moved" if frame["site"].str.endswith(_LOW_RANK).any() else "|gate − 1|"
+            label = "|gate − 1|, or |B A x| / |x|" if frame["site"].str.endswith(_LOW_RANK).any() else "|gate − 1|"
             bar = figure.colorbar(image, ax=list(panels), pad=0.01, aspect=6 + sum(heights), label=label)
             log_ticks(bar.ax, high / low)
         return figure
