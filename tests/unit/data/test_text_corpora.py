@@ -59,7 +59,7 @@ except ImportError:
     assert list(python_library._docstrings(b"print 'python 2'")) == []
 
 
-def test_python_docs_are_extracted_once(cache, monkeypatch):
+def test_python_docs_are_extracted_once_and_a_damaged_extract_is_made_anew(cache, monkeypatch):
     calls = []
     texts = [f"document {number} of the library, which is a long one" for number in range(100)]
     monkeypatch.setattr(PythonDocs, "texts", lambda *_: calls.append(1) or iter(texts))
@@ -70,6 +70,11 @@ def test_python_docs_are_extracted_once(cache, monkeypatch):
     python_library._extracted.clear()  # as in another process
     assert fingerprint(data) == name
     assert len(calls) == 1
+    (path,) = (cache / "python-docs").rglob("*.json")
+    path.write_text(path.read_text().replace("document 7 ", "document 8 "))
+    python_library._extracted.clear()
+    assert fingerprint(data) == name
+    assert len(calls) == 2
     monkeypatch.setenv("COMT_CACHE", str(cache / "elsewhere"))
     monkeypatch.setattr(PythonDocs, "texts", lambda *_: iter(["short"]))
     with pytest.raises(UserError, match="this Python has no python-docs"):

@@ -49,7 +49,7 @@ class LibraryTexts(Corpus):
 
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
         """The hash of all documents; extracts them (a few seconds) when this Python's are not in the cache."""
-        return {"corpus": self.names[0], "sha256": sha256(canonical_json(self._documents(progress)))}
+        return {"corpus": self.names[0], "sha256": _content_hash(self._documents(progress))}
 
     def streams(self) -> Sequence[Stream]:
         return [Stream(None, self.documents)]
@@ -60,20 +60,25 @@ class LibraryTexts(Corpus):
 
     def _documents(self, progress: ProgressCallback) -> list[str]:
         """The texts in the cache, where each Python and installation, which distributions patch, has its own."""
-        cache = Cache(self.names[0], str(self.version))
+        cache = Cache(self.names[0], f"{self.version}, with the hash of its content")
         if cache.folder not in _extracted:
             key = [platform.python_implementation(), platform.python_version(), sysconfig.get_path("stdlib")]
-            if (found := cache.get(key)) is None:
+            content, found = cache.get(key) or ("", [])
+            if not found or content != _content_hash(found):  # absent or damaged: extracted again
                 found = [*dict.fromkeys(text for text in self.texts(progress) if len(text) >= MINIMUM_CHARACTERS)]
                 if not found:
                     hint = "Use corpus: files:GLOB with a text of yours."
                     raise UserError(f"corpus: this Python has no {self.names[0]}", hint)
-                cache.put(key, found)
+                cache.put(key, [_content_hash(found), found])
             _extracted[cache.folder] = found
         return _extracted[cache.folder]
 
 
 _extracted: dict[Path, list[str]] = {}  # by the cache's folder: a plan needs them once a run
+
+
+def _content_hash(texts: list[str]) -> str:
+    return sha256(canonical_json(texts))
 
 
 def _sources(progress: ProgressCallback) -> Iterator[bytes]:
