@@ -1,6 +1,8 @@
-"""Attention Residuals: each branch reads a softmax over the outputs of all earlier ones (Kimi Team 2026).
+r"""Attention Residuals: each branch reads a softmax over the outputs of all earlier ones (Kimi Team 2026).
 
-h_l = sum_i a_i v_i, a = softmax_i(w_l . N_l(v_i)), v_i the branches' outputs and the embedding (arXiv 2603.15031). With
+$$h_l = \sum_i a_i v_i, \qquad a = \mathrm{softmax}_i(w_l \cdot N_l(v_i))$$
+
+v_i are the branches' outputs and the embedding (arXiv 2603.15031). With
 `blocks: N` the adds are divided into N, each a source as the sum of its outputs; without it each is one. Where N
 does not divide their number some blocks are longer by one (Kimi K3, 93 layers in blocks of 12, has a short last one).
 Deviations: the first branch, which has one source, has no query. w and the gains of N_l have no weight decay; the paper

@@ -1,4 +1,6 @@
-"""CoMT: a scalar gate in (0, 1) on every projection (Zhang et al. 2025, Eq. 4 to 8, Figure A5a).
+r"""CoMT: a scalar gate in (0, 1) on every projection (Zhang et al. 2025, Eq. 4 to 8, Figure A5a).
+
+$$\gamma = \sigma(B\,\sigma(A x)), \qquad z = \gamma W x$$
 
 Deviations: no biases, as in Eq. 4 (the pseudo code's `nn.Linear` would add 21 numbers a block). The paper does not
 state the modulators' initialisation: the default is what its pseudo code would do, and it survives the model-wide

@@ -1,6 +1,8 @@
-"""CoMT on batch norms: a scalar gate in (0, 1) on every normalised pixel (Zhang et al. 2025, Eq. 10 to 12, Figure A5c).
+r"""CoMT on batch norms: a scalar gate in (0, 1) on every normalised pixel (Zhang et al. 2025, Eq. 10-12, Figure A5c).
 
-y = sigmoid(b phi(A n)) gamma n + beta, n the features normalised over the batch, phi the sigmoid.
+$$y = \sigma(b\,\sigma(A n))\,\gamma n + \beta$$
+
+n are the features normalised over the batch.
 Deviations: no biases and no gates outside residual blocks, because only so do the printed parameter increases come out.
 For the same reason gamma stays. Eq. 12 has none, but Table A7 counts it: either the authors' gamma is multiplied in, or
 theirs lies idle. Here it does what it does in a batch norm, behind the gate's reading, and starts at 1, where this is

@@ -1,7 +1,9 @@
-"""CoMT on convolutions: a scalar gate in (0, 1) on every output pixel (Zhang et al. 2025, Eq. 13, Figure A5b).
+r"""CoMT on convolutions: a scalar gate in (0, 1) on every output pixel (Zhang et al. 2025, Eq. 13, Figure A5b).
 
-y = sigmoid(w phi(V * x)) (W * x): V has the window, stride and padding of the W it modulates, and max(1, C_in / ratio)
-filters; phi is the sigmoid. The gate stands before the batch norm.
+$$y = \sigma(w\,\sigma(V * x))\,(W * x)$$
+
+V has the window, stride and padding of the W it modulates, and max(1, C_in / ratio) filters. The gate comes before
+the batch norm.
 Deviations: no biases and no gates outside residual blocks, because only so do the printed parameter increases come out
 (the pseudo code's `nn.Conv2d` would have biases). The modulators' initialisation is not stated: torch's own is the
 default. V * x is computed in one convolution with W * x.

@@ -1,4 +1,6 @@
-"""Dynamic Tanh: g * tanh(a x) in the place of every norm (Zhu et al. 2025, Eq. 1).
+r"""Dynamic Tanh: g * tanh(a x) in the place of every norm (Zhu et al. 2025, Eq. 1).
+
+$$N(x) \to g \odot \tanh(a x)$$
 
 a is one learned number a norm. As in the authors' LLaMA there is no shift, and a learned number, sqrt(D) at the start,
 multiplies the embedded tokens.

@@ -1,6 +1,8 @@
-"""EAU-like: an Evaluator-Adjuster Unit on what attention puts out (Dhayalkar 2024, after a second-hand account).
+r"""EAU-like: an Evaluator-Adjuster Unit on what attention puts out (Dhayalkar 2024, after a second-hand account).
 
-y = x + a e, a = tanh(W3 x + b3), e = sigmoid(W2 relu(W1 x + b1) + b2), x the output of attention, in an encoder-decoder
+$$y = x + \tanh(W_3 x + b_3) \odot \sigma(W_2\,\mathrm{relu}(W_1 x + b_1) + b_2)$$
+
+x is the output of attention, in an encoder-decoder
 that of self-attention and of cross-attention; "W1 reduces the dimensionality".
 Deviations: the primary text was not to be had, and whether this is its unit cannot be told. Unknown, and chosen here:
 the bottleneck's width (`rank`, a quarter of the model's), whether the unit stands behind the output projection or

@@ -1,6 +1,8 @@
 """Embedding norm: the stream begins at the embedding's norm (as in nanochat, Karpathy 2026: code).
 
-x0 = N(e), N being RMSNorm without a gain, then the blocks: Pre-LN's, which are start lambdas that begin at 1 and 0 and
+$$x_0 = N(e)$$
+
+N is RMSNorm without a gain. Then come the blocks: Pre-LN's, which are start lambdas that begin at 1 and 0 and
 learn nothing, or those of the method that `of` names. An embedding starts as small as what a branch adds to it;
 normalised it is many times as large.
 Deviations: of its source the norm alone is here. For language models only: an encoder-decoder scales its embedding to

@@ -1,4 +1,6 @@
-"""Full-rank gates on projections: z = (x W^T) * sigmoid(x W_g^T), W_g as large as W.
+r"""Full-rank gates on projections: z = (x W^T) * sigmoid(x W_g^T), W_g as large as W.
+
+$$z = (W x) \odot \sigma(W_g x)$$
 
 Transponder (2025), Table 2, compares with an "SDPA-Gate" after Qiu et al. 2025 and an "ALL-Gate". The parameters it
 prints for them, 15, 22 and 23 % and 44, 65 and 80 %, are those of full gates on the query, key, value and output

@@ -1,6 +1,8 @@
-"""Gated Residual Connections: a gate per channel on what a sublayer adds to the skip path (Dhayalkar 2024).
+r"""Gated Residual Connections: a gate per channel on what a sublayer adds to the skip path (Dhayalkar 2024).
 
-y = r + g s, g = sigmoid(W_g . + b_g), r the skip path and s the sublayer's output.
+$$y = r + g \odot s, \qquad g = \sigma(W_g\,r + b_g)$$
+
+r is the skip path, s the sublayer's output.
 Deviations: the primary text was not to be had, this follows a digest of it, and what that leaves open is an option,
 which a table names. Its text says that the gate reads the "residual output", which can be r or s, and a third party has
 [r; s]: `reads`. One account gates the feed-forward network alone: `at`. Where the norm stands is not said: `norm`,

@@ -1,6 +1,8 @@
-"""Identity-HC: mHC without mixing, H_res = I (compared in public by Marin, 2026; iHC, arXiv 2607.28611).
+r"""Identity-HC: mHC without mixing, H_res = I (compared in public by Marin, 2026; iHC, arXiv 2607.28611).
 
-x <- x + H_post F(N(H_pre x)), with the n streams of mHC, its H_pre and H_post.
+$$x' = x + H_{post}\,F(N(H_{pre}\,x))$$
+
+x are the n streams of mHC, and H_pre and H_post are its own.
 Deviations: as mHC's; of the papers only digests were at hand.
 """
 

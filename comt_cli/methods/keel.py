@@ -1,6 +1,8 @@
-"""KEEL: Post-LN whose skip path is weighted by the network's depth (2026, arXiv 2601.19895).
+r"""KEEL: Post-LN whose skip path is weighted by the network's depth (2026, arXiv 2601.19895).
 
-y = N(alpha x + F(N(x))), alpha = 2L, the number of adds. The first add is plain Pre-LN, the second has
+$$y = N(\alpha x + F(N(x))), \qquad \alpha = 2L$$
+
+2L is the number of adds. The first add is plain Pre-LN, the second has
 alpha = 1.
 Deviations: none known; no public code is known. In language models RMSNorm, as there; the norm behind the last block
 stays. alpha x + F is a sum in the stream's type: in bf16 F is rounded as coarsely as alpha x, which is many times as

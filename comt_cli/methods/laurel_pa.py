@@ -1,6 +1,8 @@
-"""LAuReL-PA: the skip path also carries earlier activations, through a low-rank map.
+r"""LAuReL-PA: the skip path also carries earlier activations, through a low-rank map.
 
-y = F(x) + x + sum over j < k of g_j B A x_(i-j); Menghani et al. 2024, section 2.3, k = 3 and rank 32 as in their C4
+$$y = F(x) + x + \sum_{j<k} g_j B A\,x_{i-j}$$
+
+Menghani et al. 2024, section 2.3, k = 3 and rank 32 as in their C4
 ablation.
 Deviations: a layer of theirs is each of the two adds of a block, on Pre-LN. One map h_i = B A serves all j of an
 add; each g starts at 1/k (they do not say where). They did not try it on their large language models.

@@ -1,7 +1,10 @@
-"""mHC: Hyper-Connections whose streams are mixed by doubly stochastic matrices (DeepSeek-AI 2025, arXiv 2512.24880).
+r"""mHC: Hyper-Connections whose streams are mixed by doubly stochastic matrices (DeepSeek-AI 2025, arXiv 2512.24880).
 
-H_pre = sigmoid(alpha x' phi + b), H_post = 2 sigmoid(...), H_res = Sinkhorn(exp(...)) with 20 iterations, columns
-before rows; x <- H_res x + H_post F(N(H_pre x)).
+$$x' = H_{res}\,x + H_{post}\,F(N(H_{pre}\,x)), \qquad
+H_{pre} = \sigma(\alpha \hat{x} \phi + b), \quad
+H_{post} = 2\sigma(\ldots), \quad H_{res} = \mathrm{Sinkhorn}(\exp(\ldots))$$
+
+Sinkhorn has 20 iterations, columns before rows.
 Deviations: the paper says neither where b and phi start nor how streams are read behind the last block. By default
 (`start: pre-ln`) the start is Pre-LN, up to H_post = 1 and the norm, which takes the read's size away, with staggered
 reading; `mhc-lite` is the start of mHC-lite's code, `random` near Megatron-LM's. With equal streams H_res has gradients

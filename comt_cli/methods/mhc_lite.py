@@ -1,6 +1,8 @@
-"""mHC-lite: mHC with exactly doubly stochastic matrices, weighted means of all permutations (2026, arXiv 2601.05732).
+r"""mHC-lite: mHC with exactly doubly stochastic matrices, weighted means of all permutations (2026, arXiv 2601.05732).
 
-H_res = sum_k softmax(alpha x' phi + b)_k P_k over the n! permutation matrices; the rest is mHC's.
+$$H_{res} = \sum_{k=1}^{n!} \mathrm{softmax}(\alpha \hat{x} \phi + b)_k\,P_k$$
+
+P_k are the permutation matrices; the rest is mHC's.
 Deviations: as mHC's; its own code's start is `start: mhc-lite`, which is not Pre-LN, since branches write to one stream
 more than to others. n! grows fast: 24 for 4 streams, 120 for 5.
 """

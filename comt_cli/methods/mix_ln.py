@@ -1,4 +1,6 @@
-"""Mix-LN: Post-LN in the first blocks, Pre-LN in the rest (Li et al. 2024, section 3).
+r"""Mix-LN: Post-LN in the first blocks, Pre-LN in the rest (Li et al. 2024, section 3).
+
+$$y = N(x + F(x)) \;\text{ in the first blocks}, \qquad y = x + F(N(x)) \;\text{ in the rest}$$
 
 Deviations: none known; the fraction was searched by its authors at 1B and used at every size.
 """

@@ -1,6 +1,8 @@
 """Pre-LN, the LLaMA block (CoMT's and Transponder's baseline).
 
-y = x + F(N(x)); Xiong et al. 2020, Eq. of Figure 1b.
+$$y = x + F(N(x))$$
+
+Xiong et al. 2020, Eq. of Figure 1b.
 Deviations: in language models RMSNorm for LayerNorm, as in LLaMA (Touvron et al. 2023); the norm after the last block
 is theirs.
 """

@@ -1,7 +1,9 @@
-"""ResFormer: every block attends with a mixture of its values and the first block's (Zhou et al. 2024).
+r"""ResFormer: every block attends with a mixture of its values and the first block's (Zhou et al. 2024).
 
-V_n' = own V_n + first V_1 (arXiv 2410.17897; in its code both are 1/2, the default; the paper's best constants are 1
-and 2). `learned`: the two start there and are learned, a pair a block.
+$$V'_n = own\;V_n + first\;V_1$$
+
+arXiv 2410.17897; in its code both are 1/2, the default; the paper's best constants are 1 and 2. `learned`: the two
+start there and are learned, a pair a block.
 Deviations: the learned variant is described in the paper and not in its code, and ours has two numbers a block, stored
 as what they differ from their start by: weight decay, if there is any, draws them there.
 """

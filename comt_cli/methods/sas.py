@@ -1,6 +1,8 @@
-"""Self-Adaptive Scaling: learned shares of skip path, branch, and their normed sum (SAS, 2019, Eq. 2, 4).
+r"""Self-Adaptive Scaling: learned shares of skip path, branch, and their normed sum (SAS, 2019, Eq. 2, 4).
 
-y = a x + b F + (1 - a)(1 - b) LN(x + F), a and b one number a token from two-layer tanh gates that read [x; F].
+$$y = a x + b F + (1 - a)(1 - b)\,\mathrm{LN}(x + F)$$
+
+a and b are one number a token from two-layer tanh gates that read [x; F].
 `gamma: free` is footnote 1, a third gate in the place of (1 - a)(1 - b); `gate: single-layer` is Table 6's.
 Deviations: in language models RMSNorm for LayerNorm, and the norm behind the last block stays; the encoder-decoder has
 LayerNorm and no norm behind its stacks, as the Post-LN that SAS contains at a = b = 0. The paper starts the gates' last

@@ -1,7 +1,9 @@
-"""Self-Adaptive Scaling of ResNets: learned shares of skip path, branch, and their normed sum (SAS, 2019, Eq. 2, 4).
+r"""Self-Adaptive Scaling of ResNets: learned shares of skip path, branch, and their normed sum (SAS, 2019, Eq. 2, 4).
 
-y = a x + b F + (1 - a)(1 - b) LN(x + F), a and b from two-layer tanh gates that read [x; F], their last biases +3 (a)
-and -3 (b) at the start; `gamma: free` is footnote 1, `norm: batch` Table 7, `gate: single-layer` the other gate.
+$$y = a x + b F + (1 - a)(1 - b)\,\mathrm{LN}(x + F)$$
+
+a and b come from two-layer tanh gates that read [x; F], their last biases +3 (a) and -3 (b) at the start; `gamma: free`
+is footnote 1, `norm: batch` Table 7, `gate: single-layer` the other gate.
 Deviations: the paper has vectors where a ResNet has maps, and says neither how gates read these nor over what LN
 normalises. By default the gates read x and F averaged over the pixels, and a, b are one number an image, as a vector
 has one; LN is over the whole map of an image, with a gain and a shift a channel. `reads: pixel` and `norm_over: pixel`

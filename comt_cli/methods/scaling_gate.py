@@ -1,4 +1,6 @@
-"""One gate between skip path and branch: y = g F + (1 - g) x (SAS, 2019, Table 6).
+r"""One gate between skip path and branch: y = g F + (1 - g) x (SAS, 2019, Table 6).
+
+$$y = g F + (1 - g)\,x$$
 
 `transform` is Highway's gate (Srivastava et al. 2015), a number a channel from x alone; `single-layer` and `two-layer`
 are SAS's own, one number from [x; F].

@@ -1,6 +1,8 @@
-"""Start lambdas: learned weights on the stream and on the embedding before every block (nanochat, Karpathy 2026: code).
+r"""Start lambdas: learned weights on the stream and on the embedding before each block (nanochat, Karpathy 2026: code).
 
-x <- r x + m x0, then the Pre-LN block; x0 is the embedding's RMSNorm without a gain, and the stream begins there.
+$$x' = y + F(N(y)), \qquad y = r x + m x_0$$
+
+x_0 is the embedding's RMSNorm without a gain, and the stream begins there.
 `start: identity` has r = 1, m = 0, as the first version; `graded` has r from 1.15 to 1.05 and m from 0.2 to 0.05 over
 the blocks, as later ones.
 Deviations: there the two have learning rates of their own, 0.5 for m and 0.005 for r, beside rates of 0.02 for matrices

@@ -1,4 +1,6 @@
-"""Transponder: contextual modulators on every projection (2025, Eq. 4 to 10), by default a channel gate times a scalar.
+r"""Transponder: contextual modulators on each projection (2025, Eq. 4 to 10), by default a channel gate times a scalar.
+
+$$z = \gamma_c \odot \gamma_s W x, \qquad \gamma_k = 2\sigma(\alpha_k B_k\,\sigma(A x))$$
 
 `granularity` scalar, channel and, the method itself, channel-scalar are Table 1's "layer-scalar", "layer-channel" and
 "layer-channel-scalar". Its "path" variants are `transponder-path`, "w/o context" is `transponder-static`.

@@ -1,4 +1,6 @@
-"""Wider: the plain network, Pre-LN unless said otherwise, widened until it costs what a gated one does (ours, 2026).
+r"""Wider: the plain network, Pre-LN unless said otherwise, widened until it costs what a gated one does (ours, 2026).
+
+$$y = x + F'(N(x)), \qquad F' \text{ wider than } F$$
 
 A gain of a method that adds parameters is judged against what the same parameters, or the same FLOPs, buy without it:
 the feed-forward networks are made wider, by whole channels, until the count is nearest. `residual: post-norm` widens

@@ -1,10 +1,11 @@
-"""A drawing of a block: the sites of a model, and which of them a method changes. SVG that needs no styles of its own."""
+"""A drawing of a block: the sites of a model, and which of them a method changes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
 
+from comt_cli.library.connect import is_addition
 from comt_cli.methods.base import Method, Wiring
 
 TOKENS = (
@@ -35,12 +36,12 @@ def block(wiring: Wiring, kind: type[Method]) -> str:
         if part in wiring.gates:  # a gate on the whole branch
             drawn += box(x, middle(1, lines), f"{part} gate", changed=True)
             x += BOX + GAP
-        drawn += addition(start, x, height, is_plain(wiring))
+        drawn += addition(start, x, height, is_addition(wiring))
         x += 2 * ROW
     said = caption(wiring)
     return (
-        f'<svg class="block" role="img" aria-label="{escape(said)}" viewBox="0 0 {x} {height}" width="{x}" height="{height}" '
-        f'xmlns="http://www.w3.org/2000/svg">{"".join(drawn)}</svg>\n\n<small>{escape(said)}</small>'
+        f'<svg class="block" role="img" aria-label="{escape(said)}" viewBox="0 0 {x} {height}" '
+        f'width="{x}" height="{height}" xmlns="http://www.w3.org/2000/svg">{"".join(drawn)}</svg>\n\n<small>{escape(said)}</small>'
     )
 
 
@@ -63,18 +64,11 @@ def addition(start: float, x: float, height: float, plain: bool) -> Iterator[str
     yield f'<text x="{x + 9}" y="{bottom - 22}" class="{"off" if plain else "on"}">+</text>'
 
 
-def is_plain(wiring: Wiring) -> bool:
-    """Whether a block adds as Pre-LN does."""
-    from comt_cli.library.connect import is_addition
-
-    return is_addition(wiring)
-
-
 def caption(wiring: Wiring) -> str:
     """The drawing in words."""
     changed = sorted({*wiring.gates, *wiring.norms} - {"*"})
     said = [f"on {', '.join(changed)}"] if changed else []
-    said += ["every norm"] * ("*" in wiring.norms) + ["the sums"] * (not is_plain(wiring))
+    said += ["every norm"] * ("*" in wiring.norms) + ["the sums"] * (not is_addition(wiring))
     said += ["what follows the embedding"] * (wiring.entry is not None)
     said += ["keys and values"] * (wiring.shared_values is not None) + ["widths"] * (wiring.widening is not None)
     return f"Changed: {'; '.join(said)}" if said else "Nothing is changed: the plain block"

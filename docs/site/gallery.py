@@ -1,4 +1,4 @@
-"""The gallery of methods: a card for each, made of its file, its wiring, and the committed results. Nothing is trained."""
+"""The gallery of methods: a card for each, made of its file, its wiring, and the committed results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,9 @@ HEAD = """\
 Every method that `comt` has, each in one file. A card says what it computes and where it acts, what deviates from its
 paper, how it starts, what it costs, and what came out. Results are of small networks and short training; those of
 [ours/modern](../results/evening/ours/modern-sweep.md) have a learning rate tuned for each row, others one rate for the
-whole table. Lower perplexity is better, and so are negative differences of it; accuracy and BLEU are the other way round.
-Any gate works with any residual connection. [How to add a method](../CONTRIBUTING.md#add-a-method).
+whole table. Lower perplexity is better, and so are negative differences of it; accuracy and
+BLEU are the other way round. Any gate works with any residual connection.
+[How to add a method](../CONTRIBUTING.md#add-a-method).
 """
 
 
@@ -156,7 +157,7 @@ def wiring_of(name: str) -> Wiring:
     """The wiring with the paper's options; of a method that needs another one to be like, with CoMT."""
     kind = methods()[name]
     required = [key for key, field in kind.model_fields.items() if field.is_required()]
-    return method_from({"name": name, **dict.fromkeys(required, {"name": "comt"})}).wiring()
+    return method_from({"name": name, **{key: {"name": "comt"} for key in required}}).wiring()
 
 
 def residual_of(wiring: Wiring) -> Any:
@@ -226,8 +227,8 @@ def in_short(result: Result | None) -> str:
         return "not measured"
     sign = " %" if result.unit == "percent" else " points"
     line = result.line
-    interval = f" \\[{float(line['interval_low']):+.3g}, {float(line['interval_high']):+.3g}\\]" if line["interval_low"] else ""
-    return f"{result.difference:+.3g}{sign}{interval}"
+    ends = [f"{float(line[end]):+.3g}" for end in ("interval_low", "interval_high") if line[end]]
+    return f"{result.difference:+.3g}{sign}" + (f" \\[{', '.join(ends)}\\]" if ends else "")
 
 
 def in_words_of(result: Result | None) -> str:
@@ -249,11 +250,12 @@ def cost_of(name: str) -> str:
     lines = [line for line in lines_of(COSTS) if line["row"] in rows]
     if not lines:
         return "not measured"
-    (line, plain) = lines[0], lines_of(COSTS)[0]
+    line, plain = lines[0], lines_of(COSTS)[0]
     more = 100 * (int(line["parameters"]) / int(plain["parameters"]) - 1)
     return (
-        f"{more:+.2g} % parameters, {float(line['flops_ratio']):.3g} times the FLOPs, {float(line['compiled_step_ratio']):.3g} "
-        f"times the time of a compiled training step ({line['device']}, {line['precision']})"
+        f"{more:+.2g} % parameters, {float(line['flops_ratio']):.3g} times the FLOPs, "
+        f"{float(line['compiled_step_ratio']):.3g} times the time of a compiled training step "
+        f"({line['device']}, {line['precision']})"
     )
 
 
@@ -267,7 +269,8 @@ def start_of(name: str) -> str:
     if line["published"]:
         said += f"; published: {line['published']}"
     if line["own"] not in ("", "0"):
-        said += f". After 20 updates inactive: {line['asleep']}" if line["asleep"] else ". All that it learns moves in 20 updates"
+        asleep = f"Inactive after 20 updates: {line['asleep']}"
+        said += f". {asleep if line['asleep'] else 'All that it learns moves in 20 updates'}"
     return said
 
 
