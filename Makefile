@@ -54,6 +54,7 @@ BIN := $(VENV)/bin
 HERE := $(if $(PYTHON_READY),$(PYTHON_READY),$(BIN)/python)
 SET_UP := $(VENV)/.ready
 LINT_READY := $(VENV)/.ready-lint
+DOCS_READY := $(VENV)/.ready-docs
 ifeq ($(PYTHON_READY),)
 READY := $(SET_UP)
 COMT := $(BIN)/comt
@@ -234,6 +235,14 @@ measured:  ## Ship what results/bench has on kernels: the package's copy, which 
 doctor: $(READY)  ## What this machine can do, and what to fix
 	$(COMT) doctor
 
+.PHONY: docs
+docs: $(DOCS_READY)  ## The site of documentation, in build/docs/html; needs no network once it is set up
+	@$(BIN)/python docs/site/build.py build/docs
+
+.PHONY: docs-serve
+docs-serve: docs  ## The same at http://localhost:8000, with search
+	$(BIN)/python -m http.server 8000 --bind 127.0.0.1 --directory build/docs/html
+
 .PHONY: lint
 lint: $(LINT_READY)  ## ruff (rules and format) and mypy --strict
 	$(BIN)/ruff check
@@ -248,7 +257,7 @@ format: $(LINT_READY)  ## Rewrite the code in the house format
 .PHONY: constraints
 constraints: $(SET_UP)  ## Choose the newest versions that fit and write them to constraints.txt
 	printf '%s\n' torch==2.13.0 torchvision==0.28.0 "triton==3.7.1; sys_platform == 'linux'" \
-	| env -u UV_FIND_LINKS $(BIN)/uv pip compile pyproject.toml - --extra gguf --group test --group lint --universal \
+	| env -u UV_FIND_LINKS $(BIN)/uv pip compile pyproject.toml - --extra gguf --group test --group lint --group docs --universal \
 		--python-version 3.11 --upgrade --no-annotate --custom-compile-command "make constraints" --quiet \
 		--output-file constraints.txt
 
@@ -273,6 +282,10 @@ $(SET_UP): pyproject.toml constraints.txt | $(BIN)/python
 	@# Every Python here starts with the hook for torchvision (comt_cli/torchvision_hook.py): scripts may import transformers first.
 	@echo 'import importlib.util as u; u.find_spec("comt_cli") and __import__("comt_cli")' > \
 		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/comt_torchvision.pth"
+	@touch $@
+
+$(DOCS_READY): $(SET_UP)
+	@$(UV_INSTALL) --quiet --group docs
 	@touch $@
 
 $(LINT_READY): $(SET_UP)

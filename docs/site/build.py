@@ -19,8 +19,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from latex2mathml.converter import convert  # noqa: E402
-
 from docs.site import commands, gallery  # noqa: E402
 
 GENERATED: dict[str, Callable[[], str]] = {"commands-reference.md": commands.page, **gallery.pages()}
@@ -106,6 +104,8 @@ def with_links(text: str, source: str | None, pages: Path) -> str:
 
 def mathml(formula: str) -> str:
     """A formula of TeX as a block of MathML."""
+    from latex2mathml.converter import convert
+
     return f'<div class="formula">{convert(formula.strip(), display="block")}</div>'
 
 
