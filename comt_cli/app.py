@@ -92,9 +92,11 @@ class _Program(VerbGroup):
             for number, name in enumerate(verbs)
         ]
         records = [record for parameter in self.get_params(ctx) if (record := parameter.get_help_record(ctx))]
-        rows += [(f"{'' if number else 'Options':<9}{name}", text) for number, (name, text) in enumerate(records)]
         formatter.write_paragraph()
         formatter.write_dl(rows)
+        formatter.write_dl(
+            (f"{'' if number else 'Options':<9}{name}", text) for number, (name, text) in enumerate(records)
+        )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """The called verb, in place of its stand-in."""

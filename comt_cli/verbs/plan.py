@@ -83,7 +83,7 @@ def plan_recipe(
         path, catalogue(), overrides or (), scale, also, also_fits_all=also_fits_all, sweep=sweep or ()
     )
     if command not in (None, loaded.recipe.command):
-        others, instead = also_called(str(recipe)), f"comt {loaded.recipe.command} --recipe {recipe}"
+        others, instead = also_called(str(recipe)), f"Use comt {loaded.recipe.command} {recipe}."
         raise UserError(
             f"{recipe} is a recipe of comt {loaded.recipe.command}, not of comt {command}",
             instead if others is None else f"{instead}\n  {others}",

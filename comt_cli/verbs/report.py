@@ -77,7 +77,7 @@ def _planned(recipes: Sequence[str], of: Selection, runs: Path) -> list[Planned]
     if not named:
         raise UserError(
             f"there are no runs of a shipped recipe below {runs}",
-            "For a recipe file: comt report FILE. comt runs lists all runs.",
+            "To begin: comt train-lm table3. For your own recipe: comt report FILE. comt runs lists all runs.",
         )
     planned = []
     for name in named:

@@ -78,7 +78,8 @@ def runs(
         typer.echo(json.dumps(listed, indent=2))
         return
     if not listed:
-        typer.echo(f"There are {'no such runs' if known_runs(runs) else 'no runs'} below {runs}.")
+        begin = "" if known_runs(runs) else " To begin: comt train-lm table3"
+        typer.echo(f"There are {'no runs' if begin else 'no such runs'} below {runs}.{begin}")
         return
     print_runs(listed)
     typer.echo()

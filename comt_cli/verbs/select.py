@@ -173,7 +173,9 @@ def select_runs(text: str, of: OfRuns) -> list[Found]:
     found = [run for run in _once(matching) if of.scale in (None, run.label("scale"))]
     if not found:
         others = _once(matching)
-        hint = "Leave --scale out, or give that of these runs." if others else "--runs DIR looks in another folder."
+        hint = "Train it first, or give the folder of its runs: --runs DIR."
+        if others:
+            hint = "Leave --scale out, or use the scale of one of these runs."
         there = [Found(run) for run in others or table.known if table.places(run)]
         if not there:
             raise UserError(f"there is no run of {table.name} below {of.runs}", hint)

@@ -186,7 +186,7 @@ def _print_plan(planned: Planned, where: Where, *, fresh: bool) -> None:
     for spec, row in zip(plan.specs, plan.rows, strict=True):
         is_first = spec in plan.first
         if fresh and not is_first and row["state"] in (*ENDED, "unfinished"):
-            row["state"] = "anew"
+            row["state"] = "retrain"
         heading = f"start weights: {row['table']}, {spec.column}" if is_first else ""
         by_column.setdefault((heading, spec.column), []).append((spec, row))
     for (heading, column), lines in by_column.items():

@@ -167,9 +167,9 @@ def test_a_dry_run_of_train_lm_is_of_what_the_command_would_do(calls) -> None:
     command = ("train-lm", "--recipe", "mine/one", "--device", "cpu", "--jobs", "1")
     comt(*command, "--rows", "pre-ln")
     assert "4 runs, 2 to do" in comt(*command, "--dry-run").stdout
-    anew = comt(*command, "--dry-run", "--fresh").stdout
-    assert "4 runs, 4 to do" in anew
-    assert [line.split()[-1] for line in anew.splitlines() if line.startswith("pre-ln")] == ["anew", "anew"]
+    planned = comt(*command, "--dry-run", "--fresh").stdout
+    assert "4 runs, 4 to do" in planned
+    assert [line.split()[-1] for line in planned.splitlines() if line.startswith("pre-ln")] == ["retrain"] * 2
     assert len(calls) == 2
     assert comt(*command, "--rows", "pre-ln", "--fresh").stderr.count("moved aside: ") == 2
 
