@@ -1,9 +1,9 @@
 """Numbers that prose quotes are those of the committed results, rounded once.
 
-README's table and the demo's rows in the quick start are compared to the letter. Every `x [low, high]` of README, results/README.md,
-FINDINGS and the pages of docs and recipes is computed anew from the runs that are committed. It is looked for in the
-tables that its paragraph links to, else its section, and in a line that begins with a row's name in that row alone:
-centre and both ends must be those of one pair of rows.
+README's table and the demo's rows in the quick start are compared to the letter. Every `x [low, high]` of README,
+results/README.md, FINDINGS and the pages of docs and recipes is computed anew from the committed runs. It is looked
+for in the tables that its paragraph links to, else its section, and in a line that begins with a row's name in that row
+alone: centre and both ends must be those of one pair of rows.
 """
 
 from __future__ import annotations
