@@ -144,7 +144,7 @@ SMALL = {
         language.loss_of_logits,
         language.METHODS,
         (*methods("train-lm"), *(name for name in (*language.KINDS, "2-dca") if name in language.VARIANTS)),
-        medium=ModelSettings(size="tiny", width=144, ffn_width=288, layers=6, heads=4),
+        medium=ModelSettings(size="tiny", width=256, ffn_width=512, layers=6, heads=4),
     ),
     "train-resnet": Small(
         images.NETWORKS,

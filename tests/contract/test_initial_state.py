@@ -108,7 +108,7 @@ STARTS: dict[type[nn.Module], dict[str, float | Check]] = {
     BatchNorm: UNIT_GAIN,
     MapLayerNorm: UNIT_GAIN,
     DynamicTanh: {"alpha": 0.5, "weight": 1},
-    EmbeddingScale: {"factor": 12},  # the root of the medium network's width
+    EmbeddingScale: {"factor": 16},  # the root of the medium network's width
     TokenEmbedding: {"weight": normal(0.02)},
     ComtGate: {"A": torch_linear, "B": torch_linear},
     TransponderGate: {
