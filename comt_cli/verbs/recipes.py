@@ -134,14 +134,14 @@ def _print_details(recipe: dict[str, Any]) -> None:
     for heading in ("rows", "ablations"):
         if recipe[heading]:
             _print_wrapped(f"{heading}: {', '.join(recipe[heading])}", "  ")
-    typer.echo(f"  {recipe['metric']}, against the row {recipe['baseline']}")
+    typer.echo(f"  metric: {recipe['metric']}; baseline: {recipe['baseline']}")
     for name, scale in recipe["scales"].items():
         shape = " x ".join(plural(scale[f"{noun}s"], noun) for noun in ("row", "column", "seed"))
-        points = plural(scale["points"], "point") if "points" in scale else ""
+        points = plural(scale["points"], "configuration") if "points" in scale else ""
         if "trial_seeds" in scale:
             shape += f", after a sweep of {points} x {plural(scale['trial_seeds'], 'seed')}"
         elif points:
-            shape += f" x {points} of a grid"
+            shape += f" x {points}"
         typer.echo(f"  {name}: {shape} ({', '.join(scale['column_names'])})")
         _print_wrapped(scale["description"], "    ")
 
