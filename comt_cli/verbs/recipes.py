@@ -128,7 +128,7 @@ def _print_details(recipe: dict[str, Any]) -> None:
     for heading in ("rows", "ablations"):
         if recipe[heading]:
             _print_wrapped(f"{heading}: {', '.join(recipe[heading])}", "  ")
-    typer.echo(f"  {recipe['metric']}, against the row {recipe['baseline']}")
+    typer.echo(f"  metric: {recipe['metric']}; baseline: {recipe['baseline']}")
     for name, scale in recipe["scales"].items():
         shape = " x ".join(plural(scale[f"{noun}s"], noun) for noun in ("row", "column", "seed"))
         points = plural(scale["points"], "configuration") if "points" in scale else ""
