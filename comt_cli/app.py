@@ -108,8 +108,8 @@ app = typer.Typer(
     name="comt",
     cls=_Program,
     help="""Train and compare networks with learnable residual connections and gates. A recipe (a YAML file) holds the
-    runs of one published table. Begin with `comt show table3`, which prints a plan and trains nothing. `comt VERB
-    --help` has options and examples.
+    runs of one published table. Begin with `comt show table3`, which prints a plan and trains nothing. `comt
+    COMMAND --help` has options and examples.
 
     Examples:
       comt show table3

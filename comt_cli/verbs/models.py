@@ -168,7 +168,7 @@ def average(
     *,
     of: OfRuns,
 ) -> None:
-    """Average the weights of a run's last steps. Write a checkpoint that every verb reads.
+    """Average the weights of a run's last steps. Write a checkpoint that every command reads.
 
     Train the run with --set train.keep_every=N: it then keeps the weights of every N-th step, or with 0.1 of every
     tenth of its steps. The setting changes no number and no id.

@@ -132,5 +132,5 @@ def check_added(rows: Mapping[str, Any], recipes: Iterable[LoadedRecipe]) -> Non
     """Raise `UserError` if a row of `--also` was added to no recipe, since its method fits none of them."""
     there = {row for loaded in recipes for row in loaded.recipe.rows}
     if missing := [name for name in rows if name not in there]:
-        hint = "comt recipes lists the recipes with the verb that trains each."
+        hint = "comt recipes lists the recipes with the command that trains each."
         raise UserError(f"--also {missing[0]}: its method fits none of these recipes", hint)

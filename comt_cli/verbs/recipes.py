@@ -23,13 +23,13 @@ def recipes(
         list[str] | None,
         typer.Argument(
             metavar="WORD",
-            help="A recipe, to show its details; or words to search for in name, verb, title, rows and methods.",
+            help="A recipe, to show its details; or words to search for in name, command, title, rows and methods.",
             autocompletion=completion.recipes,
         ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the recipes. Each line has the file, the verb that trains the recipe, and the title.
+    """List the recipes. Each line has the file, the command that trains the recipe, and the title.
 
     One recipe is shown with its file, rows, ablations, and its scales with rows x columns x seeds. A broken recipe is
     listed with its errors. A copy of a recipe file is a recipe of its own: its runs and results do not mix with those
@@ -53,7 +53,7 @@ def recipes(
 
 
 def _listed(words: Sequence[str]) -> list[dict[str, Any]]:
-    """The named recipe, or all recipes with every word in name, verb, title, rows or methods. A broken one has an
+    """The named recipe, or all recipes with every word in name, command, title, rows or methods. A broken one has an
     `error`."""
     paths, wanted = available_recipes(), [word.casefold().removesuffix(".yaml") for word in words]
     with contextlib.suppress(UserError):  # else it is a word to search for

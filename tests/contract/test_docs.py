@@ -205,7 +205,12 @@ def test_examples_of_help_can_be_pasted(page):
 
 @PAGES
 def test_help_fits_on_one_screen(page):
-    assert len(help_lines(page, 100)) <= 45
+    lines = help_lines(page, 100)
+    assert len(lines) <= 45
+    text = " ".join(lines).partition("Examples:")[0]
+    pages_named = re.findall(r"[\w/-]+\.md", text)
+    assert ("More:" in text) == bool(pages_named)
+    assert [name for name in pages_named if not (ROOT / name).is_file()] == []
 
 
 @pytest.mark.parametrize(
