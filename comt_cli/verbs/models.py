@@ -241,7 +241,7 @@ def analyze_gates(
 ) -> None:
     """Draw the gate values of a trained model. The input is a text, a sentence pair, or images.
 
-    Language models: scalar gates per token and layer, channel-wise gates as surfaces, and mean, spread and saturation
+    Language models: scalar gates per token and layer, channel-wise gates as maps, and mean, spread and saturation
     per layer and module. Translators: the same on a sentence and its translation. Captioners: on one image. Image
     classifiers: mean, spread and saturation over validation images. All: the shares of skip path and branch. Each
     figure is written as PNG and PDF, with a caption (text and LaTeX) and its CSV. More: docs/looking-inside.md
