@@ -149,7 +149,7 @@ def test_what_cannot_be_evaluated_is_refused_before_anything_is_computed(runs, t
     assert "nothing-here is not a run directory" in refusal("nothing-here", "--tasks", CLOZE)
     masked = train(masked_spec(tiny_corpus, steps=2, warmup_steps=1, evaluate_every=2), tmp_path / "runs")
     assert "not a language model that continues texts" in refusal(own, masked.path, "--tasks", CLOZE)
-    assert "are of --tasks" in refusal(own, "--batch-size", 3)
+    assert "need --tasks" in refusal(own, "--batch-size", 3)
     assert "names no task" in refusal(own, "--tasks", ",")
     usage = evaluate(own, "--tasks", CLOZE, "--limit", 0)
     assert (usage.exit_code, "greater than or equal to 1" in usage.output) == (2, True)
