@@ -15,7 +15,7 @@ from pathlib import Path
 import jinja2
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT))
+sys.path.insert(0, str(ROOT))
 
 from comt_cli.files import write_changed  # noqa: E402
 from comt_cli.report.overview import GROUPS, Overview, counts, improves, in_paper, ours, values  # noqa: E402

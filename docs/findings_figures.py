@@ -79,9 +79,8 @@ def draw(figure: str, lines: list[dict[str, Any]], path: Path) -> None:
             axes.set_xlabel(f"{metric.words}, one point per seed; {metric.better} is better")
         else:
             axes.axvline(0, color="black", linewidth=0.8)
-            axes.set_xlabel(
-                f"difference in {metric.brief}, {metric.difference.spoken}, with 95 % interval; {metric.better} is better"
-            )
+            unit = metric.difference.spoken
+            axes.set_xlabel(f"difference in {metric.brief}, {unit}, with 95 % interval; {metric.better} is better")
         page.savefig(path)
 
 
