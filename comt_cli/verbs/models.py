@@ -229,7 +229,7 @@ def analyze_gates(
 ) -> None:
     """Draw the values that a trained model's gates take. They are those on a text, a sentence pair, or images.
 
-    Of a language model: scalar gates per token across layers, channel-wise gates as surfaces, and mean, spread and
+    Of a language model: scalar gates per token across layers, channel-wise gates as maps, and mean, spread and
     saturation per layer and module. Of a translator the same on a sentence and what beam search makes of it; of a
     captioner, on one image; of an image classifier mean, spread and saturation over validation images. Of all these:
     the shares that residual connections give to skip path and branch. Each as PNG, PDF, caption (text and LaTeX) and
