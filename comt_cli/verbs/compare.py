@@ -215,7 +215,7 @@ def curves(
 ) -> None:
     """Draw what a recipe's rows learn while they train. Also draws their differences to the baseline at equal steps.
 
-    Means over seeds with their span; differences paired by seed with their 95 % interval. Of runs that are still
+    Means over seeds; differences paired by seed with their 95 % interval. Of runs that are still
     training what is there; of a sweep the runs at each row's own best. Writes PNG, PDF, caption and CSV beside the
     recipe's table; of chosen or added rows, columns or seeds under a name of their own.
 
