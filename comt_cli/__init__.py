@@ -1,7 +1,7 @@
-"""Train, measure and look inside networks with learnable or input-dependent residual connections.
+"""Train, measure and inspect networks with learnable or input-dependent residual connections.
 
-Each of the names below is imported when it is first used: `import comt_cli` imports neither torch nor pandas. They
-raise `comt_cli.errors.UserError`, whose text says what is wrong and what would be right; docs/library.md has examples.
+Each public name is imported at its first use, so `import comt_cli` imports neither torch nor pandas. All of them raise
+`comt_cli.errors.UserError`, whose message states what is wrong and what would be right. Examples: docs/library.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gates and residual connections in a model that is there already.
+"""Gates and residual connections in an existing model.
 
 Shapes: B batch, T tokens, D input width, N output width.
 """
@@ -38,8 +38,8 @@ ADDED = ("gate", "sdpa_gate", "gating", "host", "is_last", "attention_connection
 
 @dataclass(frozen=True)
 class Wrapping:
-    """What a model was wrapped with, its attribute `comt_wrapping`: the method's name with all its options, the start,
-    the names of the modules with the gates of each site, and the mapping of sites if one was given."""
+    """Configuration of a wrapped model, stored as its attribute `comt_wrapping`: the method's name with all options,
+    the start, the names of the gated modules by site, and the mapping of sites if one was given."""
 
     method: dict[str, Any]
     start: Start
@@ -51,50 +51,55 @@ def wrap(
     model: M, method: str | Mapping[str, Any] | Method, *, sites: str | Sequence[str] | Mapping[str, str] | None = None,
     start: Start = "identity", **options: Any,
 ) -> M:  # fmt: skip
-    """Put a method's gates, and its residual connection, into a model, in place; returns the model.
+    """Put a method's gates and residual connection into a model, in place.
 
-    At each of the method's sites a projection's output z = x W^T (+ b), [B, T, N], becomes gamma(x) * z (CoMT, Eq. 4;
-    Transponder, Eq. 5, 10), x [B, T, D]. The module stays the same object and an `nn.Linear`, or GPT-2's `Conv1D`, with
-    its parameters under their names, and hooks and ties; `gate` is added, of its type and on its device: beside
-    `q_proj.weight` there is `q_proj.gate.A`. Of a residual connection x + F(x) only the addition is replaced, F being
-    the block's sublayer with its own norms: `library.connect.CONNECTIONS` names those of which that can be said.
+    A gate multiplies the output z = x W^T (+ b), [B, T, N], of a projection by gamma(x), where x, [B, T, D], is the
+    projection's input (CoMT, Eq. 4; Transponder, Eq. 5, 10). The projection stays the same object and an `nn.Linear`
+    (or GPT-2's `Conv1D`), with its parameter names, hooks and ties. It gets a submodule `gate` of its type and on its
+    device: `q_proj.gate.A` next to `q_proj.weight`. A residual connection replaces only the addition in x + F(x), where
+    F is the block's sublayer with its own norms. `library.connect.CONNECTIONS` lists the connections that can do this.
+
+    With PEFT, wrap first. PEFT treats a gated projection as linear and adds its update after the gate, gamma(x) * (x
+    W^T) + B A x; `merge_and_unload` would apply the gate to the update too. PEFT freezes gates and does not save them:
+    set their `requires_grad` after `get_peft_model`. FSDP2 does not shard parameters without a dimension, such as
+    Transponder's `log_alpha`: pass them as `ignored_params`, and average their gradients yourself.
 
     Args:
-        model: any module whose projections are `nn.Linear`, with its weights, before DDP, FSDP or PEFT.
-        method: what a row of a recipe says: a name, or a name with options, {"name": "comt", "hidden": 4, "residual":
-            "laurel-lr"}.
-        sites: the sites to gate, or the name of a set of them, as `only_last`; the method's own if None. These are
-            known of LLaMA, Mistral, Qwen2, Qwen3, SmolLM3, OLMo2 and GPT-2 of transformers, whose `c_attn` gets three
-            gates, and of comt's own LLaMA. For any other model: their modules by site, with `*` for the layer; `sdpa`,
-            what attention mixed, is named by the projection behind it, and needs `q_proj`, whose input its gate reads.
-        start: `identity`: the model computes what it did, to the last bit where nothing is compiled. Gates of CoMT and
-            SDPA gates then have `scale: 2`. `paper`: gates and connections start as in the method's own networks.
-        **options: of the method.
+        model: Any module whose projections are `nn.Linear`, with weights, before DDP, FSDP or PEFT.
+        method: Name of a method, or a mapping with options: `{"name": "comt", "hidden": 4, "residual": "laurel-lr"}`.
+        sites: Sites to gate, or the name of a set of sites such as `only_last`; by default the method's own. Sites are
+            known for LLaMA, Mistral, Qwen2, Qwen3, SmolLM3, OLMo2 and GPT-2 of transformers (`c_attn` gets three
+            gates), and for comt's LLaMA. For any other model, give a mapping from site to module name, with `*` for the
+            layer. `sdpa`, the attention output, is named by the projection that follows it. It also needs `q_proj`,
+            whose input its gate reads.
+        start: `identity`: outputs do not change, bit for bit unless the model is compiled; CoMT and SDPA gates then use
+            `scale: 2`. `paper`: gates and connections start as in the method's own networks.
+        **options: Options of the method.
+
+    Returns:
+        The same model.
 
     Raises:
-        UserError: no such method, option, site or module; a projection that is quantised, adapted, patched, shared or
-            gated already; a connection that does more than replace an addition; a method with no identity to start at.
+        UserError: The method, option, site or module does not exist; a projection is quantised, adapted, patched,
+            shared or already gated; the connection changes more than an addition; the method cannot start at the
+            identity.
 
-    PEFT takes a gated projection for the linear one that it is and adds its delta behind the gate, gamma(x) * (x W^T) +
-    B A x, so wrap first, then PEFT; `merge_and_unload` would put the delta before the gate. PEFT freezes gates, and
-    does not save them: set their `requires_grad` behind `get_peft_model`. FSDP2 shards no numbers without a dimension,
-    such as Transponder's `log_alpha`: give it those as `ignored_params`, and average their gradients yourself.
-
-    >>> class Block(nn.Module):
-    ...     def __init__(self):
-    ...         super().__init__()
-    ...         self.up, self.down = nn.Linear(8, 32), nn.Linear(32, 8)
-    ...     def forward(self, x):
-    ...         return x + self.down(self.up(x).relu())
-    >>> model = nn.Sequential(Block(), Block())
-    >>> wrap(model, "comt", hidden=4, sites={"up_proj": "*.up", "down_proj": "*.down"}) is model
-    True
-    >>> [name for name, _ in model[1].down.named_parameters()], isinstance(model[1].down, nn.Linear)
-    (['weight', 'bias', 'gate.A', 'gate.B'], True)
-    >>> model.comt_wrapping.sites["up_proj"]
-    ('0.up', '1.up')
-    >>> type(unwrap(model)[1].down)
-    <class 'torch.nn.modules.linear.Linear'>
+    Examples:
+        >>> class Block(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.up, self.down = nn.Linear(8, 32), nn.Linear(32, 8)
+        ...     def forward(self, x):
+        ...         return x + self.down(self.up(x).relu())
+        >>> model = nn.Sequential(Block(), Block())
+        >>> wrap(model, "comt", hidden=4, sites={"up_proj": "*.up", "down_proj": "*.down"}) is model
+        True
+        >>> [name for name, _ in model[1].down.named_parameters()], isinstance(model[1].down, nn.Linear)
+        (['weight', 'bias', 'gate.A', 'gate.B'], True)
+        >>> model.comt_wrapping.sites["up_proj"]
+        ('0.up', '1.up')
+        >>> type(unwrap(model)[1].down)
+        <class 'torch.nn.modules.linear.Linear'>
     """
     if start not in get_args(Start):
         raise UserError(f"start: there is no {start!r}", "It is identity or paper.")
@@ -109,14 +114,24 @@ def wrap(
 
 
 def attach(model: M, wrapping: Wrapping) -> M:
-    """Put into a plain model, perhaps on the meta device, the modules of a wrapping, whose values are still to be
-    loaded. Raises `UserError` as `wrap`."""
+    """Add the modules of a wrapping to a plain model, which may be on the meta device. Their values are loaded later.
+    Raises `UserError` as `wrap`."""
     return _with_added(model, wrapping.method, wrapping.start, wrapping.mapping, at_identity=False)
 
 
 def unwrap(model: M, discard: bool = False) -> M:
-    """Take gates and residual connections out of a wrapped model, in place; returns the model, with its own weights as
-    they are. Raises `UserError` where it is not wrapped, or computes something else without them, unless `discard`."""
+    """Remove gates and residual connections from a wrapped model, in place. Its own weights do not change.
+
+    Args:
+        model: A wrapped model.
+        discard: Remove gates and connections even if they change the outputs.
+
+    Returns:
+        The same model.
+
+    Raises:
+        UserError: The model is not wrapped, or its outputs would change and `discard` is false.
+    """
     parts = _parts(model)
     owner = next((part for part in parts if isinstance(getattr(part, "comt_wrapping", None), Wrapping)), None)
     if owner is None:
@@ -155,8 +170,8 @@ def unwrap(model: M, discard: bool = False) -> M:
 
 
 def _resolved(model: nn.Module, name: str, given: dict[str, Any], sites: Any, start: Start) -> dict[str, Any]:
-    """The method with all its options. Sites are those that the model has, and a scale is one that can be 1, where
-    nothing is said. Raises `UserError` with everything that is wrong."""
+    """The method with all its options. The default sites are those that the model has, and the default scale is 2 where
+    a gate must start at 1. Raises `UserError` with all problems at once."""
     fields = methods()[name].model_fields if name in methods() else {}
     if sites is not None and not isinstance(sites, Mapping):
         given["sites"] = sites
@@ -188,7 +203,8 @@ def _where(model: nn.Module, mapping: Mapping[str, str] | None) -> Mapping[str, 
 def _with_added(
     model: M, method: dict[str, Any], start: Start, mapping: dict[str, str] | None, *, at_identity: bool
 ) -> M:
-    """The model with a method's gates and residual connections, where all of it can be done. Raises `UserError`."""
+    """The model with a method's gates and residual connections. Nothing is changed before everything is checked. Raises
+    `UserError`."""
     wiring, name, stack = wiring_of(method), method["name"], stack_of(model)
     refuse_method(wiring, name)
     gates = _gates(model, wiring, mapping)
@@ -258,7 +274,7 @@ def _gates(model: nn.Module, wiring: Wiring, mapping: Mapping[str, str] | None) 
 
 
 def _sizes(site: str, module: nn.Module, reader: nn.Module, holder: nn.Module) -> tuple[int, int, int]:
-    """D, N and the number of heads, 0 where it is not known. `holder` is what has the module that the gate reads."""
+    """D, N and the number of heads (0 if unknown). `holder` is the parent of the module that the gate reads."""
     if isinstance(module, TokenBlock):
         width = module.connections[0].site.width
         return width, width, 1
@@ -280,7 +296,6 @@ def _is_projection(module: nn.Module) -> bool:
 
 
 def _widths(projection: nn.Module) -> tuple[int, int]:
-    """D and N."""
     rows, columns = projection.get_parameter("weight").shape
     return (columns, rows) if isinstance(projection, nn.Linear) else (rows, columns)
 
@@ -289,7 +304,7 @@ def _widths(projection: nn.Module) -> tuple[int, int]:
 
 
 def _refuse_module(module: nn.Module, name: str, site: str) -> None:
-    """Raise `UserError` for a module that cannot carry a gate, or be read by one."""
+    """Raise `UserError` for a module that cannot be gated or read."""
     kind, weight, reason = type(module), getattr(module, "weight", None), None
     if isinstance(module, Projections | TokenBlock):
         own = [*BRANCHES] if isinstance(module, TokenBlock) else ["sdpa", *(each.name for each in module.sites)]

@@ -1,12 +1,12 @@
-r"""Wider: the plain network, Pre-LN unless said otherwise, widened until it costs what a gated one does (ours, 2026).
+r"""Wider: the plain network, Pre-LN by default, widened to the cost of a gated one (ours, 2026).
 
 $$y = x + F'(N(x)), \qquad F' \text{ wider than } F$$
 
-A gain of a method that adds parameters is judged against what the same parameters, or the same FLOPs, buy without it:
-the feed-forward networks are made wider, by whole channels, until the count is nearest. `residual: post-norm` widens
-the Post-LN network, for tables whose baseline that is. `of` names another network instead: `of: eau+grc, like: post-ln`
-narrows that one until it costs no more than the plain network (the parameter-reduced models of Dhayalkar 2024).
-Deviations: none; no paper widens, and that one does not say how its models were reduced.
+A gain of a method that adds parameters is compared with the gain from the same number of parameters, or FLOPs, in the
+plain network. The feed-forward networks are widened by whole channels until the count is nearest. `residual: post-norm`
+widens the Post-LN network, for tables with that baseline. `of` names another network: `of: eau+grc, like: post-ln`
+narrows it until it costs no more than the plain network (the parameter-reduced models of Dhayalkar 2024).
+Deviations: none. No paper widens its baseline, and Dhayalkar does not state how the models were reduced.
 """
 
 import json
@@ -23,10 +23,10 @@ from comt_cli.tasks.base import DECODER_SITES, Sites
 
 
 def spelt_out(given: str | Mapping[str, Any]) -> dict[str, Any]:
-    """The method that an option names, with all its options, so that a run is the same however it was named.
+    """The method that an option names, with all its options, so that the run id does not depend on how it was named.
 
     Raises:
-        ValueError: no method of language models that names no other has that name, or an option of it is wrong.
+        ValueError: There is no such method for language models that names no other method, or an option is wrong.
     """
     options: Mapping[str, Any] = {"name": given} if isinstance(given, str) else given
     name, own = options.get("name"), {key: value for key, value in options.items() if key != "name"}
@@ -39,7 +39,7 @@ def spelt_out(given: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def absent_of_named(sites: Sites, **named: str | dict[str, Any] | None) -> dict[str, str]:
-    """As `Method.absent`, of methods that options name (`spelt_out`), by the option."""
+    """As `Method.absent`, for methods named by options (`spelt_out`), by the option."""
     absent = {key: method_from(given).absent(sites) for key, given in named.items() if isinstance(given, dict)}
     return {key: " ".join(problems.values()) for key, problems in absent.items() if problems}
 
