@@ -1,7 +1,7 @@
-"""Language models on tasks of lm-evaluation-harness: each task's result is kept, and none is computed twice.
+"""Language models on tasks of lm-evaluation-harness. Each result is stored and never computed twice.
 
-A model is what its folder in Hugging Face's layout holds, loaded by the harness's own class, so that its numbers are
-those of `lm_eval --model hf` on that folder. Requests that were answered before a stop are in a file of the harness's.
+A model is a folder in Hugging Face's layout, loaded by the harness's own class, so the numbers are those of `lm_eval
+--model hf` on that folder. Requests that were answered before an interruption are stored in a file of the harness.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _SCORED_BY = ("doc_to_target", "metric_list", "filter_list", "num_fewshot")
 
 
 class Subject(NamedTuple):
-    """A model to evaluate: its name for people, the hash of its files, the folder of its results, where it is, and
-    whether Python code there may be run."""
+    """A model to evaluate: its display name, the hash of its files, the folder of its results, its source, and whether
+    Python code there may be run."""
 
     name: str
     weights: str
@@ -52,7 +52,7 @@ class Subject(NamedTuple):
 
 
 def of_run(run: RunDirectory) -> Subject:
-    """A run. Raises `UserError` where it is no language model, has not ended, or has no checkpoint."""
+    """A run. Raises `UserError` if it is not a language model, is not finished, or has no checkpoint."""
     if (spec := run.spec()).command != "train-lm":
         said = f"{run.shown} is {spec.task.model_kind}, not a language model that continues texts"
         raise UserError(said, "--tasks takes runs of comt train-lm; without it comt evaluate takes those of any task.")
@@ -62,8 +62,8 @@ def of_run(run: RunDirectory) -> Subject:
 
 
 def of_folder(folder: Path | None, name: str, *, is_trusted: bool) -> Subject:
-    """A folder with config.json and safetensors; None fetches the hub's model `name`. Raises `UserError` where it
-    cannot be had, is no language model, or brings code of its own and is not trusted."""
+    """A folder with config.json and safetensors; None downloads the hub's model `name`. Raises `UserError` if it is not
+    available, is not a language model, or contains code and is not trusted."""
     folder = folder or hub_folder(name, _FILES)
     kinds = ", ".join(re.findall(r"\w+", str(read_object(folder / CONFIG).get("architectures") or _ANSWERS)))
     if not any(kind in kinds for kind in _ANSWERS):
@@ -76,8 +76,8 @@ def of_folder(folder: Path | None, name: str, *, is_trusted: bool) -> Subject:
 
 
 def load_tasks(names: Sequence[str], num_fewshot: int | None, progress: ProgressCallback) -> dict[str, Any]:
-    """The tasks by name, with their data: comt's own, the harness's, and task files by path; of a group every task.
-    Raises `UserError` where one is not known, or its data is not here and cannot be fetched."""
+    """Tasks by name, with their data: comt's, the harness's (for a group every task), and task files by path. Raises
+    `UserError` if a task is unknown, or its data is neither stored here nor downloadable."""
     try:
         from lm_eval.tasks import TaskManager
     except ImportError:
@@ -109,8 +109,7 @@ def load_tasks(names: Sequence[str], num_fewshot: int | None, progress: Progress
 
 
 def _go_offline_if_cut_off() -> None:
-    """Let `datasets` take cached data alone where the hub's name means nothing: it would ask for every file again and
-    again, half a minute long."""
+    """Restrict `datasets` to cached data if the hub cannot be resolved. It would retry every file for half a minute."""
     import datasets
     from huggingface_hub import constants
 
@@ -121,7 +120,7 @@ def _go_offline_if_cut_off() -> None:
 
 
 def _set_seeds(task: Any = None) -> None:
-    """Set what `simple_evaluate` of the harness sets. Tasks may shuffle when they are loaded, and later."""
+    """Set the seeds of the harness's `simple_evaluate`. Tasks may shuffle when they are loaded, and later."""
     from transformers import set_seed
 
     set_seed(_SEED)
@@ -134,8 +133,8 @@ def results(
     subject: Subject, tasks: Mapping[str, Any], limit: int | None, batch_size: int, device: str,
     progress: ProgressCallback,
 ) -> Iterator[tuple[Result, Path, bool]]:  # fmt: skip
-    """The result of every task, the file that keeps it, and whether it was there before. Raises `UserError` where
-    transformers cannot load the model, or a task cannot be run on it; `StorageError`."""
+    """Result of every task, its file, and whether the file existed. Raises `UserError` if transformers cannot load the
+    model, or a task cannot be run on it; `StorageError`."""
     model, version = None, metadata.version("lm_eval")
     with contextlib.ExitStack() as stack:
         stack.enter_context(file_lock(subject.kept / ".lock", progress, "evaluates this model"))
@@ -157,7 +156,7 @@ def results(
 
 
 def _items_hash(task: Any, limit: int | None) -> str:
-    """The hash of what a model is asked, with the examples before it, what is right, and how that is scored."""
+    """Hash of the requests with their examples, of the right answers, and of the scoring."""
     _set_seeds(task)
     task.build_all_requests(limit=limit, rank=0, world_size=1)
     asked = [(each.request_type, each.arguments, each.doc) for each in task.instances]
@@ -167,7 +166,7 @@ def _items_hash(task: Any, limit: int | None) -> str:
 
 
 def _load(subject: Subject, stack: contextlib.ExitStack, batch_size: int, device: str) -> Any:
-    """The harness's model, of a run from a folder that goes with the stack."""
+    """The harness's model. A run is exported to a folder that exists as long as `stack`."""
     from lm_eval.models.huggingface import HFLM
 
     folder = subject.source
@@ -193,8 +192,8 @@ def _load(subject: Subject, stack: contextlib.ExitStack, batch_size: int, device
 
 
 def _run(model: Any, name: str, task: Any, limit: int | None, answered: Path) -> Result:
-    """What a model comes to: the harness's own, without the description of the machine for which its `simple_evaluate`
-    takes seconds. Requests in the file `answered` are not answered again."""
+    """Result of a model, without the machine description for which the harness's `simple_evaluate` takes seconds.
+    Requests in the file `answered` are not repeated."""
     from lm_eval.api.model import CachingLM
     from lm_eval.evaluator import evaluate
 
@@ -213,7 +212,7 @@ def _run(model: Any, name: str, task: Any, limit: int | None, answered: Path) ->
 
 
 def _metrics(task: Any, values: Mapping[str, Any], samples: Sequence[Mapping[str, Any]]) -> Result:
-    """The `metrics` of a result. What has items without a finite number has no `values`."""
+    """The `metrics` of a result. A metric with an item that is not finite has no `values`."""
     found: Result = {}
     for key, value in values.items():
         metric, _, of = key.partition(",")

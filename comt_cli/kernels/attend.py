@@ -1,8 +1,8 @@
-"""softmax(Q K^T / sqrt(E)) V, by the form that is faster on the processor.
+"""softmax(Q K^T / sqrt(E)) V, computed by the faster form on this processor.
 
-PyTorch's fused attention for CPUs is slow in bf16, above all its backward pass. Two batched products and a softmax are
-faster; they keep the weights, [B, H, T, S], for the backward pass. In fp32 they gain nothing. The choice depends on the
-shape, the type and the processor alone, so that a resumed run computes what it computed before.
+PyTorch's fused attention for CPUs is slow in bf16, especially its backward pass. Two batched products and a softmax are
+faster; they save the weights, [B, H, T, S], for the backward pass. In fp32 they gain nothing. The choice depends only
+on shape, type and processor, so a resumed run computes the same numbers.
 
 Shapes: B batch, H heads, K key-value heads, G = H / K, T queries, S keys, E head width.
 """
@@ -29,7 +29,7 @@ FEW_QUERIES = 8  # with fewer, as in decoding, fused attention is often faster: 
 
 
 def attention_form(device_type: str, dtype: torch.dtype) -> str:
-    """Form in which short sequences attend, in products of `dtype`: `PYTORCH`, its fused attention, or `BATCHED`."""
+    """Form of attention for short sequences in products of `dtype`: `PYTORCH` (fused) or `BATCHED`."""
     return BATCHED if device_type == "cpu" and dtype == torch.bfloat16 and _gains() else PYTORCH
 
 
@@ -37,9 +37,12 @@ def attend(
     q_BHTE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, mask: Tensor | None = None, *, causal: bool = False,
     tokens: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Attention's output, [B, H, T, E]. A query sees the keys that `mask`, [1 or B, 1, 1 or T, S], has as True, or
-    with `causal`, which goes with no mask, those up to its own; one that sees nothing finds zeros. `tokens`: how many
-    have these queries, where a head has several of each; None: T."""
+    """Output of attention, [B, H, T, E].
+
+    A query attends to keys where `mask`, [1 or B, 1, 1 or T, S], is True, or with `causal`, without a mask, to keys up
+    to its own position. A query without keys gets zeros. `tokens`: number of tokens of these queries, if a head has
+    several queries per token; None: T.
+    """
     assert mask is None or not causal
     T, S = tokens or q_BHTE.shape[2], k_BKSE.shape[2]
     if q_BHTE.is_cpu and FEW_QUERIES < T <= MOST_TOKENS and S <= MOST_TOKENS:

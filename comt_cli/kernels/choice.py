@@ -1,7 +1,8 @@
-"""The choice between the reference and the hand-written kernels, by device, type, shape and what was measured.
+"""Choice between the reference and the hand-written kernels, by device, type, shape and measurements.
 
-"auto" takes a kernel only where it was measured to be faster, beyond noise, than what would otherwise run, compiled or
-eager: on this device, else on one of its class. Without measurements it is the reference. Every choice has a reason.
+`auto` uses a kernel only if it was measured to be faster than the alternative (compiled or eager), beyond measurement
+error. Measurements of this device come first, then those of its class. Without measurements the reference is used.
+Every choice has a reason.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ NORM_CHANNELS = 64  # the fewest of the ResNets whose steps are measured; with 8
 
 @dataclass(frozen=True)
 class Choice:
-    """Whether the hand-written kernel is used, why, in a phrase, and the tiles that Triton's were measured with."""
+    """Whether the hand-written kernel is used, the reason as a phrase, and the tiles of the measurement for Triton."""
 
     fused: bool
     reason: str
@@ -54,7 +55,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Gates:
-    """The factors of a product's gates, and the width of their bottleneck."""
+    """Factors of a product's gates, and the width of their bottleneck."""
 
     channel: bool
     scalar: bool
@@ -66,9 +67,11 @@ def choose(
     compiled: bool, training: bool = True, may_build: bool = True, tokens: int | None = None,
 ) -> Choice:  # fmt: skip
     """Kernel or reference for `op` on a product of type `dtype` with `width` channels that carry `gates` (or none).
-    `wanted` is the recipe's `train.kernels`; `compiled`: whether the reference would be; `training`: whether there is a
-    backward pass; `tokens` go through the model at once, where that is known. What cannot run is the reference,
-    whatever was wanted. C++ is compiled before it is chosen, or with `may_build` false only looked for."""
+
+    `wanted` is the recipe's `train.kernels`; `compiled`: whether the reference would be compiled; `training`: whether
+    there is a backward pass; `tokens`: tokens per pass, if known. What cannot run is the reference, whatever is wanted.
+    C++ is compiled before it is chosen, or with `may_build` false only looked for.
+    """
     choice = _as_asked(wanted, device, dtype, gates)
     if not choice.fused:
         return choice
@@ -84,9 +87,11 @@ def choose_norm(
     wanted: Wanted, device: torch.device, dtype: torch.dtype, channels: int, gate: NormGate, hidden: int, *,
     compiled: bool, training: bool = True, may_build: bool = True,
 ) -> Choice:  # fmt: skip
-    """Kernel or reference for a batch norm behind a convolution whose product is of type `dtype`, and for its `gate`.
-    `channels` are the fewest that such a norm of the network has, `hidden` is the hidden width of the wider gate, 0
-    without any; the rest as for `choose`, where whole training steps decide."""
+    """Kernel or reference for a batch norm after a convolution, with its `gate`; the product has type `dtype`.
+
+    `channels` is the smallest number of channels of such a norm in the network; `hidden` is the hidden width of the
+    wider gate, or 0. Other arguments as in `choose`. The decision follows measurements of whole training steps.
+    """
     gates = None if gate == "none" else Gates(channel=False, scalar=True, rank=hidden)
     if wanted != "reference" and device.type == "cuda":
         return Choice(False, "batch norms have a kernel for CPUs alone")
@@ -102,8 +107,10 @@ def choose_norm(
 
 
 def choose_loss(wanted: Wanted, device: torch.device, dtype: torch.dtype, *, may_build: bool = True) -> Choice:
-    """The loss for hidden states of type `dtype`: blocked in PyTorch, or fused: liger-kernel's on CUDA, C++ on a CPU.
-    Those are taken wherever they can run, unmeasured: they go over the logits fewer times than what they replace."""
+    """Loss for hidden states of type `dtype`: blocked in PyTorch, or fused (liger-kernel on CUDA, C++ on a CPU).
+
+    A fused loss is used wherever it can run, without measurements: it reads the logits fewer times.
+    """
     if wanted == "reference":
         return Choice(False, "as asked")
     if device.type not in ("cuda", "cpu") or dtype not in DTYPES:
@@ -128,7 +135,7 @@ _tuned: dict[Key, Tile] = {}
 
 
 def use_tiles(choices: Iterable[Choice], *, only: bool = False) -> None:
-    """Launch the kernels that were chosen with their tiles, in this process; `only`: forget those of other choices."""
+    """Use the measured tiles of the chosen kernels in this process; `only`: forget the tiles of other choices."""
     if only:
         _tuned.clear()
     for choice in choices:
@@ -138,7 +145,8 @@ def use_tiles(choices: Iterable[Choice], *, only: bool = False) -> None:
 
 @functools.cache
 def liger() -> tuple[str, type[torch.autograd.Function]] | str:
-    """liger-kernel's version and its fused linear cross entropy; a phrase where it is not to be had."""
+    """liger-kernel's version and its fused linear cross entropy, or a phrase with the reason why it is not
+    available."""
     version = version_of("liger-kernel")
     if version is None:
         return f"liger-kernel is not installed: {install_extra('gpu')}"
@@ -152,7 +160,7 @@ def liger() -> tuple[str, type[torch.autograd.Function]] | str:
 
 @functools.cache
 def version_of(package: str) -> str | None:
-    """The installed version; None if there is none."""
+    """Installed version of a package, or None."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -160,7 +168,8 @@ def version_of(package: str) -> str | None:
 
 
 def cpu_obstacle(*, may_build: bool = True) -> str | None:
-    """Why the C++ kernels cannot run here; None if they can or, with `may_build` false, if a compiler is found."""
+    """Reason why the C++ kernels cannot run here; None if they can or, with `may_build` false, if a compiler is
+    found."""
     from comt_cli.kernels.cpu import build
 
     if may_build:
@@ -174,7 +183,7 @@ def cpu_obstacle(*, may_build: bool = True) -> str | None:
 
 
 def obstacle(device: torch.device, dtype: torch.dtype, gates: Gates | None) -> str | None:
-    """Why there is no kernel for this; None if there is one (which may have to be compiled yet)."""
+    """Reason why there is no kernel for this; None if there is one, which may still have to be compiled."""
     if device.type not in ("cuda", "cpu"):
         return f"there are no kernels for {device.type}"
     if dtype not in DTYPES:
@@ -194,7 +203,8 @@ def obstacle(device: torch.device, dtype: torch.dtype, gates: Gates | None) -> s
 def _by_operations(
     op: Op, device: torch.device, dtype: str, width: int, gates: Gates | None, tokens: int | None, compiled: bool
 ) -> Choice:
-    """By the operation itself: on a CPU of the very shape, or the largest; on a GPU of the very width and kernels."""
+    """By measurements of the operation: on a CPU of the same shape, or the largest; on a GPU of the same width and
+    kernels."""
     kind, rank = ("none", 0) if gates is None else ("transponder" if gates.channel else "comt", gates.rank)
     on_gpu = device.type == "cuda"
 
@@ -213,7 +223,8 @@ def _by_operations(
 
 
 def _by_steps(device: torch.device, dtype: str, gate: NormGate, compiled: bool) -> Choice:
-    """By steps, of those the one in which the kernel gains least. The narrowest gates of each kind were measured."""
+    """By measurements of training steps, using the step in which the kernel gains least. The narrowest gates of each
+    kind were measured."""
     base = {"none": "plain", "both": "pixel"}.get(gate, gate)
     eager = "plain" if base == "plain" else f"{base}-eager"
     variants = (f"{base}-fused", f"{base}-compiled") if compiled else (f"{base}-fused-eager", eager)
@@ -227,8 +238,11 @@ def _by_measurement(
     file: str, variants: tuple[str, str], device: torch.device, fits: Callable[[Measured], bool],
     order: Callable[[Measured], tuple[float, ...]], asked: str, command: str,
 ) -> Choice:  # fmt: skip
-    """Kernel or reference, the `variants`, by what `fits` in a file of measurements: of this very device, else of one
-    of its class, the user's own before the shipped, today's versions before others, and then the first in `order`."""
+    """Kernel or reference, the `variants`, by the rows of a file of measurements that satisfy `fits`.
+
+    This device precedes others of its class, the user's measurements precede the shipped ones, and today's versions
+    precede others; then `order` decides.
+    """
     here, now = device_here(device), versions_here()
     found = [row for row in measurements(file)[0] if row.device.says_about(here)]
     if not found:
@@ -244,12 +258,12 @@ def _by_measurement(
 
 
 def versions_here() -> tuple[str, str]:
-    """The versions that measurements are made with here; of triton an empty one where there is none."""
+    """Versions of torch and triton (empty if there is none) that measurements here are made with."""
     return str(torch.__version__), version_of("triton") or ""
 
 
 def device_here(device: torch.device) -> Device:
-    """`device` with its name, its class, and for a CPU the number of threads that this process computes with."""
+    """`device` with its name, its class, and for a CPU the number of threads of this process."""
     if device.type != "cuda":
         return Device(device.type, processor_name(), processor_class(), torch.get_num_threads())
     major, minor = torch.cuda.get_device_capability(device)

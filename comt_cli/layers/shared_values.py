@@ -1,7 +1,7 @@
-"""Attention that reads keys and values of earlier blocks: ResFormer and SVFormer (Zhou et al. 2024) and LIMe (Gerasimov
-et al. 2025).
+"""Attention to keys and values of earlier blocks: ResFormer and SVFormer (Zhou et al. 2024) and LIMe (Gerasimov et al.
+2025).
 
-Shared keys and values are an input and an output of every block, so that recomputing one sees the same.
+Shared keys and values are an input and an output of every block, so that a recomputed block gets the same ones.
 Shapes: B batch, K key-value heads, T tokens, E head width.
 """
 
@@ -17,7 +17,7 @@ from comt_cli.layers.learned import Constant, UpdateRule, factors, wide
 
 
 class SharedValues(nn.Module):
-    """Keys and values that a block, `layer` from 0, attends to, made of its own and of shared ones."""
+    """Keys and values of one block, `layer` from 0, made from its own and from shared ones."""
 
     has_values = True
     """Whether the block has values of its own."""
@@ -26,16 +26,16 @@ class SharedValues(nn.Module):
     """Whether keys are changed too, which then must be before they are rotated."""
 
     def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, shared: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Keys and values, [B, K, T, E] each; those that later blocks will read are added to `shared`."""
+        """Keys and values, [B, K, T, E] each. Those that later blocks read are appended to `shared`."""
         raise NotImplementedError
 
     def mixing(self) -> dict[str, Tensor]:
-        """Learned mixing weights of keys and values, by name, as `ResidualConnection.mixing`."""
+        """Learned mixing weights of keys and values by name, as in `ResidualConnection.mixing`."""
         return {}
 
 
 class ValueResidual(SharedValues):
-    """V_n' = own V_n + first V_1 behind the first block."""
+    """V_n' = own V_n + first V_1 in all blocks after the first."""
 
     def __init__(self, layer: int, own: float = 0.5, first: float = 0.5, *, learned: bool = False) -> None:
         super().__init__()
@@ -77,8 +77,8 @@ class SingleValue(SharedValues):
 
 
 class LayerRouter(SharedValues, Initialised):
-    """LIMe: [K; V]'_h = sum_j R_hj [K; V]_j over all heads of all blocks so far, keys before they are rotated. R is
-    [K, (layer + 1) K], the newest block's heads last; the first block has none."""
+    """LIMe: [K; V]'_h = sum_j R_hj [K; V]_j over all heads of all blocks so far, with keys before rotation. R is [K,
+    (layer + 1) K], the newest block's heads last. The first block has none."""
 
     mixes_keys = True
 
@@ -98,7 +98,7 @@ class LayerRouter(SharedValues, Initialised):
         return k_BKTE + k_more, v_BKTE + v_more
 
     def mixing(self) -> dict[str, Tensor]:
-        """R: this block's heads from all heads so far."""
+        """R: weights of all heads so far in this block's heads."""
         if self.router is None:
             return {}
         heads, sources = self.router.shape

@@ -1,8 +1,8 @@
-"""Residual connections in blocks of any origin: only the addition is replaced. A branch is the block's own sublayer
-with its own norms, so connections are made without norms.
+"""Residual connections in existing blocks. Only the addition is replaced: a branch is the block's own sublayer with its
+norms, so the connections have no norms.
 
-Blocks pass the state of such a connection on in place of the stream: a model does not look at what one block gives to
-the next, and behind the last it is a stream again.
+Blocks pass the state of such a connection instead of the stream. A model does not look at it between blocks, and after
+the last block it is a stream again.
 Shapes: B batch, T tokens, D width.
 """
 
@@ -57,22 +57,22 @@ def refuse_method(wiring: Wiring, method: str) -> None:
 
 
 def is_addition(wiring: Wiring) -> bool:
-    """Whether a method leaves the additions of Pre-LN as they are."""
+    """Whether a method keeps the additions of Pre-LN."""
     return (wiring.residual.func if isinstance(wiring.residual, functools.partial) else wiring.residual) is PreNorm
 
 
 @dataclass(frozen=True)
 class Adds:
-    """Residual connections of a stack, two in a block; `end` makes one stream of the last state; `like`, [D], has the
-    stream's type and device."""
+    """Residual connections of a stack, two per block. `end` reduces the last state to one stream. `like`, [D], has the
+    type and device of the stream."""
 
     made: tuple[ResidualConnection, ...]
     end: OutputAggregation | None
     like: Tensor
 
     def is_plain(self) -> bool:
-        """Whether they compute x + F(N(x)) to the last bit, and their end the stream: found by computing both, with
-        another branch at every add."""
+        """Whether they compute x + F(N(x)), and their end the stream, bit for bit. Both are computed, with another
+        branch at every add."""
         stream = torch.randn(1, 8, len(self.like), generator=torch.Generator().manual_seed(0)).to(self.like)
         state = State(stream)
         with torch.no_grad():
@@ -84,8 +84,8 @@ class Adds:
 
 
 def made_for(model: nn.Module, stack: Stack | None, wiring: Wiring, method: str) -> Adds:
-    """Connections for the blocks of a model. Raises `UserError` for those not in `CONNECTIONS`, and for blocks that add
-    in another way, or nobody knows how."""
+    """Connections for the blocks of a model. Raises `UserError` for connections that are not in `CONNECTIONS` and for
+    blocks whose additions are unknown."""
     blocks = () if stack is None else stack.blocks
     if stack is None or any(hasattr(block, "crossattention") or _adds_its_own_way(block) for block in blocks):
         said = f"the blocks of {type(model).__name__} are not known, or patched, and so not where their additions are"
@@ -113,15 +113,17 @@ def made_for(model: nn.Module, stack: Stack | None, wiring: Wiring, method: str)
 
 
 def _adds_its_own_way(block: nn.Module) -> bool:
-    """Whether a block has another forward pass than that of the class by which it is known."""
+    """Whether the forward pass of a block differs from that of its known class."""
     known: Any = next(kind for kind in type(block).__mro__ if path_of(kind) in HOSTS)
     return getattr(block.forward, "__func__", None) is not known.forward
 
 
 class Connected(Remade):
-    """Block whose additions are residual connections. The last has what makes one stream of the state, `read_out`.
-    Where a connection passes more than a stream, [B, T, D], the next block gets a pair of it and the state: it comes
-    first because transformers' `output_hidden_states` collects what does."""
+    """Block whose additions are residual connections. `read_out` of the last block reduces the state to one stream.
+
+    If a connection passes more than a stream, [B, T, D], the next block gets a pair of the stream and the state. The
+    stream comes first because `output_hidden_states` of transformers collects the first element.
+    """
 
     host: Host
     is_last: bool
@@ -130,8 +132,8 @@ class Connected(Remade):
     read_out: Any
 
     def forward(self, hidden_states: Any, *more: Any, **inputs: Any) -> Any:
-        """Stream, [B, T, D], or what the block before passed -> the same behind this block. With pre-norm connections:
-        h = x + attention(norm(x)), y = h + mlp(norm(h))."""
+        """Stream, [B, T, D], or the previous block's pair -> the same after this block. With pre-norm connections: h =
+        x + attention(norm(x)), y = h + mlp(norm(h))."""
         if isinstance(hidden_states, tuple):  # libraries that handle what is passed may leave no more than that of it
             self._refuse_reentrant()
             state = State(*hidden_states[1])
@@ -163,8 +165,8 @@ class Connected(Remade):
 
 
 def as_connected(block: nn.Module, host: Host, is_last: bool) -> None:
-    """Make a block of another library one whose residual connections are still to be put in. Its class keeps its name:
-    by it libraries know what must not be split."""
+    """Convert a block of another library, whose residual connections are added later. Its class keeps its name, by
+    which libraries know what must not be split."""
     block.__class__ = remade_class(Connected, type(block))  # type: ignore[arg-type]
     block.host, block.is_last = host, is_last  # type: ignore[assignment]
     block.register_module("read_out", None)
@@ -181,7 +183,7 @@ def connect(model: nn.Module, stack: Stack, adds: Adds) -> None:
 
 
 def adds_in(model: nn.Module, stack: Stack | None) -> Adds | None:
-    """The connections of a wrapped model, or of one of comt's own; None where it has plain additions."""
+    """Connections of a wrapped model, or of one of comt's; None for plain additions."""
     blocks = () if stack is None else stack.blocks
     made = tuple(part for block in blocks for part in block.children() if isinstance(part, ResidualConnection))
     if not made:

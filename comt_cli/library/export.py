@@ -1,5 +1,8 @@
-"""Language models as folders for transformers: plain LLaMAs in its own class, all others with a file of code, whose
-model type is `comt`: loading them without `trust_remote_code` fails, where LLaMA's type would drop gates silently."""
+"""Language models as folders for transformers: plain LLaMAs in its own class, all others with a code file.
+
+The model type of the latter is `comt`. Loading them without `trust_remote_code` fails, whereas LLaMA's type would drop
+gates silently.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +45,11 @@ _GATES = {"self_attn": ("q_proj", "k_proj", "v_proj", "o_proj", "sdpa"), "mlp": 
 def write_huggingface(
     loaded: LoadedModel, folder: Path, result: Mapping[str, Any] | None = None
 ) -> list[tuple[Path, str]]:
-    """Write `loaded` as a folder that transformers reads, with a card that says what it is, and of a run its `result`.
-    Weights keep their types. Returns every path with a few words on what it holds. The configuration is written last: a
-    folder whose writing was cut short is not taken for a model.
+    """Write `loaded` as a folder that transformers reads, with a model card, and for a run its `result`.
 
-    Raises `UserError` where a part of the network cannot be written as code of its own, or the folder is in use;
-    `StorageError`.
+    Weights keep their types. Returns every path with a short description. The configuration is written last, so an
+    incomplete folder is not mistaken for a model. Raises `UserError` if a part of the network cannot be written as
+    code, or the folder is in use; `StorageError`.
     """
     if is_plain_llama(loaded.model):
         config = llama_config(loaded.model, loaded.context_length)
@@ -63,8 +65,8 @@ def write_folder(
     loaded: Loaded, folder: Path, files: Files, tensors: Mapping[str, Tensor], config: dict[str, Any],
     result: Mapping[str, Any] | None,
 ) -> list[tuple[Path, str]]:  # fmt: skip
-    """Write `files`, tensors, the tokenizer of a model of texts, its card, and last `config`; returns what is written,
-    as `write_huggingface`. Raises `UserError` where the folder is in use; `StorageError`."""
+    """Write `files`, tensors, the tokenizer of a text model, its card, and last `config`; returns as
+    `write_huggingface`. Raises `UserError` if the folder is in use; `StorageError`."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
     # Fused weights are stored once in memory; safetensors wants each name to own its bytes.
@@ -99,10 +101,10 @@ def _card(loaded: Loaded, result: Mapping[str, Any], **known: Any) -> str:
 
 
 class Parts:
-    """Modules as plain data (`modules`), from which a file of code, a `template`, rebuilds them.
+    """Modules as plain data (`modules`), from which a code file, made from a `template`, rebuilds them.
 
-    `tensors` are theirs by name. `every` are all that there will be, `roots` functions and classes that the code needs
-    besides; `named` are the template's own.
+    `tensors` are their tensors by name. `every` are all modules, `roots` further functions and classes of the code,
+    `named` the values of the template.
     """
 
     def __init__(
@@ -117,13 +119,13 @@ class Parts:
         self.bundle = Bundle([*kinds, *roots], names | {"__reduce_ex__"}, known, LEFT_OUT)
 
     def numbered(self, parts: Mapping[str, nn.Module | None], path: str) -> dict[str, int | None]:
-        """Number of each module by its place; its tensors' names begin with `path`."""
+        """Number of each module by its place. The names of its tensors begin with `path`."""
         seen: dict[nn.Module, str] = {}
         return {place: self._number(module, place, path, seen) if module else None for place, module in parts.items()}
 
     def _number(self, module: nn.Module, place: str, path: str, seen: dict[nn.Module, str]) -> int:
-        """Number of a module among those of the folder: alike modules of several layers are described once. One that
-        stands in two places of a layer is named by the first."""
+        """Number of a module in the folder. Equal modules of several layers are stored once. A module in two places of
+        a layer is named by the first."""
         seen[module] = place
         kind, said = type(module), dict[str, Any]()
         said["class"] = f"nn.{kind.__name__}" if _of_torch(kind) else kind.__name__
@@ -148,7 +150,7 @@ class Parts:
         return self.modules.index(said)
 
     def _plain(self, value: Any, where: str) -> Any:
-        """An attribute as JSON has it. Raises `UserError` where it is nothing that can be written down."""
+        """An attribute as JSON. Raises `UserError` if it cannot be stored."""
         if value is None or isinstance(value, bool | int | float | str):
             return value
         if isinstance(value, list):
@@ -166,7 +168,7 @@ class Parts:
         raise UserError(said, "Parts that are exported read numbers, texts, tensors and modules alone.")
 
     def code(self, title: str) -> str:
-        """The file of code. Raises `UserError` where it would be longer than anybody reads."""
+        """Code file. Raises `UserError` if it would exceed `MOST_LINES`."""
         code: str = _template(self.template).render(title=title, version=__version__, parts=self.bundle, **self.named)
         if (lines := len(code.splitlines())) > MOST_LINES:
             raise UserError(f"the network's code would have {lines} lines; {MOST_LINES} are the most that is exported")
@@ -174,7 +176,7 @@ class Parts:
 
 
 class Network(Parts):
-    """A LLaMA with whatever parts, taken apart."""
+    """A LLaMA with any parts, as plain data and tensors."""
 
     def __init__(self, model: Llama, method: Mapping[str, Any] | None = None) -> None:
         self.model, self.method = model, method
@@ -198,7 +200,7 @@ class Network(Parts):
         ]
 
     def _parts(self, block: Any) -> dict[str, nn.Module | None]:
-        """The parts of a block by their places in a layer of the folder's model."""
+        """Parts of a block by their places in a layer of the exported model."""
         gates: dict[str, nn.Module] = {}
         for module in block.modules():
             if isinstance(module, CarriesGates):
@@ -213,7 +215,7 @@ class Network(Parts):
         return {**parts, "gates": nn.ModuleDict(gates) or None}
 
     def config(self) -> dict[str, Any]:
-        """Entries of config.json beside, or in place of, those of a LLaMA."""
+        """Entries of config.json that are added to, or replace, those of a LLaMA."""
         classes = {"AutoConfig": "ComtConfig", "AutoModel": "ComtModel", "AutoModelForCausalLM": "ComtForCausalLM"}
         return {
             "architectures": ["ComtForCausalLM"],
@@ -226,7 +228,7 @@ class Network(Parts):
         }
 
     def _origin(self) -> dict[str, Any]:
-        """What comt makes the network of: its method, settings, and numbers that are among no tensors."""
+        """Method and settings of the network, and its numbers that are not stored as tensors."""
         numbers = {name: float(value) for name, value in self.model.named_buffers() if value.ndim == 0}
         return {"method": self.method, "settings": self.model.settings.model_dump(mode="json"), "numbers": numbers}
 

@@ -1,5 +1,5 @@
-"""Models of every kind as folders for other programs. ResNets of any wiring have one file of code, which needs torch
-and safetensors; BERTs, as published, post-norm and without gates, have transformers' own classes."""
+"""Models of every kind as folders for other programs. ResNets with any wiring get one code file, which needs torch and
+safetensors. Published BERTs (post-norm, without gates) use transformers' classes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ SITES = {
 
 
 def write_model(loaded: Loaded, folder: Path, result: Mapping[str, Any] | None = None) -> list[tuple[Path, str]]:
-    """As `write_huggingface`, of a model of any task. Raises `UserError` also for one of a kind that none reads."""
+    """As `write_huggingface`, for a model of any task. Raises `UserError` also for models that no other program
+    reads."""
     match loaded:
         case LoadedModel():
             return write_huggingface(loaded, folder, result)
@@ -56,7 +57,7 @@ def write_model(loaded: Loaded, folder: Path, result: Mapping[str, Any] | None =
 def write_resnet(
     loaded: LoadedImageModel, folder: Path, result: Mapping[str, Any] | None = None
 ) -> list[tuple[Path, str]]:
-    """As `write_huggingface`, of an image classifier: `from resnet_comt import load`."""
+    """As `write_huggingface`, for an image classifier: `from resnet_comt import load`."""
     parts = Parts(RESNET, loaded.model.modules())
     ends = parts.numbered(dict(loaded.model.named_children()), "")
     config = {
@@ -76,8 +77,8 @@ def write_resnet(
 def write_bert(
     loaded: LoadedMaskedModel | LoadedClassifier, folder: Path, result: Mapping[str, Any] | None = None
 ) -> list[tuple[Path, str]]:
-    """As `write_huggingface`, of a BERT: BertForMaskedLM, or BertForSequenceClassification. Raises `UserError` where
-    its network is not the published one."""
+    """As `write_huggingface`, for a BERT: BertForMaskedLM or BertForSequenceClassification. Raises `UserError` if its
+    network is not the published one."""
     model, settings, shape = loaded.model, loaded.model.settings, loaded.model.shape
     classes = model.classifier.weight.shape[0] if isinstance(model, BertClassifier) else None
     wiring = method_from({"name": "post-ln"}).wiring()
@@ -110,7 +111,7 @@ def write_bert(
 
 
 def split(model: Any) -> dict[str, Tensor]:
-    """A plain BERT's tensors under their public names, the fused projections split by site."""
+    """Tensors of a plain BERT under their public names, with the fused projections split by site."""
     found: dict[str, Tensor] = {}
     for path, module in model.named_modules():
         inner = path.split(".", 2)

@@ -1,6 +1,6 @@
-"""Models that can be wrapped without a mapping: where the sites of their blocks are, and the norms of the sublayers.
+"""Models that can be wrapped without a mapping: the positions of their sites, sublayers and norms.
 
-Names only: transformers is imported by whoever made the model.
+These are only names. transformers is imported by whoever made the model.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from comt_cli.errors import UserError
 
 @dataclass(frozen=True)
 class Where:
-    """Name of the module that carries the gate of a site, and of the one whose input that gate `reads`, if it is not
-    the same. The gate multiplies the `part`-th of `parts` equal parts of the module's output, before it for `sdpa`."""
+    """Name of the module that carries a site's gate, and of the one whose input the gate `reads`, if it is another. The
+    gate multiplies the `part`-th of `parts` equal parts of the module's output, or for `sdpa` its input."""
 
     module: str
     reads: str | None = None
@@ -27,9 +27,9 @@ class Where:
 
 @dataclass(frozen=True)
 class Host:
-    """Class of blocks of two sublayers, attention and a feed-forward network, each with a norm before it or, where
-    `norm_is_behind`, behind it. Names are those below a block. `arguments` of its forward follow the stream; attention
-    gets them all."""
+    """Class of blocks with two sublayers, attention and feed-forward network, each with a norm before it or, with
+    `norm_is_behind`, after it. Names are relative to the block. `arguments` of its forward follow the stream; attention
+    gets all of them."""
 
     sites: Mapping[str, Where]
     sublayers: tuple[str, str]
@@ -86,13 +86,14 @@ KNOWN = "transformers' LLaMA, Mistral, Qwen2, Qwen3, SmolLM3, OLMo2 and GPT-2, a
 
 
 def path_of(kind: type) -> str:
-    """A class's name with that of its module."""
+    """Name of a class with its module."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Blocks of a model in order, all of one host; `sites` are in names of the whole model, `*` for the layer."""
+    """Blocks of a model in order, all of one host. Names in `sites` are those of the whole model, with `*` for the
+    layer."""
 
     host: Host
     blocks: tuple[nn.Module, ...]
@@ -100,7 +101,7 @@ class Stack:
 
 
 def stack_of(model: nn.Module) -> Stack | None:
-    """Known blocks of a model; None where it has none. Raises `UserError` where they are in several lists."""
+    """Known blocks of a model, or None. Raises `UserError` if they are in several lists."""
     hosts: dict[str, Host] = {}
     for name, module in model.named_modules():
         known = (HOSTS[path_of(kind)] for kind in type(module).__mro__ if path_of(kind) in HOSTS)
@@ -122,7 +123,8 @@ def stack_of(model: nn.Module) -> Stack | None:
 
 
 def matches(model: nn.Module, pattern: str) -> dict[str, str]:
-    """Names of the modules that a pattern means, by what `*` stands for. Raises `UserError` where there is none."""
+    """Names of the modules that match a pattern, by the text that `*` stands for. Raises `UserError` if there are
+    none."""
     if pattern.count("*") > 1:
         raise UserError(f"sites: {pattern} has more than one *, which stands for the layer")
     form = re.compile(re.escape(pattern).replace(r"\*", r"([^.]+)"))

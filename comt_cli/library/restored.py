@@ -1,5 +1,5 @@
-"""Trained models from wherever they lie, gated folders among them: wrapped models of transformers, and exported runs.
-Both are rebuilt from config.json by classes that are here: no code of a folder is run."""
+"""Loads trained models from any source, including gated folders (wrapped models of transformers, and exported runs).
+These are rebuilt from config.json by classes of this package: no code of a folder is run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ L = TypeVar("L", bound=Loaded)
 
 
 def load(source: str | Path, kind: type[L]) -> L:
-    """As `exchange.load.load`, which takes plain folders alone; gated ones, too. Raises `UserError`."""
+    """As `exchange.load.load`, which reads only plain folders, including gated ones. Raises `UserError`."""
     return anything.load(source, kind, read_gated)
 
 
@@ -48,8 +48,8 @@ class LoadedWrapped(LoadedText):
 
 
 def read_gated(folder: Path, name: str) -> LoadedText:
-    """Read a folder whose model type is one of comt's. Raises `UserError` where its configuration is none that comt
-    writes, this transformers has no such model, or tensors do not fit."""
+    """Read a folder with a model type of comt. Raises `UserError` if comt did not write its configuration, this
+    transformers has no such model, or tensors do not fit."""
     config, origin = read_object(folder / CONFIG), str(folder / CONFIG)
     said = config.get("comt")
     if not isinstance(said, dict):
@@ -113,7 +113,7 @@ def _wrapped(folder: Path, config: Mapping[str, Any], said: Mapping[str, Any]) -
 
 
 def _stated(given: Any) -> Any:
-    """A configuration without what could make transformers fetch or run code, such as kernels of a hub."""
+    """Configuration without keys that could make transformers download or run code, such as kernels of a hub."""
     if isinstance(given, list):
         return [_stated(each) for each in given]
     if not isinstance(given, dict):

@@ -1,7 +1,8 @@
-"""Wrapped models of transformers as folders: `save_pretrained` writes what was added, and code that needs no comt.
+"""Wrapped models of transformers as folders: `save_pretrained` also writes the added parts, with code that needs no
+comt.
 
-The folder has a model type of its own: without `trust_remote_code` transformers refuses it, where the model's own type
-would drop what it does not know.
+The folder has its own model type. Without `trust_remote_code` transformers refuses it, whereas the model's own type
+would drop the added parts silently.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BASE = "transformers.modeling_utils.PreTrainedModel"
 
 
 class Saved(Remade):
-    """Model of transformers that is saved with what it was wrapped with. Its configuration stays its own."""
+    """Model of transformers that is saved with its added parts. Its configuration does not change."""
 
     config: Any
     name_or_path: str
@@ -36,8 +37,8 @@ class Saved(Remade):
         cls.__module__, cls.__qualname__ = cls.original.__module__, cls.original.__qualname__
 
     def save_pretrained(self, save_directory: Any, *inputs: Any, **named: Any) -> None:
-        """As the original, under a model type of its own and with a file of code. Raises `UserError` where code that is
-        alone with transformers could not make the model."""
+        """As the original, with another model type and a code file. Raises `UserError` if that code could not rebuild
+        the model."""
         is_sharded = any(hasattr(parameter, "device_mesh") for parameter in self.parameters())
         if is_sharded and named.get("state_dict") is None and not named.get("distributed_checkpoint"):
             said = f"{self.original.__name__}: its weights are sharded over several processes"
@@ -51,9 +52,9 @@ class Saved(Remade):
 
 
 def as_saved(model: nn.Module) -> None:
-    """Make a model of transformers, if it is one, one that is saved with what it is wrapped with.
+    """Let a model of transformers, if it is one, be saved with its added parts.
 
-    Until it is saved it has no name: adapters of PEFT name their base by it, and would be put on the plain model.
+    Until it is saved it has no name: PEFT's adapters name their base by it and would be applied to the plain model.
     """
     if any(path_of(kind) == BASE for kind in type(model).__mro__):
         model.__class__ = remade_class(Saved, type(model))  # type: ignore[arg-type]
@@ -71,7 +72,7 @@ def as_plain(model: nn.Module) -> None:
 
 
 class SavedConfig:
-    """Configuration that is written with the model's code."""
+    """Configuration that is written together with the model's code."""
 
     code: str
     architectures: list[str]
@@ -83,7 +84,7 @@ class SavedConfig:
 
 
 def _saved_config(model: Saved) -> SavedConfig:
-    """A copy of a wrapped model's configuration that says what was added. Raises `UserError`."""
+    """Copy of a wrapped model's configuration with the added parts. Raises `UserError`."""
     import transformers
 
     own, original = type(model.config), model.original
@@ -107,7 +108,7 @@ def _saved_config(model: Saved) -> SavedConfig:
 
 
 def host_of(name: str, model_type: str) -> Any:
-    """The class of transformers whose wrapped models have this model type. Raises `UserError` where there is none."""
+    """Class of transformers whose wrapped models have this model type. Raises `UserError` if there is none."""
     import transformers
 
     found = getattr(transformers, str(name), None)
@@ -125,7 +126,7 @@ def _made_by(auto: Any, config: type) -> tuple[type, ...]:
 
 
 def _described(model: Any) -> tuple[dict[str, Any], str]:
-    """What was added to a wrapped model, as plain data, and the code that adds it."""
+    """Added parts of a wrapped model as plain data, and the code that adds them."""
     placed, stack = [*gates_in(model)], stack_of(model)
     adds = adds_in(model, stack)
     blocks: dict[str, dict[str, nn.Module | None]] = {}

@@ -1,8 +1,8 @@
-"""The choice of hand-written kernels for the operations of a model, and switching them over.
+"""Choice of hand-written kernels for the operations of a model, and switching between them.
 
-A part whose `fused` is set has a kernel compute it in one pass; a new model has none set. Kernels are for the parts of
-token blocks, and in training on a CPU for norms that follow a convolution, with the gate of either, the addition and
-the ReLU behind it (`ConvolutionNorm`).
+A part with `fused` set computes its operation by one kernel; a new model has none set. There are kernels for parts of
+token blocks, and for training on a CPU for norms after a convolution, with both gates, the addition and the ReLU
+(`ConvolutionNorm`).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def use_kernels(
     model: Model, wanted: Wanted, device: torch.device, dtype: torch.dtype, *, compiled: bool, training: bool = True,
     tokens: int | None = None, only: bool = False,
 ) -> dict[str, Choice]:  # fmt: skip
-    """Choose for every operation of `model` between kernel and reference, switch its parts over, and return the
-    choices with their reasons; an operation that the model does not have is left out.
+    """Choose kernel or reference for every operation of `model`, switch its parts, and return the choices with reasons.
+    Operations that the model does not have are left out.
 
     `device` is where the model will run, `dtype` the type of its products (bf16 under autocast), `compiled` whether the
-    rest of it will be compiled, `training` whether it will be, `tokens` how many go through it at once, if that is
-    known; `only`: no other model of this process will be used again.
+    rest of it will be compiled, `training` whether it will be trained, and `tokens` the number of tokens at once, if
+    known. `only`: no other model of this process will be used again.
     """
     choices: dict[str, Choice] = {}
     how = {"compiled": compiled, "training": training}
@@ -79,8 +79,8 @@ def use_kernels(
 
 
 def _sources(model: Model) -> dict[Op, list[Projections]]:
-    """For each operation on tokens the projections whose shapes and kinds of gates decide: those of the first block of
-    every stack, since all of one have the same."""
+    """For each operation on tokens, the projections that decide by their shapes and gates: those of the first block of
+    every stack, since all blocks of a stack are alike."""
     sources: dict[Op, list[Projections]] = {"heads": [], "swiglu": [], "add_norm": [], "modulate": []}
     for block in (stack[0] for stack in model.stacks.values()):
         if not isinstance(block, TokenBlock):
@@ -97,7 +97,7 @@ def _sources(model: Model) -> dict[Op, list[Projections]]:
 
 
 def _fits_heads(block: TokenBlock) -> bool:
-    """Whether the kernel of q, k and v takes all that the block's attention does before it mixes."""
+    """Whether the q/k/v kernel covers everything that the block's attention does before it mixes."""
     shared = [each.shared for each in _those(block, Attention) if each.shared is not None]
     has_separate_qkv = any("values" in connection.needs for connection in block.connections)
     return not has_separate_qkv and all(each.has_values and not each.mixes_keys for each in shared)
@@ -114,7 +114,7 @@ def _token_parts(model: Model) -> dict[Op, list[Attention | FeedForward | PreNor
 
 
 def _alone(block: nn.Module) -> list[Projections]:
-    """The projections whose gates no kernel applies together with what comes next."""
+    """Projections whose gates no kernel applies together with the next operation."""
     taken = {id(each.qkv) for each in _those(block, Attention)}
     taken |= {id(each.gate_up) for each in _those(block, FeedForward)}
     return [each for each in _those(block, Projections) if id(each) not in taken]
@@ -125,7 +125,7 @@ def _those(module: nn.Module, kind: type[M]) -> list[M]:
 
 
 def _units(model: Model) -> dict[NormGate, list[ConvolutionNorm]]:
-    """The convolutions with a norm behind them that a kernel knows, by their gates."""
+    """Convolutions with a norm that a kernel supports, by their gates."""
     units: dict[NormGate, list[ConvolutionNorm]] = {}
     for unit in _those(model, ConvolutionNorm):
         if type(unit.norm) is not BatchNorm:

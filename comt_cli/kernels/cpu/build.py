@@ -1,8 +1,8 @@
-"""Compiling the C++ kernels on first use, and keeping what was compiled.
+"""Compiles the C++ kernels at first use and stores the result.
 
-The library is plain C to the outside and includes nothing of PyTorch, so that compiling takes seconds. It is compiled
-for this very processor: the file's name is a hash of the sources, the flags, the compiler and the processor. It is kept
-in a folder of the user's own: whoever may write to a shared cache must not run code as its users.
+The library has a plain C interface and includes nothing of PyTorch, so compiling takes seconds. It is compiled for this
+processor: the file name is a hash of sources, flags, compiler and processor. It is stored in a folder of the user,
+because code from a shared cache would run with the user's rights.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ SECONDS = 600  # that a compiler may take: a file of sources takes about 6 at mo
 
 
 class Unavailable(Exception):
-    """The kernels cannot be had here; the message says why, in a phrase for people."""
+    """The kernels are not available here. The message is the reason, as a phrase for people."""
 
 
 @functools.cache
 def available() -> str | None:
-    """None if the kernels can be used (compiling them if need be), else the reason why not, in a phrase for people."""
+    """None if the kernels can be used (they are compiled if necessary), else the reason as a phrase for people."""
     try:
         library()
     except Unavailable as error:
@@ -54,7 +54,7 @@ def available() -> str | None:
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The compiled kernels. Raises `Unavailable`."""
+    """Compiled kernels. Raises `Unavailable`."""
     if sys.platform != "linux" or platform.machine() not in NATIVE:
         raise Unavailable(f"the CPU kernels are not built on {sys.platform} {platform.machine()}")
     runtime = openmp_runtime()
@@ -82,7 +82,8 @@ def library() -> ctypes.CDLL:
 
 
 def refuse_foreign(path: Path) -> None:
-    """Raise `Unavailable` where someone else than the user or root made `path`, or may write to it, or it is a link."""
+    """Raise `Unavailable` if `path` is a link, belongs to another user than this one or root, or is writable by
+    others."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -93,7 +94,7 @@ def refuse_foreign(path: Path) -> None:
 
 
 def find_compiler() -> tuple[list[str], str]:
-    """The command of the C++ compiler (`$CXX`, else g++, clang++ or c++) and what it says of its version."""
+    """Command of the C++ compiler (`$CXX`, else g++, clang++ or c++) and the version that it prints."""
     wanted = os.environ.get("CXX")
     commands = [shlex.split(wanted)] if wanted else [["g++"], ["clang++"], ["c++"]]
     command = next((c for c in commands if c and shutil.which(c[0])), None)
@@ -103,7 +104,7 @@ def find_compiler() -> tuple[list[str], str]:
 
 
 def compile_library(command: list[str], runtime: Path) -> bytes:
-    """The content of the library. Raises `Unavailable` with the compiler's first complaint."""
+    """Content of the library. Raises `Unavailable` with the compiler's first error."""
     with tempfile.TemporaryDirectory() as folder:
 
         def compiled(source: Path) -> str:
@@ -123,7 +124,7 @@ def compile_library(command: list[str], runtime: Path) -> bytes:
 
 
 def openmp_runtime() -> Path:
-    """The OpenMP library that PyTorch has loaded: the kernels run on its threads, rather than on others beside them."""
+    """OpenMP library that PyTorch has loaded. The kernels use its threads, and start none of their own."""
     own = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
     loaded = re.findall(r"/\S*/(?:libgomp|libiomp5|libomp)\.\S*", Path("/proc/self/maps").read_text(errors="replace"))
     if not (runtimes := [*own, *map(Path, loaded)]):

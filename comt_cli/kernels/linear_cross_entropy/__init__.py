@@ -1,21 +1,25 @@
-"""The language-model head and its loss together, a few rows at a time: the logits of a whole batch never exist.
+"""Language-model head and loss together, a few rows at a time: the logits of a whole batch are never stored.
 
 A block of rows goes through product, softmax and gradient while it is in the cache. The gradient is computed in the
-forward pass: the loss is a scalar, so it only remains to be multiplied by the incoming derivative.
+forward pass. The loss is a scalar, so the backward pass only multiplies by the incoming derivative.
 
 Shapes: T tokens, D width, V vocabulary.
+
     z = h W^T + b,  loss = sum_t [logsumexp(z_t) - z_t[target]],  dz = softmax(z) - onehot(target)
     dh = dz W,  dW = dz^T h,  db = sum_t dz_t
-b is the bias of those heads that have one (BERT's).
 
-With label smoothing e (Szegedy et al. 2016) the targets' distribution is (1 - e) onehot(target) + e / V, the target's
-own e / V included: the convention of `torch.nn.functional.cross_entropy`.
+b is the bias of heads that have one (BERT's).
+
+With label smoothing e (Szegedy et al. 2016) the target distribution is (1 - e) onehot(target) + e / V, including e / V
+for the target itself: the convention of `torch.nn.functional.cross_entropy`.
+
     loss = sum_t [(1 - e) (-log p_t[target]) + e mean_v(-log p_t[v])],  dz = softmax(z) - (1 - e) onehot(target) - e / V
-Tensor2Tensor and fairseq spread e over the V - 1 other tokens: that is e V / (V - 1) here.
 
-On a CPU softmax, loss and gradient of a block are one call of C++. On CUDA liger-kernel (the extra `gpu`) does the same
-in Triton where it is installed: a step repeats to the bit; it cannot be captured in a CUDA graph, as it waits for the
-device; and its backward pass runs only once, since it scales in place what it kept.
+Tensor2Tensor and fairseq spread e over the V - 1 other tokens, which is e V / (V - 1) here.
+
+On a CPU, softmax, loss and gradient of a block are one C++ call. On CUDA, liger-kernel (extra `gpu`) does the same in
+Triton if it is installed. Its steps repeat bit for bit. They cannot be captured in a CUDA graph, since they wait for
+the device, and the backward pass runs only once, since it scales saved tensors in place.
 """
 
 from __future__ import annotations
@@ -45,9 +49,11 @@ def linear_cross_entropy(
     h_TD: Tensor, W_VD: Tensor, targets_T: Tensor, wanted: Wanted = "auto", smoothing: float = 0.0,
     bias_V: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The sum over targets other than `IGNORE` of -log softmax(h W^T + b)[target], in nats, fp32; with `smoothing` in
-    [0, 1) the cross entropy against the smoothed targets. The products run in the type of `h_TD`, softmax and sums in
-    fp32 (all in fp64 where `h_TD` is). `wanted` is as for `choice.choose_loss`."""
+    """Sum over targets other than `IGNORE` of -log softmax(h W^T + b)[target], in nats, fp32.
+
+    With `smoothing` in [0, 1) it is the cross entropy against the smoothed targets. Products have the type of `h_TD`,
+    softmax and sums fp32 (all fp64 if `h_TD` is). `wanted` as in `choice.choose_loss`.
+    """
     if not torch.is_grad_enabled():  # inside the function this is no longer known
         h_TD, W_VD = h_TD.detach(), W_VD.detach()
         bias_V = None if bias_V is None else bias_V.detach()
@@ -84,7 +90,7 @@ _signature = functools.cache(inspect.signature)
 def _cross_entropy(
     z_TV: Tensor, targets_T: Tensor, smoothing: float, bias_V: Tensor | None, db_V: Tensor | None, *, gradient: bool
 ) -> tuple[Tensor, Tensor]:
-    """The losses of rows of logits z + b, [T], and, with `gradient`, dz in the type of z; db is added to `db_V`."""
+    """Losses of rows of logits z + b, [T], and with `gradient` dz in the type of z; db is added to `db_V`."""
     wide = torch.promote_types(z_TV.dtype, torch.float32)
     counted = (targets_T != IGNORE).unsqueeze(1)
     index = targets_T.clamp(min=0).unsqueeze(1)
@@ -115,7 +121,8 @@ def _cross_entropy(
 def _fused_cross_entropy(
     z_TV: Tensor, targets_T: Tensor, smoothing: float, bias_V: Tensor | None, db_V: Tensor | None, *, gradient: bool
 ) -> tuple[Tensor, Tensor]:
-    """The same in C++, in the place of z, which is fp32 or bf16; dz too. IndexError: a target that is no word."""
+    """The same in C++, in place of z, which is fp32 or bf16 like dz. Raises `IndexError` for a target outside the
+    vocabulary."""
     T, V = z_TV.shape
     targets_T = targets_T.contiguous()
     wrong_T = targets_T[(targets_T >= V) | ((targets_T < 0) & (targets_T != IGNORE))]

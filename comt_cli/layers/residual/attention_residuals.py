@@ -171,7 +171,7 @@ class DepthMixture(Initialised):
         draw.normal_(self.w, "w", STD)
 
 
-def told_apart(outputs: Sequence[Tensor], last: int | None) -> list[Tensor]:
+def mixture_sources(outputs: Sequence[Tensor], last: int | None) -> list[Tensor]:
     """Sources of a mixture: the embedding, the sum of the middle outputs, and the `last` outputs; all outputs if `last`
     is None."""
     if last is None or len(outputs) <= last + 2:
@@ -180,8 +180,8 @@ def told_apart(outputs: Sequence[Tensor], last: int | None) -> list[Tensor]:
     return [outputs[0], total_BTD.to(outputs[0].dtype), *outputs[-last:]]
 
 
-def count_of(outputs: int, last: int | None) -> int:
-    """Number of sources that `told_apart` makes of `outputs` outputs."""
+def source_count(outputs: int, last: int | None) -> int:
+    """Number of sources that `mixture_sources` makes of `outputs` outputs."""
     return outputs if last is None else min(outputs, last + 2)
 
 
@@ -199,12 +199,12 @@ class DeepCrossAttention(NormedResidual):
         if not self.begins_block:
             return
         self.key_norm, self.value_norm = site.norm(), site.norm()
-        sources = count_of(site.layer + 1, last)
+        sources = source_count(site.layer + 1, last)
         self.queries, self.keys, self.values = (DepthMixture(site.width, sources) for _ in range(3))
 
     def mixed(self, state: State) -> list[Tensor]:
         """Sources mixed by the block that starts with this state, [B, T, D] each, oldest first."""
-        return told_apart(self.sources(state), self.last)
+        return mixture_sources(self.sources(state), self.last)
 
     def read(self, state: State) -> Tensor:
         """Skip path of attention at the start of a block; within it the input of the second branch."""
@@ -239,11 +239,11 @@ class CrossAggregation(OutputAggregation):
     def __init__(self, site: ResidualSite, last: int | None) -> None:
         super().__init__(site)
         self.last = last
-        self.mixture = DepthMixture(site.width, count_of(site.layers + 1, last))
+        self.mixture = DepthMixture(site.width, source_count(site.layers + 1, last))
 
     def mixing(self, state: State) -> dict[str, Tensor]:
         """Weight of each source in the final norm's input, averaged over channels."""
-        return {"stream": self.mixture.mean_weights(told_apart(state.sources, self.last))}
+        return {"stream": self.mixture.mean_weights(mixture_sources(state.sources, self.last))}
 
     def forward(self, state: State) -> Tensor:
-        return self.mixture(told_apart(state.sources, self.last))
+        return self.mixture(mixture_sources(state.sources, self.last))

@@ -188,7 +188,7 @@ class SiameseNorm(NormedResidual):
     def mixing(self, state: State) -> dict[str, Tensor]:
         """Contributions of N_post(x) and N_pre(y) to the input of the branch's norm."""
         x_BTD, y_BTD = self.pair(state)
-        return {"x-y": shares_of_sum(self.post_norm(x_BTD), self.pre_norm(y_BTD))}
+        return {"x-y": contributions(self.post_norm(x_BTD), self.pre_norm(y_BTD))}
 
     def side_by_side(self, state: State) -> Tensor | None:
         """Both streams after their norms. Before them one is much larger, whatever the directions."""
@@ -213,13 +213,13 @@ class SiameseAggregation(OutputAggregation):
 
     def mixing(self, state: State) -> dict[str, Tensor]:
         """Contributions of N_x(x) and N_y(y) to the input of the final norm."""
-        return {"x-y": shares_of_sum(self.x_norm(state.sources[0]), self.y_norm(state.x))}
+        return {"x-y": contributions(self.x_norm(state.sources[0]), self.y_norm(state.x))}
 
     def forward(self, state: State) -> Tensor:
         return self.x_norm(state.sources[0]) + self.y_norm(state.x)
 
 
-def shares_of_sum(*parts_BTD: Tensor) -> Tensor:
+def contributions(*parts_BTD: Tensor) -> Tensor:
     """<part, sum> / <sum, sum> of every part, [B, T, parts]: its contribution to the sum, projected on the sum. The
     values add up to 1 and are negative for a part that opposes the sum."""
     parts_BTPD = wide(torch.stack(parts_BTD, -2))
