@@ -55,7 +55,7 @@ def of_run(run: RunDirectory) -> Subject:
     """A run. Raises `UserError` if it is not a language model, is not finished, or has no checkpoint."""
     if (spec := run.spec()).command != "train-lm":
         said = f"{run.shown} is {spec.task.model_kind}, not a language model that continues texts"
-        raise UserError(said, "--tasks takes runs of comt train-lm; without it comt evaluate takes those of any task.")
+        raise UserError(said, "--tasks takes runs of comt train-lm; without --tasks, comt evaluate takes any run.")
     run.result_if_done()
     check_source(str(run.path))
     return Subject(str(run.shown), hash_file(run.checkpoint_file), run.path / FOLDER, run)
@@ -69,7 +69,7 @@ def of_folder(folder: Path | None, name: str, *, is_trusted: bool) -> Subject:
     if not any(kind in kinds for kind in _ANSWERS):
         raise UserError(f"{name} holds {kinds}, not a language model that continues texts")
     if not is_trusted and any("auto_map" in read_object(path) for path in folder.glob("*config.json")):
-        raise UserError(f"{name} brings Python code of its own", "If you trust it: --trust-remote-code")
+        raise UserError(f"{name} contains Python code", "If you trust it: --trust-remote-code")
     files = sorted({path for pattern in _FILES for path in folder.glob(pattern)})
     weights = sha256(canonical_json([(path.name, hash_file(path)) for path in files]))
     return Subject(name, weights, cache_folder() / FOLDER / weights[:16], folder, is_trusted)
@@ -88,7 +88,7 @@ def load_tasks(names: Sequence[str], num_fewshot: int | None, progress: Progress
     manager = TaskManager(include_path=own and str(own), include_defaults=bool(others))  # 15,000 files
     if unknown := [name for name in others if name not in manager.all_tasks]:
         close = closest(unknown[0], [*OWN_TASKS, *manager.all_tasks])
-        hint = f"did you mean {close}?" if close else "`lm_eval ls tasks` lists them; a path to a task file is one."
+        hint = f"did you mean {close}?" if close else "`lm_eval ls tasks` lists them; a path to a task file works too."
         raise UserError(f"--tasks: there is no task {unknown[0]!r}", hint)
     found: dict[str, Any] = {}
     _go_offline_if_cut_off()
@@ -97,7 +97,7 @@ def load_tasks(names: Sequence[str], num_fewshot: int | None, progress: Progress
         try:
             found |= manager.load([name])["tasks"]
         except Exception as error:  # of `datasets`, the hub's client, HTTP libraries, YAML and the task's own code
-            far = "Its data is fetched once: run this where there is a network, or copy the cache of `datasets`."
+            far = "Its data is downloaded once: run this with a network, or copy the cache of `datasets`."
             hint = far if isinstance(error, OSError) or "ffline" in str(error) else "See its file."
             raise UserError(f"--tasks: {name} cannot be loaded: {first_line(error)}", hint) from error
     if own is not None:
@@ -178,16 +178,16 @@ def _load(subject: Subject, stack: contextlib.ExitStack, batch_size: int, device
         run, folder = folder, Path(stack.enter_context(tempfile.TemporaryDirectory())) / subject.weights[:12]
         write_huggingface(load(run.checkpoint_file, LoadedModel), folder, run.result())
         if not (folder / TOKENIZER).is_file():
-            said = f"{subject.name}: its tokenizer cannot be written for transformers"
-            raise UserError(said, "Those of data.tokenizer sentencepiece and bytes can; t5's normalises its text.")
+            said = f"{subject.name}: its tokenizer cannot be exported for transformers"
+            raise UserError(said, "data.tokenizer sentencepiece and bytes can be exported; t5 normalises its text.")
     trusts = subject.is_trusted
     try:
         model = HFLM(pretrained=str(folder), device=device, batch_size=batch_size, trust_remote_code=trusts)
     except Exception as error:  # whatever transformers, or the code that the folder brings, raises
         raise UserError(f"{subject.name} cannot be loaded by transformers: {first_line(error)}") from error
     if model.prefix_token_id is None:
-        said = f"{subject.name}: its tokenizer_config.json names no token that begins or ends a text"
-        raise UserError(said, "The harness puts one before texts: name its bos_token or eos_token there.")
+        said = f"{subject.name}: its tokenizer_config.json has no bos_token and no eos_token"
+        raise UserError(said, "The harness puts one of them before texts: add one there.")
     return model
 
 

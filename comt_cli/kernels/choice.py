@@ -94,12 +94,12 @@ def choose_norm(
     """
     gates = None if gate == "none" else Gates(channel=False, scalar=True, rank=hidden)
     if wanted != "reference" and device.type == "cuda":
-        return Choice(False, "batch norms have a kernel for CPUs alone")
+        return Choice(False, "batch norms have a kernel only for CPUs")
     choice = _as_asked(wanted, device, dtype, gates)
     if not choice.fused:
         return choice
     if not training:
-        return Choice(False, "evaluation has nothing to average: the kernel is for training")
+        return Choice(False, "the kernel is for training: evaluation computes no statistics")
     if wanted == "auto" and channels < NORM_CHANNELS:
         return Choice(False, f"steps are measured with {NORM_CHANNELS} channels and more, this network has {channels}")
     choice = choice if wanted == "fused" else _by_steps(device, DTYPES[dtype], gate, compiled)
@@ -246,11 +246,11 @@ def _by_measurement(
     here, now = device_here(device), versions_here()
     found = [row for row in measurements(file)[0] if row.device.says_about(here)]
     if not found:
-        return Choice(False, f"no kernel was measured on this device or another of its class: {command}")
+        return Choice(False, f"no kernel was measured on this device or its class: {command}")
     what = {"reference": "the reference", "reference-compiled": "the compiled reference"}.get(variants[1], variants[1])
     rows = [row for row in found if fits(row) and row.decides(*variants)]
     if not rows:
-        return Choice(False, f"{asked} was not measured beside {what}, or with too much noise to decide: {command}")
+        return Choice(False, f"{asked} was not measured against {what}, or too noisily to decide: {command}")
     row = min(rows, key=lambda row: (row.device != here, not row.own, (row.torch, row.triton) != now, *order(row)))
     speed = row.speed(*variants)
     where = str(row.device) if row.device == here else f"{row.device} (here {here}, of the same class)"

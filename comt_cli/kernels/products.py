@@ -32,11 +32,11 @@ _registered: Any = None
 def obstacle() -> str | None:
     """Reason why products remain PyTorch's; None if they are oneDNN's after `install`."""
     if (here := processor_class()) not in CLASSES:
-        return f"no gain was measured on processors of the class {here}"
+        return f"no gain was measured on processors of class {here}"
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
         return "this PyTorch is built without MKL or without oneDNN"
     if not (hasattr(torch.ops.mkldnn, "_linear_pointwise") and hasattr(torch.library, "get_kernel")):
-        return "this PyTorch does not show oneDNN's product, or does not let its own be replaced"
+        return "this PyTorch does not expose oneDNN's product, or its own cannot be replaced"
     return None
 
 

@@ -247,7 +247,7 @@ class ConvolutionNorm(nn.Module):
         B, _, H, W = product_BKHW.shape
         product_PK = _rows(product_BKHW)
         if len(product_PK) < 2:
-            raise ValueError(f"a batch norm needs more than one pixel of all images in training, not {(B, H, W)}")
+            raise ValueError(f"in training a batch norm needs more than one pixel; [B, H, W] is {[B, H, W]}")
         w_h = None if window is None else window.w[0]
         A_rC, b_r = (None, None) if norm.gate is None else (norm.gate.A, norm.gate.b[0])
         skip_PC = None if skip_BCHW is None else _rows(skip_BCHW)

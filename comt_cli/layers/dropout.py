@@ -54,7 +54,7 @@ class Dropout(nn.Module):
         if words is None:
             raise RuntimeError("dropout has no position: call `Masks(model).move_to` before training passes")
         if words.shape[1] != len(x):
-            raise RuntimeError(f"dropout is at a position of {words.shape[1]} samples and was given {len(x)}")
+            raise RuntimeError(f"dropout has the position of {words.shape[1]} samples but got {len(x)}")
         # Bits as a signed number are uniform over [-2^31, 2^31).
         is_kept = hashed(words, x.shape) >= round(self.p * 2**32) - 2**31
         return x * is_kept * (1 / (1 - self.p))

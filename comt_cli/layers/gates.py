@@ -157,7 +157,7 @@ def draw_gate_weight(draw: Draw, tensor: Tensor, name: str, init: GateInit) -> N
         case "normal":
             draw.normal_(tensor, name, 0.02)
         case _:
-            raise ValueError(f"init is {init!r}, which is none of {', '.join(get_args(GateInit))}")
+            raise ValueError(f"init: {init!r} is not one of {', '.join(get_args(GateInit))}")
 
 
 class ComtGate(Gate):
@@ -220,7 +220,7 @@ class TransponderGate(Gate):
         self.init, self.rank = init, rank
         self.learnable, self.separate = learnable_sigmoid, separate_summaries
         if granularity not in get_args(Granularity):
-            raise ValueError(f"granularity is {granularity!r}, which is none of {', '.join(get_args(Granularity))}")
+            raise ValueError(f"granularity: {granularity!r} is not one of {', '.join(get_args(Granularity))}")
         self.kinds = granularity.split("-")
         self.zero_at_one = [f"B_{kind}" for kind in self.kinds]
         self.A = nn.Parameter(torch.empty(rank * (len(self.kinds) if self.separate else 1), d_in))

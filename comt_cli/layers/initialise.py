@@ -80,7 +80,7 @@ def initialise(model: nn.Module, seed: int, prefix: str = "") -> None:
             if isinstance(module, nn.LayerNorm):
                 nn.init.zeros_(module.bias)
         elif any(True for _ in module.parameters(recurse=False)):
-            raise TypeError(f"{path} ({type(module).__name__}) holds parameters but has no initialise()")
+            raise TypeError(f"{path} ({type(module).__name__}) has parameters but no initialise()")
 
 
 def xavier_std(fan_in: int, fan_out: int, gain: float = 1.0) -> float:

@@ -31,7 +31,7 @@ def _reserving(rows: int, capacity: int) -> Iterator[None]:
 
 def _need(capacity: int, tokens: int) -> None:
     if tokens > capacity:
-        raise UserError(f"the cache has room for {capacity} tokens a text; {tokens} are needed")
+        raise UserError(f"the cache has room for {capacity} tokens per text; {tokens} are needed")
 
 
 class KeyValueCache:

@@ -62,7 +62,7 @@ class Bundle:
         self._taken: dict[str, Any] = {}
         for root in self.roots:
             if root.__name__ in known:
-                said = f"{root.__module__}: what is exported has a {root.__name__} of its own"
+                said = f"{root.__module__}: the exported code already defines {root.__name__}"
                 raise UserError(said, "Rename yours.")
             self._take(root.__name__, root, root.__module__)
         while more := [*self._mentioned()]:
@@ -97,13 +97,13 @@ class Bundle:
             if isinstance(each, ast.Name) and each.id in known and each.id not in bound:
                 self._take(each.id, known[each.id], of.module.__name__)
             elif isinstance(each, ast.Import | ast.ImportFrom):
-                raise UserError(f"{of.module.__name__}, line {each.lineno}: an import within what is exported")
+                raise UserError(f"{of.module.__name__}, line {each.lineno}: exported code imports inside a function")
 
     def _take(self, name: str, value: Any, by: str) -> None:
         if name in self.known:
             return
         if self._taken.setdefault(name, value) is not value and self._taken[name] != value:
-            raise UserError(f"{by}: what is exported holds two things called {name}", "Rename one of them.")
+            raise UserError(f"{by}: exported code has two things called {name}", "Rename one of them.")
         module = value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", ""))
         package = module.partition(".")[0]
         if name in self._definitions or name in self._lines:
@@ -117,14 +117,14 @@ class Bundle:
             self._lines[name] = f"{name} = {value!r}"
         else:
             said = f"is of {module}" if package not in ("", *self.own) else f"is a {type(value).__name__}"
-            hint = "It may be torch's, Python's own, a plain value, or code at the top of a file, by its own name."
-            raise UserError(f"{by}: {name} {said}, which cannot be written into what is exported", hint)
+            hint = "Allowed: torch, the standard library, plain values, and code at the top of a file, by its own name."
+            raise UserError(f"{by}: {name} {said} and cannot be exported", hint)
 
     def _define(self, value: Any) -> None:
         module = sys.modules[value.__module__]
         found = [node for node in _parsed(module).body if getattr(node, "name", None) == value.__name__]
         if not found:
-            raise UserError(f"{module.__name__}: {value.__name__} is not defined at the file's top")
+            raise UserError(f"{module.__name__}: {value.__name__} is not defined at the top of the file")
         node: Any = found[-1]
         self._definitions[node.name] = Definition(node, module, value, [])
         for each in [*node.bases, *node.decorator_list] if isinstance(value, type) else [node]:
@@ -171,7 +171,7 @@ def _parsed(module: ModuleType) -> ast.Module:
     try:
         return ast.parse(inspect.getsource(module))
     except (OSError, TypeError):
-        raise UserError(f"{module.__name__} has no source that could be exported", "Put it into a file.") from None
+        raise UserError(f"{module.__name__} has no source to export", "Put it into a file.") from None
 
 
 def _is_text(node: ast.stmt) -> bool:

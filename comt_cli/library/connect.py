@@ -29,15 +29,15 @@ CONNECTIONS = (
     *("hyper-connections", "manifold-hyper-connections"),
 )
 """Residual connections that replace an addition and nothing else."""
-_INSIDE = "it reads what is inside of other blocks, or gives attention several inputs"
+_INSIDE = "it reads the inside of other blocks, or has several attention inputs"
 REASONS = {
     **dict.fromkeys(("post-norm", "deepnorm", "deepnorm-mixln-code", "mix-ln", "sas", "grc"), "it moves norms"),
     **dict.fromkeys(("sandwich-ln", "keel", "siamese-norm"), "it adds norms"),
     **dict.fromkeys(("mudd", "deep-cross-attention"), _INSIDE),
-    "layernorm-scaling": "it scales what is between a norm and its sublayer",
-    "rezero": "it takes norms away",
-    "progressive": "it follows the training, which only comt's own does",
-    "scaled-init": "it only says how a network starts",
+    "layernorm-scaling": "it scales the output of a norm",
+    "rezero": "it removes norms",
+    "progressive": "it needs the training update, which only comt's training passes",
+    "scaled-init": "it only changes the initialisation",
 }
 """Why others cannot be put around sublayers that are there already; `grc` where its norm is behind the sum."""
 
@@ -46,10 +46,10 @@ def refuse_method(wiring: Wiring, method: str) -> None:
     """Raise `UserError` for a method that changes more than gates and additions, or nothing."""
     reasons = {
         "it replaces norms": wiring.norms,
-        "it changes what the stream begins with": wiring.entry,
+        "it changes the start of the stream": wiring.entry,
         _INSIDE: wiring.shared_values,
         "it changes widths": wiring.widening,
-        "it has neither gates nor another residual connection": is_addition(wiring) and not wiring.gates,
+        "it has no gates and no other residual connection": is_addition(wiring) and not wiring.gates,
     }
     reason = next((said for said, part in reasons.items() if part), None)
     if reason is not None:
@@ -88,15 +88,15 @@ def made_for(model: nn.Module, stack: Stack | None, wiring: Wiring, method: str)
     blocks whose additions are unknown."""
     blocks = () if stack is None else stack.blocks
     if stack is None or any(hasattr(block, "crossattention") or _adds_its_own_way(block) for block in blocks):
-        said = f"the blocks of {type(model).__name__} are not known, or patched, and so not where their additions are"
-        raise UserError(said, f"Residual connections can be put into {KNOWN}.")
+        said = f"the blocks of {type(model).__name__} are unknown or patched, so their additions cannot be found"
+        raise UserError(said, f"Residual connections work in {KNOWN}.")
     made: list[ResidualConnection] = []
     likes = [block.get_submodule(stack.host.norms[0]).get_parameter("weight") for block in blocks]
     for layer, (block, like) in enumerate(zip(blocks, likes, strict=True)):
         for i, part in enumerate(("attention", "mlp")):
             old = getattr(block, f"{part}_connection", None)  # of comt's own blocks, whose norms it has
             if not isinstance(old, PreNorm | None):
-                raise UserError(f"the network has another residual connection already: {type(old).__name__}")
+                raise UserError(f"the network already has another residual connection: {type(old).__name__}")
             norm = nn.Identity if old is None else functools.partial(getattr, old, "norm")
             index, before = 2 * layer + i, tuple(made[-i:] if i else ())
             site = ResidualSite(len(like), "decoder", index, 2 * len(likes), layer, len(likes), part, norm, before)
@@ -104,9 +104,9 @@ def made_for(model: nn.Module, stack: Stack | None, wiring: Wiring, method: str)
             connection.site = replace(site, norm=nn.Identity)
             name = getattr(connection, "name", type(connection).__name__)
             if name not in CONNECTIONS or connection.ends_in_norm:
-                reason = REASONS.get(name, "nobody has tried it")
-                said = f"the residual connection {name} of {method} cannot take the place of an addition: {reason}"
-                raise UserError(said, f"Those that can are {', '.join(CONNECTIONS)}.")
+                reason = REASONS.get(name, "it is not tested")
+                said = f"the residual connection {name} of {method} cannot replace an addition: {reason}"
+                raise UserError(said, f"Possible are {', '.join(CONNECTIONS)}.")
             made.append(connection)
     end = made[-1].output_aggregation(nn.Identity)
     return Adds(tuple(made), None if end is None else end.to(likes[-1].device, likes[-1].dtype), likes[-1])
@@ -159,7 +159,7 @@ class Connected(Remade):
     def _refuse_reentrant(self) -> None:
         function = getattr(self, "_gradient_checkpointing_func", None) if self.training else None
         if getattr(self, "gradient_checkpointing", False) and getattr(function, "keywords", {}).get("use_reentrant"):
-            said = "re-entrant gradient checkpointing loses gradients of a connection that passes several tensors"
+            said = "re-entrant gradient checkpointing loses gradients of connections that pass several tensors"
             hint = 'Use gradient_checkpointing_kwargs={"use_reentrant": False}, the default of transformers 5.'
             raise UserError(said, hint)
 

@@ -68,7 +68,7 @@ def write_folder(
     """Write `files`, tensors, the tokenizer of a text model, its card, and last `config`; returns as
     `write_huggingface`. Raises `UserError` if the folder is in use; `StorageError`."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
+        raise UserError(f"{folder} is not an empty folder", "Name a new folder; nothing is overwritten.")
     # Fused weights are stored once in memory; safetensors wants each name to own its bytes.
     tensors = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
     files[WEIGHTS] = safetensors.torch.save(tensors, {"format": "pt"}), f"{len(tensors)} tensors"
@@ -164,14 +164,14 @@ class Parts:
         if dataclasses.is_dataclass(value):  # a site: of it only what is read, and what can be written
             plain = {name: each for name, each in vars(value).items() if isinstance(each, bool | int | float | str)}
             return {"fields": {name: each for name, each in plain.items() if name in self.bundle.reads}}
-        said = f"{where} is a {type(value).__name__}, which config.json cannot hold"
-        raise UserError(said, "Parts that are exported read numbers, texts, tensors and modules alone.")
+        said = f"{where} is a {type(value).__name__}, which config.json cannot store"
+        raise UserError(said, "Exported parts may read only numbers, texts, tensors and modules.")
 
     def code(self, title: str) -> str:
         """Code file. Raises `UserError` if it would exceed `MOST_LINES`."""
         code: str = _template(self.template).render(title=title, version=__version__, parts=self.bundle, **self.named)
         if (lines := len(code.splitlines())) > MOST_LINES:
-            raise UserError(f"the network's code would have {lines} lines; {MOST_LINES} are the most that is exported")
+            raise UserError(f"the network's code would have {lines} lines; at most {MOST_LINES} are exported")
         return code + "\n"
 
 

@@ -50,8 +50,8 @@ def write_model(loaded: Loaded, folder: Path, result: Mapping[str, Any] | None =
             return write_bert(loaded, folder, result)
         case LoadedImageModel():
             return write_resnet(loaded, folder, result)
-    said = f"{loaded.name} is {loaded.kind()}: no other program reads an encoder-decoder like ours"
-    raise UserError(said, "The checkpoint itself loads wherever comt is.")
+    said = f"{loaded.name} is {loaded.kind()}: no other program reads this encoder-decoder"
+    raise UserError(said, "Its checkpoint loads wherever comt is installed.")
 
 
 def write_resnet(
@@ -85,7 +85,7 @@ def write_bert(
     plain = empty_network(settings, wiring, vocabulary=model.vocabulary, **({"classes": classes} if classes else {}))
     if others := {type(part).__name__ for part in model.modules()} - {type(part).__name__ for part in plain.modules()}:
         said = f"BERT's class in transformers has no {' and '.join(sorted(others))}"
-        raise UserError(said, "Only post-norm BERTs without gates are exported; the checkpoint loads wherever comt is.")
+        raise UserError(said, "Only post-norm BERTs without gates are exported; the checkpoint needs comt.")
     config = {
         "architectures": ["BertForMaskedLM" if classes is None else "BertForSequenceClassification"],
         "model_type": "bert",

@@ -110,7 +110,7 @@ def stack_of(model: nn.Module) -> Stack | None:
     prefixes = sorted({name.rpartition(".")[0] for name in hosts})
     if len(prefixes) > 1:
         said = f"{type(model).__name__} has several stacks of blocks: {', '.join(prefixes)}"
-        raise UserError(said, "Wrap the model that each is in by itself.")
+        raise UserError(said, "Wrap the submodel of each separately.")
     if not hosts:
         return None
 
@@ -126,7 +126,7 @@ def matches(model: nn.Module, pattern: str) -> dict[str, str]:
     """Names of the modules that match a pattern, by the text that `*` stands for. Raises `UserError` if there are
     none."""
     if pattern.count("*") > 1:
-        raise UserError(f"sites: {pattern} has more than one *, which stands for the layer")
+        raise UserError(f"sites: {pattern} has more than one *; * stands for the layer")
     form = re.compile(re.escape(pattern).replace(r"\*", r"([^.]+)"))
     names = [name for name, _ in model.named_modules(remove_duplicate=False)]
     found = {"".join(match.groups()): name for name in names if (match := form.fullmatch(name))}

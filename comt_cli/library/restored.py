@@ -53,12 +53,12 @@ def read_gated(folder: Path, name: str) -> LoadedText:
     config, origin = read_object(folder / CONFIG), str(folder / CONFIG)
     said = config.get("comt")
     if not isinstance(said, dict):
-        hint = "comt export of a run, and save_pretrained of a wrapped model, write it."
-        raise UserError(f"{origin} does not say under comt which method the network has", hint)
+        hint = "comt export, and save_pretrained of a wrapped model, write it."
+        raise UserError(f"{origin}: the key comt, with the network's method, is missing", hint)
     try:
         model, kind, words = (_exported if config["model_type"] == "comt" else _wrapped)(folder, config, said)
     except KeyError as error:
-        raise UserError(f"{origin} does not say {error.args[0]}") from None
+        raise UserError(f"{origin}: the key {error.args[0]} is missing") from None
     except ValidationError as error:
         raise UserError(f"{origin}: {problem_of(error)}") from None
     except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # of whoever computes with wrong values
@@ -92,7 +92,7 @@ def _wrapped(folder: Path, config: Mapping[str, Any], said: Mapping[str, Any]) -
     wrapping, given = TypeAdapter(Wrapping).validate_python(said["wrapping"]), weights_in(folder)
     host = host_of(said["model"], config["model_type"])
     if host.main_input_name != "input_ids":
-        raise UserError(f"{folder} holds a {host.__name__}, which reads other things than text")
+        raise UserError(f"{folder} holds a {host.__name__}, which does not read text")
     plain = host.config_class(**_stated({key: config[key] for key in config.keys() - {"comt", "model_type"}}))
     with torch.device("meta"):
         model = host(plain)
@@ -102,7 +102,7 @@ def _wrapped(folder: Path, config: Mapping[str, Any], said: Mapping[str, Any]) -
     held = {id(state[name]) for name in given.keys() & state.keys()}  # tied ones are stored once
     expected = {name: tensor for name, tensor in state.items() if name in given or id(tensor) not in held}
     if wrong := misfits(given, expected):
-        raise UserError(f"{folder}: its tensors are not those of the network of its {CONFIG}: {wrong}")
+        raise UserError(f"{folder}: the tensors do not match the network of its {CONFIG}: {wrong}")
     of_host = {name: tensor for name, tensor in given.items() if name in own}
     model = attach(host.from_pretrained(None, config=plain, state_dict=of_host), wrapping)
     model.load_state_dict(given, strict=False)

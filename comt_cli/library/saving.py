@@ -90,15 +90,15 @@ def _saved_config(model: Saved) -> SavedConfig:
     own, original = type(model.config), model.original
     for kind in (own, original):
         if getattr(transformers, kind.__name__, None) is not kind:
-            said = f"{path_of(kind)} is none of transformers' classes, and a folder would lose what was added to it"
-            raise UserError(said, "torch.save(model.state_dict(), ...) has it; attach() makes the model again.")
+            said = f"{path_of(kind)} is not a class of transformers: a folder would lose its changes"
+            raise UserError(said, "Use torch.save(model.state_dict(), ...); attach() rebuilds the model.")
     found = {
         name: f"{CODE.removesuffix('.py')}.Comt{original.__name__}"
         for name in transformers.models.auto.modeling_auto.__all__
         if original in _made_by(getattr(transformers, name), own)
     }
     if not found:
-        raise UserError(f"none of transformers' AutoModel classes makes a {original.__name__}")
+        raise UserError(f"no AutoModel class of transformers makes a {original.__name__}")
     description, code = _described(model)
     config: Any = copy.deepcopy(model.config)
     config.__class__ = type(f"Comt{own.__name__}", (SavedConfig, own), {"model_type": f"comt_{own.model_type}"})
@@ -115,8 +115,8 @@ def host_of(name: str, model_type: str) -> Any:
     is_model = isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
     own = getattr(found, "config_class", None)
     if not is_model or f"comt_{getattr(own, 'model_type', None)}" != model_type:
-        said = f"transformers {transformers.__version__} has no {name} that a model of type {model_type} could be"
-        raise UserError(said, "Another version may have it.")
+        said = f"transformers {transformers.__version__} has no {name} for the model type {model_type}"
+        raise UserError(said, "Try another version.")
     return found
 
 
@@ -137,7 +137,7 @@ def _described(model: Any) -> tuple[dict[str, Any], str]:
     added = [each.gate for each in placed] + [part for parts in blocks.values() for part in parts.values() if part]
     every = [module for root in added for module in root.modules()]
     if hidden := next((module for module in every if module._non_persistent_buffers_set), None):
-        raise UserError(f"{type(hidden).__name__} has buffers that are not in its state, and would be lost")
+        raise UserError(f"{type(hidden).__name__} has buffers outside its state, which would be lost")
     own, original = type(model.config), model.original
     names = {"config": own.__name__, "host": original.__name__, "model_type": f"comt_{own.model_type}"}
     roots: list[Any] = [*([carry, PlacedGate] if placed else []), *([as_connected] if blocks else [])]

@@ -62,7 +62,7 @@ def gate_values(model: nn.Module | Loaded, batch: Any, *, tokenizer: Any = None,
     """
     on, frames = _read(model, batch, tokenizer), []
     if not gates_of(on.model):
-        raise UserError("the model has no gates", "comt_cli.wrap puts them into it.")
+        raise UserError("the model has no gates", "comt_cli.wrap adds them.")
     for by, site, kind, values, _ in gate_factors(on.model, on.run):
         text = "source" if by in on.of_source else [*on.masks][-1]
         values_MN = values.float().expand(*on.masks[text].shape, values.shape[-1]).cpu()[on.masks[text]].numpy()
@@ -158,9 +158,9 @@ def _read(model: nn.Module | Loaded, batch: Any, tokenizer: Any) -> _Batch:
             mask_BT = mask_BT & given_BT
         if is_own:
             if (mask_BT[:, 1:] > mask_BT[:, :-1]).any():
-                raise UserError("the batch has padding before tokens", "comt's own networks take it behind them alone.")
+                raise UserError("the batch has padding before tokens", "comt's networks take padding after tokens.")
             if len(wrong := ids_BT[mask_BT & ((ids_BT < 0) | (ids_BT >= network.vocabulary))]):
-                raise UserError(f"the batch has the id {wrong[0]}; the model's are 0 to {network.vocabulary - 1}")
+                raise UserError(f"the batch has the id {wrong[0]}; valid ids are 0 to {network.vocabulary - 1}")
             ids_BT = ids_BT.masked_fill(~mask_BT, PAD)  # some networks know padding by it, and others cannot see it
         ids.append(ids_BT.to(next(network.parameters()).device))
         named |= {keys[0]: ids[-1], keys[1]: mask_BT.to(ids[-1])}
@@ -174,7 +174,7 @@ def _padded(given: Any, tokenizer: Any) -> tuple[Tensor, Tensor]:
         texts = [given] if isinstance(given, str) else [*given]
         if any(isinstance(text, str) for text in texts):
             if tokenizer is None:
-                raise UserError("a text needs a tokenizer", "Pass the one that the model comes with, or token ids.")
+                raise UserError("a text needs a tokenizer", "Pass the model's tokenizer, or token ids.")
             encode = tokenizer.prompt if hasattr(tokenizer, "prompt") else tokenizer.encode  # without a text's end
             texts = [encode(text) for text in texts]
         rows = [torch.as_tensor(row, device="cpu") for row in texts]
@@ -183,7 +183,7 @@ def _padded(given: Any, tokenizer: Any) -> tuple[Tensor, Tensor]:
         if numbers_BT.ndim != 2 or numbers_BT.is_floating_point() or not all(map(len, rows)):
             raise TypeError
     except (IndexError, RuntimeError, TypeError, ValueError):
-        raise UserError("the batch is neither text nor token ids [B, T], one or more in each row") from None
+        raise UserError("the batch must be text, or token ids [B, T] with at least one in each row") from None
     return numbers_BT.long(), pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in rows], batch_first=True)
 
 

@@ -102,13 +102,13 @@ def wrap(
         <class 'torch.nn.modules.linear.Linear'>
     """
     if start not in get_args(Start):
-        raise UserError(f"start: there is no {start!r}", "It is identity or paper.")
+        raise UserError(f"start: {start!r} is unknown", "It is identity or paper.")
     _refuse_model(model)
     mapping = dict(sites) if isinstance(sites, Mapping) else None
     given: Any = {"name": method.name, **method.stored()} if isinstance(method, Method) else method
     given = {**(given if isinstance(given, Mapping) else {"name": given}), **options}
     if not isinstance(given.get("name"), str):
-        raise UserError("name: is missing: say which method", 'It is a name, or a mapping: {"name": "comt", ...}.')
+        raise UserError("name: missing", 'A method is a name or a mapping: {"name": "comt", ...}.')
     resolved = _resolved(model, given.pop("name"), given, sites, start)
     return _with_added(model, resolved, start, mapping, at_identity=start == "identity")
 
@@ -143,8 +143,8 @@ def unwrap(model: M, discard: bool = False) -> M:
     if adds is not None and not adds.is_plain():
         moved.append(type(adds.made[0]).__name__)
     if moved and not discard:
-        said = f"{len(moved)} gates or connections do something by now: {', '.join(moved[:3])}"
-        raise UserError(said, "unwrap(model, discard=True) drops them, and with them what they do.")
+        said = f"{len(moved)} gates or connections change the outputs: {', '.join(moved[:3])}"
+        raise UserError(said, "unwrap(model, discard=True) removes them all the same.")
     for part in [*owner.modules()]:
         if isinstance(part, Projections):
             part.gates = nn.ModuleDict()
@@ -191,9 +191,9 @@ def _where(model: nn.Module, mapping: Mapping[str, str] | None) -> Mapping[str, 
         if site not in DECODER_SITES.names:
             raise UserError(f"sites: there is no site {site}", nearest(str(site), DECODER_SITES.names))
         if not isinstance(name, str):
-            raise UserError(f"sites: {site}: {name!r} is no module's name", 'It is text: "layers.*.attn.query".')
+            raise UserError(f"sites: {site}: {name!r} is not a module name", 'Example: "layers.*.attn.query".')
     if "sdpa" in mapping and "q_proj" not in mapping:
-        raise UserError("sites: sdpa needs q_proj beside it: its gate reads what the query projection reads")
+        raise UserError("sites: sdpa also needs q_proj: its gate reads the input of the query projection")
     return {site: Where(name, mapping["q_proj"] if site == "sdpa" else None) for site, name in mapping.items()}
 
 
@@ -214,9 +214,9 @@ def _with_added(
         if wrong is None and adds is not None and not adds.is_plain():
             wrong = f"its connection, {type(adds.made[0]).__name__},"
         if wrong is not None:
-            said = f"{name}: {wrong} cannot leave what the model computes as it is, to the last bit"
-            hint = " With scale 2 its gates can be 1." if "scale" in methods()[name].model_fields else ""
-            raise UserError(said, f'start="paper" starts as its networks do.{hint}')
+            said = f"{name}: {wrong} cannot start without changing the outputs, bit for bit"
+            hint = " With scale=2 its gates can be 1." if "scale" in methods()[name].model_fields else ""
+            raise UserError(said, f'start="paper" starts as in the method\'s own networks.{hint}')
     for placed in gates:
         add_gate(model, placed)
     if adds is not None and stack is not None:
@@ -233,8 +233,8 @@ def _gates(model: nn.Module, wiring: Wiring, mapping: Mapping[str, str] | None) 
     where = _where(model, mapping)
     missing = next((site for site in wiring.gates if site not in where), None)
     if missing is not None and mapping is None and not where:
-        said = f"the blocks of {type(model).__name__} are not known; known are {KNOWN}"
-        raise UserError(said, f'Say where the sites are, * for the layer: sites={{"{missing}": "layers.*.{missing}"}}.')
+        said = f"the blocks of {type(model).__name__} are unknown; known are {KNOWN}"
+        raise UserError(said, f'Name the modules, with * for the layer: sites={{"{missing}": "layers.*.{missing}"}}.')
     if missing is not None:
         who = type(model).__name__ if mapping is None else "the mapping"
         raise UserError(f"sites: {who} has no {missing}", f"It has {', '.join(where) or 'none'}.")
@@ -249,15 +249,15 @@ def _gates(model: nn.Module, wiring: Wiring, mapping: Mapping[str, str] | None) 
         readers = found if reads is None else matches(model, reads)
         for layer, name in found.items():
             if layer not in readers:
-                raise UserError(f"sites: {name} has no counterpart in {reads}, which its gate reads")
+                raise UserError(f"sites: {name} has no counterpart in {reads}, whose input its gate reads")
             module, reader = model.get_submodule(name), model.get_submodule(readers[layer])
             for called, each in {name: module, readers[layer]: reader}.items():
                 _refuse_module(each, called, site)
             if not isinstance(module, Projections | TokenBlock):
                 carries = id(getattr(module, "weight", module)), site if parts > 1 or site == "sdpa" else ""
                 if carries in seen:
-                    said = f"sites: {name} would have two gates: it is {seen[carries]} too, or has one weight with it"
-                    raise UserError(said, "Untie them, or leave one of the sites out.")
+                    said = f"sites: {name} would have two gates: it is {seen[carries]}, or shares its weight"
+                    raise UserError(said, "Untie them, or omit one of the sites.")
                 seen[carries] = name
             holder = model.get_submodule(readers[layer].rpartition(".")[0])
             d_in, d_out, heads = _sizes(site, module, reader, holder)
@@ -265,8 +265,8 @@ def _gates(model: nn.Module, wiring: Wiring, mapping: Mapping[str, str] | None) 
             at = Site(site, "decoder", layers.index(layer), len(layers), d_in, d_out // parts, heads, part=part)
             gate = wiring.gates[site](at)
             if isinstance(gate, HeadGate) and not heads:
-                said = f"sites: {name}: how many heads there are is not known"
-                raise UserError(said, "A head_dim beside it says it.")
+                said = f"sites: {name}: the number of heads is unknown"
+                raise UserError(said, "Give its parent module a head_dim.")
             like = next(reader.parameters())
             gate.to(like.device, like.dtype).train(module.training)
             placed.append(PlacedGate(at, gate, name, readers[layer], where[site].part, parts))
@@ -284,7 +284,7 @@ def _sizes(site: str, module: nn.Module, reader: nn.Module, holder: nn.Module) -
     if site in BRANCHES:
         like = next((part for part in reader.modules() if _is_projection(part)), None)
         if like is None:
-            raise UserError(f"sites: {type(reader).__name__} has no projection by which its width would be known")
+            raise UserError(f"sites: {type(reader).__name__} has no projection, so its width is unknown")
         return _widths(like)[0], _widths(like)[0], 1
     (d_in, _), (inner, d_out) = _widths(reader), _widths(module)
     head_width = getattr(holder, "head_dim", inner + 1)
@@ -314,9 +314,9 @@ def _refuse_module(module: nn.Module, name: str, site: str) -> None:
         elif any(each is not None for each in held):
             reason = "it has gates already"
     elif taken := next((each for each in ADDED[:3] if hasattr(module, each)), None):
-        reason = f"it has a {taken} of its own, a name that is needed"
+        reason = f"its attribute {taken} has a name that is needed"
     elif "forward" in vars(module):
-        reason = "something has replaced its forward pass, as accelerate's hooks do"
+        reason = "its forward pass was replaced, as by accelerate's hooks"
     elif site not in BRANCHES:  # only what is nothing else than a projection computes what is expected
         is_whole = type(weight) is nn.Parameter and weight.is_floating_point()
         if kind.__module__.startswith("peft."):
@@ -324,14 +324,14 @@ def _refuse_module(module: nn.Module, name: str, site: str) -> None:
         elif "quant" in kind.__module__ or (isinstance(weight, Tensor) and not is_whole):
             reason = "its weight is quantised"
         elif not _is_projection(module):
-            reason = f"it is {'a subclass of' if isinstance(module, nn.Linear) else 'no'} nn.Linear"
+            reason = f"it is {'a subclass of' if isinstance(module, nn.Linear) else 'not'} nn.Linear"
     if reason is not None:
-        raise UserError(f"{name} ({kind.__name__}) cannot be gated: {reason}", "Wrap a model first of all.")
+        raise UserError(f"{name} ({kind.__name__}) cannot be gated: {reason}", "Wrap a model before anything else.")
 
 
 def _refuse_model(model: nn.Module) -> None:
     if any(isinstance(part, Gated | Connected) or hasattr(part, "comt_wrapping") for part in _parts(model)):
-        hint = "unwrap() it first. Gates and a residual connection are one method: residual=..."
+        hint = "unwrap() it first. For gates with a residual connection: residual=..."
         raise UserError(f"{type(model).__name__} is wrapped already", hint)
     _refuse_distributed(model)
     if any(parameter.is_meta for parameter in model.parameters()):
@@ -340,12 +340,12 @@ def _refuse_model(model: nn.Module) -> None:
 
 def _parts(model: Any) -> list[nn.Module]:
     if not isinstance(model, nn.Module):
-        raise UserError(f"{model!r} is no model", "It is a torch.nn.Module; load() makes one of a run or a folder.")
+        raise UserError(f"{model!r} is not a torch.nn.Module", "load() makes one from a run or a folder.")
     return [*model.modules()]
 
 
 def _refuse_distributed(model: nn.Module) -> None:
     is_sharded = any(hasattr(parameter, "device_mesh") for parameter in model.parameters())
     if is_sharded or any(isinstance(part, nn.parallel.DistributedDataParallel) for part in model.modules()):
-        said = f"{type(model).__name__} is distributed already, and its processes would not share what changes"
-        raise UserError(said, "Wrap or unwrap it before.")
+        said = f"{type(model).__name__} is distributed already: its processes would not share the change"
+        raise UserError(said, "Wrap or unwrap it before distributing it.")

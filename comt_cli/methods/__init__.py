@@ -57,7 +57,7 @@ def _check(method: type[Method], file: Path, found: Mapping[str, type[Method]]) 
     if method.wiring is Method.wiring:
         raise mistake(file, f"{method.__name__} has no wiring", hint="Give it one: def wiring(self) -> Wiring: ...")
     if issubclass(method, ConnectionMethod) and method.connection not in (known := residual_connections()):
-        said = f"{method.__name__}: no residual connection is called {method.connection!r}"
+        said = f"{method.__name__}: there is no residual connection {method.connection!r}"
         raise mistake(file, said, hint=nearest(method.connection, known))
     if method.name in found:
         other = found[method.name].__module__.rpartition(".")[2]
@@ -65,7 +65,7 @@ def _check(method: type[Method], file: Path, found: Mapping[str, type[Method]]) 
     try:
         method.model_rebuild()  # annotations are text until here
     except PydanticUndefinedAnnotation as error:
-        raise mistake(file, f"{method.__name__} has an option of a type that is not defined: {error.name}") from error
+        raise mistake(file, f"{method.__name__}: the type of an option is not defined: {error.name}") from error
 
 
 def catalogue() -> Catalogue:

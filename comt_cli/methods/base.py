@@ -52,7 +52,7 @@ def _list_of(what: str, every: tuple[str, ...], sets: Mapping[str, tuple[str, ..
         if not isinstance(given, str):
             return tuple(given) if isinstance(given, list) else given  # checking is strict after this
         if given not in sets:
-            raise ValueError(f"no set of {what} is called {given!r}; {nearest(given, sets)}")
+            raise ValueError(f"there is no set of {what} {given!r}; {nearest(given, sets)}")
         return sets[given]
 
     def in_order(sites: tuple[str, ...]) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ def _list_of(what: str, every: tuple[str, ...], sets: Mapping[str, tuple[str, ..
             raise ValueError("a site is named twice")
         for place, _, name in (site.rpartition(".") for site in sites):
             if place and name in sites:
-                raise ValueError(f"{place}.{name} is named twice: {name} is that of every place")
+                raise ValueError(f"{place}.{name} is named twice: {name} includes it")
         return tuple(sorted(sites, key=every.index))  # in whatever order they are named, one run
 
     kind: Any = Literal[every]
@@ -110,7 +110,7 @@ def _literals(node: ast.ClassDef, file: Path) -> dict[str, Any]:
                     try:
                         found[key] = ast.literal_eval(value)
                     except ValueError as error:
-                        said = f"{key} of {node.name} is no literal, and is read without importing the file"
+                        said = f"{key} of {node.name} is not a literal, but is read without importing the file"
                         hint = 'Write it out: name = "...", needs = ("...",).'
                         raise UserError(f"{_place(file, statement)}: {said}", hint) from error
     return found
@@ -222,7 +222,7 @@ class Method(Section):
         if residual is not None and not has_connection(sites, residual):
             fitting = [name for name in residual_connections() if has_connection(sites, name)]
             problems["residual"] = (
-                f"{residual} passes more than a stream, or follows training, which the models do not provide for; "
+                f"{residual} needs several streams, or the training update, which these models do not support; "
                 f"{nearest(residual, fitting)}"
             )
         named: tuple[str, ...] = getattr(self, "sites", ())

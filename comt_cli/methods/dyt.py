@@ -26,7 +26,7 @@ class DynamicTanhMethod(Method):
     @model_validator(mode="after")
     def _has_norms(self) -> Self:
         if self.residual == "rezero":
-            raise ValueError("residual: rezero has no norms that dyt could replace")
+            raise ValueError("residual: rezero has no norms for dyt to replace")
         return self
 
     def wiring(self) -> Wiring:

@@ -13,7 +13,7 @@ from comt_cli.errors import UserError
 
 _METHODS = Path(__file__).resolve().parent
 _PACKAGE = _METHODS.parent
-_HINT = "With PYTHONDEVMODE=1 in the environment the whole traceback is shown."
+_HINT = "Set PYTHONDEVMODE=1 in the environment for the whole traceback."
 NO_METHODS = ("__init__", "base", "mistakes")
 """Files of this folder that no method is in."""
 

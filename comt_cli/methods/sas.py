@@ -31,5 +31,5 @@ class SASMethod(ConnectionMethod):
     @model_validator(mode="after")
     def _bias_has_a_gate(self) -> Self:
         if self.gamma == "product" and self.gamma_bias:
-            raise ValueError("gamma_bias: belongs to gamma: free; (1 - a)(1 - b) has no gate, leave the key out")
+            raise ValueError("gamma_bias: needs gamma: free; (1 - a)(1 - b) has no gate, leave the key out")
         return self

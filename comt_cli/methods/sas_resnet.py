@@ -37,7 +37,7 @@ class SASResNetMethod(SASMethod):
     @model_validator(mode="after")
     def _norm_fits(self) -> Self:
         if self.norm == "batch" and self.norm_over != "sample":
-            raise ValueError("norm_over: belongs to norm: layer; batch norm is over the batch, leave the key out")
+            raise ValueError("norm_over: needs norm: layer; batch norm is over the batch, leave the key out")
         return self
 
     def wiring(self) -> Wiring:

@@ -38,7 +38,7 @@ class Transponder(Method):
     @model_validator(mode="after")
     def _something_to_separate(self) -> Self:
         if self.separate_summaries and self.granularity != "channel-scalar":
-            raise ValueError("separate_summaries: only a granularity of channel-scalar has two gates")
+            raise ValueError("separate_summaries: needs two gates, granularity: channel-scalar")
         return self
 
     def wiring(self) -> Wiring:

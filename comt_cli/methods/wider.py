@@ -34,7 +34,7 @@ def spelt_out(given: str | Mapping[str, Any]) -> dict[str, Any]:
     known = {each: method for each, method in fitting.items() if not issubclass(method, NamesAnother)}
     if not isinstance(name, str) or name not in known:
         hint = nearest(name, known) if isinstance(name, str) else "say its name"
-        raise ValueError(f"no method of language models that could stand here is called {name!r}; {hint}")
+        raise ValueError(f"there is no method {name!r} of language models that is allowed here; {hint}")
     return {"name": name, **known[name].model_validate_json(json.dumps(own), strict=True).stored()}
 
 
@@ -62,7 +62,7 @@ class Wider(NamesAnother):
     @model_validator(mode="after")
     def _one_network(self) -> Self:
         if self.of is not None and self.residual != type(self).model_fields["residual"].default:
-            raise ValueError("residual: belongs to the plain network; of names another, with options of its own")
+            raise ValueError("residual: is for the plain network; the method in of has its own options")
         return self
 
     def absent(self, sites: Sites) -> dict[str, str]:

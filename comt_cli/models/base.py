@@ -253,8 +253,8 @@ class BlockParts:
         )  # fmt: skip
         made = self.wiring.residual(site)
         if "values" in made.needs and not self.separate_qkv:
-            said = "residual: the connection gives queries, keys and values inputs of their own; attention has one here"
-            raise UserError(said, "Language models' attention has three.")
+            said = "residual: the connection has separate inputs for queries, keys and values; attention has one here"
+            raise UserError(said, "Attention of language models has three.")
         return made
 
     def norm_at(self, of: str, width: int, gate: Gate | None = None) -> nn.Module:
@@ -312,7 +312,7 @@ def refuse_absent(
     for named, offered in ((wiring.gates.keys(), sites), (wiring.norms.keys() - {"*"}, norms)):
         for site in named:
             if site not in offered and (served_by or {}).get(site) not in named:
-                raise UserError(f"sites: the blocks of {model} have no {site}", f"they have {', '.join(offered)}")
+                raise UserError(f"sites: the blocks of {model} have no {site}", f"They have {', '.join(offered)}.")
 
 
 def end_of_stack(

@@ -90,7 +90,7 @@ class BertEncoder(Model):
         for more tokens than positions."""
         length = tokens_BT.shape[1]
         if length > self.settings.positions:
-            raise ValueError(f"{length} tokens are more than the model's {self.settings.positions} positions")
+            raise ValueError(f"{length} tokens exceed the model's {self.settings.positions} positions")
         segment = self.segments.weight[0] if segments_BT is None else self.segments(segments_BT)
         x_BTD = self.entry(self.embedding(tokens_BT) + self.positions.weight[:length] + segment)
         state = State(self.embedding_dropout(self.embedding_norm(x_BTD)))

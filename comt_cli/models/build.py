@@ -67,8 +67,8 @@ def _widened(settings: Any, wiring: Wiring, dimensions: Mapping[str, int]) -> An
     found = width + round((wanted - one) / (next_one - one))
     if found < 1:
         raise UserError(
-            f"like: no feed-forward network is so narrow that this one costs as little: it would have {found} channels",
-            "Compare it with a dearer method, or use a wider feed-forward network.",
+            f"like: to cost as little, the feed-forward networks would need {found} channels; the least is 1",
+            "Compare with a more expensive method, or use a wider feed-forward network.",
         )
     return settings.model_copy(update={"ffn_width": found})
 
@@ -98,7 +98,7 @@ def wiring_of(method: Mapping[str, Any]) -> Wiring:
     made = method_from(method)
     wiring = made.wiring()
     if not isinstance(wiring, Wiring):
-        raise mistake_at(type(made), f"wiring() returns {type(wiring).__name__}, which is no Wiring")
+        raise mistake_at(type(made), f"wiring() returns {type(wiring).__name__}, not Wiring")
     return wiring
 
 

@@ -40,8 +40,8 @@ def rows_to_trace(model: nn.Module, inputs: Iterable[Tensor], largest: int) -> i
     for rows in PRIMES:
         if rows * largest < 2**59 and all(size % rows for size in sizes):
             return rows
-    said = "a row is too long: what the model makes of it cannot be counted"
-    raise UserError(said, "Give a shorter sequence_length.")
+    said = "a row is too long to count the size of its tensors"
+    raise UserError(said, "Use a shorter sequence_length.")
 
 
 def behind(output: Tensor) -> list[Any]:

@@ -48,12 +48,12 @@ def use_kernels(
     how = {"compiled": compiled, "training": training}
     for op, sources in _sources(model).items():
         if op == "heads" and not all(_fits_heads(block) for block in _those(model, TokenBlock)):
-            choices[op] = Choice(False, "keys or values of other blocks, or inputs of their own, are not in the kernel")
+            choices[op] = Choice(False, "the kernel has no shared keys or values, and no separate q/k/v inputs")
             continue
         each = []
         for projections in sources:
             if (modulation := projections.modulation()) is None:
-                each.append(Choice(False, "gates that are pointwise, or not all alike, need no kernel or have none"))
+                each.append(Choice(False, "there is no kernel for pointwise gates or for gates of different kinds"))
                 continue
             Wc, ws, _, rank, _ = modulation
             gates = Gates(channel=Wc is not None, scalar=ws is not None, rank=rank) if rank else None

@@ -211,7 +211,7 @@ class ResNet(Model):
 def _refuse_absent_parts(settings: ResNetSettings, wiring: Wiring) -> None:
     """Sites named individually must exist; naming all sites means the existing ones."""
     if wiring.entry is not None:
-        raise UserError("a ResNet has no place for an entry: it embeds no tokens")
+        raise UserError("a ResNet cannot have an entry: it embeds no tokens")
     has = len(WINDOWS[settings.shape().block])
     offered = [*MAP_SITES.names]
     for kind in ("conv", "norm"):

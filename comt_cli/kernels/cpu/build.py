@@ -90,7 +90,7 @@ def refuse_foreign(path: Path) -> None:
         return
     is_own = status.st_uid in (os.getuid(), 0) and not stat.S_ISLNK(status.st_mode)
     if not is_own or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise Unavailable(f"{path} is a link, of another user or writable by others, and would be run: delete it")
+        raise Unavailable(f"{path} is a link, of another user or writable by others, and its code would run: delete it")
 
 
 def find_compiler() -> tuple[list[str], str]:
@@ -119,7 +119,7 @@ def compile_library(command: list[str], runtime: Path) -> bytes:
         output = Path(folder) / "kernels.so"
         _run([*command, "-shared", *sorted(objects), str(runtime), "-o", str(output)])
         if not output.exists():
-            raise Unavailable(f"{command[0]} compiled the CPU kernels to nothing")
+            raise Unavailable(f"{command[0]} wrote no file for the CPU kernels")
         return output.read_bytes()
 
 

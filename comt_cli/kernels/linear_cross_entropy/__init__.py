@@ -127,7 +127,7 @@ def _fused_cross_entropy(
     targets_T = targets_T.contiguous()
     wrong_T = targets_T[(targets_T >= V) | ((targets_T < 0) & (targets_T != IGNORE))]
     if len(wrong_T):
-        raise IndexError(f"the target {int(wrong_T[0])} is none of {V} words")
+        raise IndexError(f"the target {int(wrong_T[0])} is outside the vocabulary of {V} words")
     losses_T = torch.empty(T)
     run = implementation("linear_cross_entropy", "cpu").run
     run("cross_entropy", z_TV, targets_T, bias_V, db_V, float(smoothing), gradient, losses_T)

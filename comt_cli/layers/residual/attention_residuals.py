@@ -81,8 +81,8 @@ class AttentionResiduals(DepthResidual):
         super().__init__(site)
         blocks = site.count if blocks is None else blocks
         if blocks > site.count:
-            said = f"blocks: {site.count} residual adds cannot be divided into {blocks}"
-            raise UserError(said, "Give fewer, or leave it out: then each is one of its own.")
+            said = f"blocks: {site.count} residual adds cannot form {blocks} groups"
+            raise UserError(said, "Use a smaller number, or leave it out: then each add is a group.")
         number = site.index * blocks // site.count
         self.begins_block = site.index == 0 or (site.index - 1) * blocks // site.count != number
         self.ends_block = (site.index + 1) * blocks // site.count != number

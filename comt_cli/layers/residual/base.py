@@ -137,7 +137,7 @@ class ResidualConnection(nn.Module):
         """Residual stream at the start of a stack, [B, T, D]. Raises `ValueError` at any later add: there the
         connection would start again, and the network would silently be the baseline."""
         if self.site.index > 0:
-            raise ValueError(f"residual add {self.site.index} got a plain stream, which only starts a stack of blocks")
+            raise ValueError(f"residual add {self.site.index} got a plain stream; only the first add of a stack may")
         return state.stream
 
     def sources(self, state: State) -> tuple[Tensor, ...]:

@@ -77,9 +77,8 @@ class DenseFormer(NormedResidual):
         super().__init__(site)
         if site.layers // period * period < dilation:
             raise UserError(
-                f"period {period}, dilation {dilation}: no mixture would have an earlier output in it, of "
-                f"{site.layers} blocks",
-                "The last multiple of period that is a block's number, from 1, must be at least dilation.",
+                f"period {period}, dilation {dilation}: with {site.layers} blocks no mixture has an earlier output",
+                "The last multiple of period up to the number of blocks must be at least dilation.",
             )
         block = site.layer + 1  # the paper's i
         self.mixed = [j for j in range(block + 1) if j % dilation == block % dilation]
