@@ -34,7 +34,7 @@ from comt_cli.recipe.problems import closest
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.evaluations import FOLDER, Result, label_of, read_result
 
-_SEED = 1234  # with 0 of `random`: the harness's own
+_SEED = 1234  # as in the harness, with 0 for `random`
 _FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.py")  # of a folder; no pickles
 _ANSWERS = ("CausalLM", "LMHeadModel", "ForConditionalGeneration")  # in names of architectures
 _SCORED_BY = ("doc_to_target", "metric_list", "filter_list", "num_fewshot")
@@ -103,7 +103,7 @@ def load_tasks(names: Sequence[str], num_fewshot: int | None, progress: Progress
     if own is not None:
         progress(f"{' and '.join(OWN_TASKS)} are in {own}, for lm_eval --include_path", 0, None)
     for task in found.values():
-        of_task = task.get_config("num_fewshot")  # none is the task's last word, as in lm_eval
+        of_task = task.get_config("num_fewshot")  # 0 in a task cannot be overridden, as in lm_eval
         task.set_config("num_fewshot", of_task or 0 if num_fewshot is None or of_task == 0 else num_fewshot)
     return found
 
@@ -150,7 +150,7 @@ def results(
             of_model = {"model": subject.name, "device": device}
             result = named | of | of_model | _run(model, name, task, limit, answered)
             write_json(path, result)
-            for stopped in path.parent.glob(f"{path.stem}.*.answers*"):  # also those of other weights or data
+            for stopped in path.parent.glob(f"{path.stem}.*.answers*"):  # also of other weights or data
                 stopped.unlink(missing_ok=True)
             yield result, path, False
 
@@ -161,7 +161,7 @@ def _items_hash(task: Any, limit: int | None) -> str:
     task.build_all_requests(limit=limit, rank=0, world_size=1)
     asked = [(each.request_type, each.arguments, each.doc) for each in task.instances]
     scored = (task.VERSION, *map(task.get_config, _SCORED_BY))
-    # A function of the task's own is its name: the address in its text is another one in every process.
+    # A task's function is represented by its name: the address in its text differs between processes.
     return sha256(json.dumps([asked, scored], sort_keys=True, default=lambda it: getattr(it, "__qualname__", str(it))))
 
 
@@ -183,7 +183,7 @@ def _load(subject: Subject, stack: contextlib.ExitStack, batch_size: int, device
     trusts = subject.is_trusted
     try:
         model = HFLM(pretrained=str(folder), device=device, batch_size=batch_size, trust_remote_code=trusts)
-    except Exception as error:  # whatever transformers, or the code that the folder brings, raises
+    except Exception as error:  # any error of transformers or of the folder's code
         raise UserError(f"{subject.name} cannot be loaded by transformers: {first_line(error)}") from error
     if model.prefix_token_id is None:
         said = f"{subject.name}: its tokenizer_config.json has no bos_token and no eos_token"
@@ -198,11 +198,11 @@ def _run(model: Any, name: str, task: Any, limit: int | None, answered: Path) ->
     from lm_eval.evaluator import evaluate
 
     _set_seeds(task)
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # else it tells of every text that is cut
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # else it reports every text that is cut
     cached = CachingLM(model, str(answered))
-    try:  # bootstraps of errors take minutes; tables have their own
+    try:  # bootstraps take minutes; tables have their own
         found = evaluate(cached, {"tasks": {name: task}}, limit=limit, bootstrap_iters=0)
-    except (ValueError, AssertionError) as error:  # of unsafe code and pictures; of answers that do not fit
+    except (ValueError, AssertionError) as error:  # unsafe code and pictures; answers that do not fit
         cut = f"an answer may be longer than its {model.max_length} tokens" if isinstance(error, AssertionError) else ""
         raise UserError(f"--tasks: {name} cannot be run on this model: {cut or first_line(error)}") from error
     finally:

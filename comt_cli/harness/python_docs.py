@@ -70,7 +70,7 @@ def items_of(documents: Sequence[str], told: Iterable[str] = ()) -> tuple[list[I
     chosen: list[tuple[str, int, str]] = []
     for text in documents:
         some = sorted({*sentences_of(text)}.difference(told), key=sha256)[:_MOST]
-        # Each stands on one line or on several.
+        # A sentence may span several lines.
         found = [(re.search(r"\s+".join(map(re.escape, each.split())), text), each) for each in some]
         chosen += sorted((text, place.start(), each) for place, each in found if place)
     cloze, choice = list[Item](), list[Item]()

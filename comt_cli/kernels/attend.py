@@ -21,11 +21,11 @@ from comt_cli.kernels.processors import processor_class
 from comt_cli.runs.directory import BATCHED, PYTORCH
 
 CLASSES = ("Intel AMX", "AMD AVX-512")
-"""Classes of processors on which batched products were measured to be faster, with one thread and with two: at 32 to
-512 tokens a layer's forward and backward pass took 1 / 1.9 to 1 / 9 of the time on a Xeon with AMX, 1 / 1.1 to 1 / 8 on
+"""Processor classes on which batched products were measured to be faster, with one and two threads. At 32 to 512 tokens
+a layer's forward and backward pass took 1 / 1.9 to 1 / 9 of the time on a Xeon with AMX, and 1 / 1.1 to 1 / 8 on
 an EPYC with AVX-512 (results/bench)."""
-MOST_TOKENS = 512  # that attend, and keys; at 1024 fused attention is as fast and keeps no weights
-FEW_QUERIES = 8  # with fewer, as in decoding, fused attention is often faster: it reads a cache where it lies
+MOST_TOKENS = 512  # queries and keys; at 1024 fused attention is as fast and saves no weights
+FEW_QUERIES = 8  # with fewer, as in decoding, fused attention is often faster: it does not copy the cache
 
 
 def attention_form(device_type: str, dtype: torch.dtype) -> str:
@@ -62,9 +62,9 @@ def _by_batched_products(
     seen = torch.ones(1, 1, T if causal else 1, S, dtype=torch.bool) if mask is None else mask
     if causal:
         seen = seen.tril()
-    # Not -inf: a query that sees nothing would find 0 / 0, and its gradient would be NaN.
+    # Not -inf: a query without keys would be 0 / 0, with NaN gradients.
     added = torch.zeros(seen.shape, dtype=q_BHTE.dtype).masked_fill(~seen, torch.finfo(q_BHTE.dtype).min)
-    # The G heads that share keys stand behind each other as G * T queries of one head: no key is copied for them.
+    # The G heads that share keys are G * T queries of one head, so that no key is copied.
     if seen.shape[2] > 1:
         added = added.repeat(1, 1, H // K, 1)
     added = added[0] if len(added) == 1 else added.expand(-1, K, -1, -1).flatten(0, 1)

@@ -26,19 +26,19 @@ from comt_cli.kernels.triton.tiles import MOST_CHANNEL_RANK, Key, Tile
 from comt_cli.recipe.settings import Kernels as Wanted
 
 Op = Literal["heads", "swiglu", "add_norm", "modulate"]
-"""The operations on tokens that have hand-written kernels, a folder each."""
+"""Operations on tokens with hand-written kernels, one folder each."""
 
 NormGate = Literal["none", "window", "pixel", "both"]
-"""The gates on a convolution and on the batch norm behind it (`modulated_norm`)."""
+"""Gates on a convolution and on the batch norm that follows (`modulated_norm`)."""
 
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
-"""Types that the kernels store, and what measurements call them."""
+"""Storage types of the kernels, with their names in measurements."""
 MOST_RANK = 128  # the widest bottleneck that the kernels take
-NARROW_RANK = 16  # above it the kernels work in other tiles, of which measurements below it say nothing
+NARROW_RANK = 16  # above it kernels use other tiles, to which measurements below do not apply
 WITHOUT_GATES = "without gates whole steps were not measured faster with kernels"
-"""Of compiled models on a CPU, where an operation is also fused with its neighbours, which measuring it alone does not
-show; and of decoding, where calling a kernel costs more than it saves. With gates both are faster (results/bench)."""
-NORM_CHANNELS = 64  # the fewest of the ResNets whose steps are measured; with 8 the kernels were measured to be slower
+"""For compiled models on a CPU, where operations are also fused with their neighbours, unlike in measurements; and for
+decoding, where calling a kernel costs more than it saves. With gates, kernels are faster in both (results/bench)."""
+NORM_CHANNELS = 64  # the fewest of the measured ResNets; with 8 the kernels were slower
 
 
 @dataclass(frozen=True)
@@ -150,10 +150,10 @@ def liger() -> tuple[str, type[torch.autograd.Function]] | str:
     version = version_of("liger-kernel")
     if version is None:
         return f"liger-kernel is not installed: {install_extra('gpu')}"
-    try:  # it takes seconds, so only where it is used
+    try:  # takes seconds, so only where it is used
         module = importlib.import_module("liger_kernel.ops.fused_linear_cross_entropy")
         function: type[torch.autograd.Function] = module.LigerFusedLinearCrossEntropyFunction
-    except Exception as error:  # whatever it finds amiss with this machine, training continues without it
+    except Exception as error:  # training continues without it, whatever the reason
         return f"liger-kernel {version} cannot be imported: {type(error).__name__}: {first_line(error)}"
     return version, function
 

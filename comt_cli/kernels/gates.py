@@ -58,7 +58,7 @@ def transponder_gated(z_TN: Tensor, u_Tr: Tensor, Bc_Nr: Tensor, ac: Tensor, bs_
 
 def no_autocast(z: Tensor) -> contextlib.AbstractContextManager[object]:
     """Context without autocast on the device of `z`."""
-    # Models are counted on the meta device, which knows no autocast.
+    # Models are counted on the meta device, which has no autocast.
     return contextlib.nullcontext() if z.device.type == "meta" else torch.autocast(z.device.type, enabled=False)
 
 

@@ -21,10 +21,10 @@ from comt_cli.kernels.triton.tiles import Key, Kind, Tile
 
 FILE, STEP_FILE = "kernels.csv", "step-images.csv"
 SHIPPED = Path(__file__).parent / "measured"
-MARGIN = 1.05  # times as fast must a kernel have been measured to be taken, however certain the measurement
+MARGIN = 1.05  # least measured speed-up of a kernel that is used
 _GATES = re.compile(r"(none|comt|transponder)(?:-r(\d+))?")
 
-Tuned = tuple[tuple[Key, Tile], ...]  # tiles of Triton's kernels, and for which launches they are
+Tuned = tuple[tuple[Key, Tile], ...]  # tiles of Triton's kernels by launch
 
 
 @dataclass(frozen=True)
@@ -133,10 +133,10 @@ def _read(path: Path, _changed: int, own: bool) -> tuple[Measured, ...]:
             known: object = row["precision"] in ("fp32", "bf16-mixed")  # under autocast, as ResNets are trained
             subject: tuple[Any, ...] = row["precision"].removesuffix("-mixed"), row["size"]
         elif known := _GATES.fullmatch(row["gates"]):
-            tuned = row.get("kernel_hash") or "", tiles_of(row.get("tiles") or "")  # older files have neither
+            tuned = row.get("kernel_hash") or "", tiles_of(row.get("tiles") or "")  # missing in older files
             sizes = int(known[2] or 0), int(row["width"]), int(row["tokens"])
             subject = row["dtype"], row["op"], known[1], *sizes, *tuned
-        if not known or not row["step_ms"]:  # a later version's, or not measured
+        if not known or not row["step_ms"]:  # of a later version, or not measured
             continue
         step_ms = float(row["step_ms"])
         if not 0 < step_ms < math.inf:

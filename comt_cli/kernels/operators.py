@@ -23,11 +23,11 @@ from torch._compile import _disable_dynamo
 from comt_cli.kernels.gates import Modulation
 
 IMPLEMENTATIONS = {"cpu": "cpu", "cuda": "triton"}
-"""Device type -> what computes on it: `cpu`, the functions in C++, or `triton`, the file of an operation's folder."""
+"""Device type -> implementation: `cpu`, the C++ functions, or `triton`, the file of an operation's folder."""
 
 Function = Callable[..., Any]
 
-EMPTY: dict[str, Function] = {}  # by operator, the function that gives empty tensors like its results
+EMPTY: dict[str, Function] = {}  # operator -> function that makes empty tensors like its results
 
 _TYPES = {
     "Tensor | None": "Tensor?",
@@ -36,10 +36,10 @@ _TYPES = {
     "Sequence[int]": "int[]",
     "list[Tensor]": "Tensor[]",
 }
-"""Annotation -> a schema's type, where they differ."""
+"""Annotation -> type in a schema, where they differ."""
 
 _LIBRARY: Any = torch.library.Library("comt", "FRAGMENT")  # type: ignore[no-untyped-call]
-"""The operators live as long as this."""
+"""Keeps the operators alive."""
 
 
 def computed_by_triton(device: torch.device) -> bool:

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-UNKNOWN = "unknown"  # the class of a device that cannot be classified: nothing else belongs to it
-MOST_RATIO = 4  # measurements say something about up to so many times as many threads or tokens, or as few
+UNKNOWN = "unknown"  # class of a device that cannot be classified, without other members
+MOST_RATIO = 4  # measurements apply to up to so many times more or fewer threads or tokens
 _CPUINFO = Path("/proc/cpuinfo")
 _CLASSES = {
     "Intel AMX": {"GenuineIntel", "amx_tile", "amx_bf16"},
@@ -21,7 +21,7 @@ _CLASSES = {
     "Intel AVX2": {"GenuineIntel", "avx2", "fma"},
     "AMD AVX2": {"AuthenticAMD", "avx2", "fma"},
 }
-"""Makers and flags of the processors of a class, the widest first."""
+"""Maker and flags of each class, the widest first."""
 
 
 @dataclass(frozen=True)

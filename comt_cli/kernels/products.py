@@ -21,10 +21,10 @@ from comt_cli.kernels.processors import processor_class
 from comt_cli.runs.directory import ONEDNN, PYTORCH
 
 CLASSES = ("AMD AVX-512",)  # classes of processors whose instructions MKL does not use
-LEAST_MULTIPLICATIONS = 2**21  # a call of oneDNN costs some ten microseconds more
+LEAST_MULTIPLICATIONS = 2**21  # a call of oneDNN costs about ten microseconds more
 LEAST_WIDTH = 32  # of the result's smaller side: oneDNN copies transposed factors
 _OPERATORS = ("mm", "mm.out", "addmm", "addmm.out", "addmm_")
-"""What `F.linear` and `@` come to; compiled code calls those with `out`."""
+"""Operators behind `F.linear` and `@`; compiled code calls those with `out`."""
 _KEY = "CPU"
 _registered: Any = None
 
@@ -51,7 +51,7 @@ def install() -> None:
     if _registered is not None or obstacle() is not None:
         return
     registered: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-    with warnings.catch_warnings():  # that an operator is replaced, said once for all of them
+    with warnings.catch_warnings():  # one warning says that an operator is replaced
         warnings.simplefilter("ignore")
         for name in _OPERATORS:
             own = torch.library.get_kernel(f"aten::{name}", _KEY)
@@ -68,7 +68,7 @@ def product(a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None) -> Tensor:
 
 def fits(a: Tensor, b: Tensor) -> bool:
     """Whether these matrices can be multiplied, are readable by oneDNN, and are large enough for it."""
-    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:  # PyTorch says what is wrong
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:  # PyTorch reports the error
         return False
     (M, K), N = a.shape, b.shape[1]
     if M * K * N < LEAST_MULTIPLICATIONS or min(M, N) < LEAST_WIDTH:

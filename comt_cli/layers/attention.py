@@ -27,8 +27,8 @@ from comt_cli.layers.projection import Projections, aligned
 from comt_cli.layers.shared_values import SharedValues
 
 MakeProjections = Callable[..., Projections]
-"""Site names with their (input, output) widths -> the projections, gates included. With `heads`, gates that attention
-applies to what it mixed read the projections' input too."""
+"""Site names with (input, output) widths -> projections with gates. With `heads`, gates on the attention output read
+their input too."""
 
 
 def split(x_BTN: Tensor, head_width: int) -> Tensor:
@@ -40,7 +40,7 @@ class Attention(nn.Module):
     """softmax(RoPE(Q) RoPE(K)^T / sqrt(E)) V W_o with grouped key-value heads (CoMT, Eq. 5, 6)."""
 
     fused = False
-    """Whether one kernel applies the gates of q, k and v and turns q and k."""
+    """Whether one kernel applies the gates of q, k and v and rotates q and k."""
 
     last = "output"
 
@@ -101,7 +101,7 @@ class FeedForward(nn.Module):
     """SwiGLU: W_down (silu(W_gate x) * W_up x) (CoMT, Eq. 7, 8)."""
 
     fused = False
-    """Whether one kernel applies the gates of gate and up and joins the two."""
+    """Whether one kernel applies the gates of gate and up and multiplies them."""
 
     last = "down"
 
@@ -146,7 +146,7 @@ class MultiHead(nn.Module):
     def attend(self, q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
         """Outputs of all heads concatenated, [B, T, D]. A query attends to keys where `mask`, [B, 1, 1, S], is True, or
         with `causal` to keys up to its own position."""
-        if self.dropout.p > 0 and self.training:  # on the weights themselves, which fused attention never has
+        if self.dropout.p > 0 and self.training:  # on the weights, which fused attention does not store
             weights_BHTS = self.dropout(attention_weights(q_BHTE, k_BHSE, mask, causal=causal))
             mixed_BHTE = weights_BHTS.to(v_BHSE.dtype) @ v_BHSE
         else:

@@ -22,10 +22,10 @@ from comt_cli.recipe.settings import GateInit
 
 EPSILON = 1e-5
 LEAST_CHANNELS = 8
-"""Of fewer channels, oneDNN's AVX2 code for the weights' gradient of a strided 1x1 convolution corrupts the heap (torch
-2.13, channels last): there the pixels that it looks at are taken first, which is the same sum."""
+"""With fewer channels, oneDNN's AVX2 code for the weights' gradient of a strided 1x1 convolution corrupts the heap
+(torch 2.13, channels last). The pixels that it reads are then selected first, which gives the same sum."""
 MOMENTUM = 0.1
-"""Weight of the newest batch in the running statistics; both as in torch and in the papers' code."""
+"""Weight of the newest batch in the running statistics. Both values are torch's and the papers' code's."""
 
 
 class MapGate(Gate):
@@ -176,7 +176,7 @@ class BatchNorm(Initialised):
     def _apply(self, *arguments: Any, **options: Any) -> Self:
         before = self.running_mean, self.running_var
         moved: Self = super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
-        if self.running_mean.itemsize < torch.float32.itemsize:  # there a tenth of a batch would be rounded off
+        if self.running_mean.itemsize < torch.float32.itemsize:  # a tenth of a batch would be lost in rounding
             device = self.running_mean.device
             self.running_mean, self.running_var = (kept.to(device, torch.float32) for kept in before)
         return moved

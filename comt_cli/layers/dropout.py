@@ -40,8 +40,8 @@ class Dropout(nn.Module):
         """`p` in [0, 1) is the probability of a zero."""
         super().__init__()
         self.p = p
-        # The samples' words, int32 [2, B], set by `Masks`. Not a buffer: those are copied from process to process. A
-        # tensor of the module's own, so that blocks that differ in nothing else are compiled once.
+        # The samples' words, int32 [2, B], set by `Masks`. Not a buffer, which is copied between processes. A tensor
+        # of each module, so that otherwise equal blocks are compiled once.
         self.words: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class Dropout(nn.Module):
         if not self.training or self.p == 0:
             return x
         words = self.words
-        if x.is_meta:  # where only shapes and costs are asked for there is no position
+        if x.is_meta:  # counting shapes and costs has no position
             words = x.new_empty((2, len(x)), dtype=torch.int32)
         if words is None:
             raise RuntimeError("dropout has no position: call `Masks(model).move_to` before training passes")
@@ -74,8 +74,8 @@ class Masks:
     def move_to(self, seed: int, positions_B: NDArray[np.int64], device: torch.device) -> None:
         """Set the position for the next passes on `device`: one position in the order of `seed` per sample of the
         micro-batch."""
-        # New tensors of the same kind, not new values in the old ones: a backward pass may still need those, and
-        # compiled code, which takes them as inputs, is not compiled again.
+        # New tensors, not new values in the old ones, which a backward pass may still need. Compiled code takes
+        # them as inputs and is not compiled again.
         words_S2B = torch.from_numpy(sample_words(seed, positions_B, self._keys_S))
         if device.type == "cuda":
             words_S2B = words_S2B.pin_memory()
@@ -98,10 +98,10 @@ def hashed(words_2B: Tensor, shape: torch.Size) -> Tensor:
     """32 random bits per element of `shape` [B, ...], int32, from two words per sample. The upper bits are the best."""
     low, high = words_2B.view(2, -1, *[1] * (len(shape) - 1)).unbind()
     for dimension in range(1, len(shape) - 1):
-        # A round of a Feistel network: no two states become one.
+        # A round of a Feistel network: states stay distinct.
         low = low ^ _mixed(high + _coordinates(shape, dimension, low))
         high = high ^ _mixed(low)
-    # In place, since this is the size of x; the finaliser once more, with the other word between its multiplications.
+    # In place, as large as x: the finaliser again, with the other word between its multiplications.
     bits = low ^ _mixed(_coordinates(shape, len(shape) - 1, low))
     bits *= _FIRST
     bits ^= (bits >> 15).bitwise_and_(0x1FFFF)

@@ -57,10 +57,10 @@ class Gate(Initialised):
     """
 
     factor_range: tuple[float, float] | None = None
-    """The open interval of each factor, against which its saturation is measured; None if it has no ends."""
+    """Open interval of each factor, used to measure saturation; None if unbounded."""
 
     zero_at_one: Sequence[str] = ()
-    """Parameters at whose zeros every factor is 1; none if that cannot be."""
+    """Parameters at whose zeros every factor is 1; empty if there are none."""
 
     @classmethod
     def at(cls, site: Site, **options: Any) -> Self:
@@ -195,7 +195,7 @@ class ComtGate(Gate):
 
 
 Granularity = Literal["scalar", "channel", "channel-scalar"]
-"""One number a token; one a channel of the output; both, multiplied."""
+"""One number per token; one per channel of the output; both, multiplied."""
 
 
 class TransponderGate(Gate):
@@ -250,7 +250,7 @@ class TransponderGate(Gate):
 
     def bottleneck(self) -> Bottleneck:
         matrices = {kind: self._matrix(kind) for kind in self.kinds}
-        if self.separate:  # each kind has its own half of u
+        if self.separate:  # each kind reads its own half of u
             halves = {"channel": (0, self.rank), "scalar": (self.rank, 0)}
             matrices = {kind: F.pad(matrix, halves[kind]) for kind, matrix in matrices.items()}
         log_alphas = {kind: self.get_parameter(f"log_alpha_{kind}") for kind in self.kinds if self.learnable}
@@ -391,7 +391,7 @@ class EvaluatorAdjuster(Gate):
         return torch.sigmoid(self.W2(F.relu(self.W1(z_TN))))
 
     def forward(self, z_TN: Tensor) -> Tensor:
-        e_TN = self.evaluation(z_TN)  # first: the order decides in which gradients are added up
+        e_TN = self.evaluation(z_TN)  # first: the order of gradient sums depends on it
         return z_TN + torch.tanh(self.W3(z_TN)) * e_TN
 
     def scaled(self, z_TN: Tensor, u_Tr: Tensor | None) -> Tensor:

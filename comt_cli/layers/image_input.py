@@ -36,7 +36,7 @@ class ImageInput:
         self.crops = augmentation in ("crop", "crop-flip")
         self.flips = augmentation in ("crop-flip", "resized-crop-flip")
         split = dataset.train if split_name == "train" else dataset.validation
-        # [N * S * S, 3]: one row a pixel, so that crop and mirror are nothing but which rows are read.
+        # [N * S * S, 3], one row per pixel: crop and mirror only choose rows.
         self._pixels = None if split.pixels is None else torch.from_numpy(split.pixels).to(device).reshape(-1, 3)
         self._size = dataset.size
         mean, std = (torch.tensor(numbers, dtype=torch.float64) for numbers in (dataset.mean, dataset.std))
@@ -72,7 +72,7 @@ class ImageInput:
             pixels_P3, images_B = self._move(batch.pixels).reshape(-1, 3), np.arange(len(batch.indices))
         else:
             pixels_P3, images_B = self._pixels, batch.indices
-        # Computed on the CPU in double precision, so that they are the same for every device.
+        # On the CPU in double precision: the same for every device.
         offsets_B2 = np.floor(batch.draws[:, 1:3] * (2 * edge + 1)).astype(np.int64) - edge
         along_S = np.arange(size, dtype=np.int64)
         rows_BS = offsets_B2[:, :1] + along_S

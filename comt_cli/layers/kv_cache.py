@@ -45,8 +45,8 @@ class KeyValueCache:
     """
 
     static_shapes = False
-    """Whether attention runs over all columns and always by mask, so that every pass of T tokens is the same kernels:
-    what a captured pass needs. Otherwise it runs over the columns that are filled."""
+    """Whether attention always covers all columns, with a mask, so that every pass of T tokens runs the same kernels,
+    as a captured pass needs. Otherwise it covers only filled columns."""
 
     def __init__(self, shape: LlamaShape, rows: int, capacity: int, theta: float, like: Tensor) -> None:
         self.rows, self.capacity, self.stored = rows, capacity, 0
@@ -58,7 +58,7 @@ class KeyValueCache:
             self.first_B = torch.zeros(rows, dtype=torch.int64, device=like.device)
             self._columns_S = torch.arange(capacity, device=like.device)
             self._table = rotation_table(capacity, head_width, theta, like)
-            # Zeros, not whatever is in memory: a column that is masked is still multiplied, by zero.
+            # Zeros, because masked columns are still multiplied, by zero.
             self.layers = [
                 LayerCache(self, *(like.new_zeros((rows, shape.kv_heads, capacity, head_width)) for _ in range(2)))
                 for _ in range(shape.layers)
@@ -94,7 +94,7 @@ class KeyValueCache:
             if self.is_padded or self.static_shapes or (T > 1 and self.stored > 0):
                 column_S, own_T1 = self._columns_S[: self.looked_at(T)], self.columns(T)[:, None]
                 is_text_B1S = column_S >= self.first_B[:, None, None]
-                # A padding token sees itself: seeing nothing would be 0 / 0.
+                # A padding token attends to itself: without keys it would be 0 / 0.
                 visible_B1TS = ((column_S <= own_T1) & is_text_B1S | (column_S == own_T1))[:, None]
             self._pass = self.columns(T), visible_B1TS
         return self._pass
@@ -136,12 +136,12 @@ class LayerCache:
         column_T, visible_B1TS = cache.this_pass(T)
         self.k_BKSE.index_copy_(2, column_T, k_BKTE)
         self.v_BKSE.index_copy_(2, column_T, v_BKTE)
-        if visible_B1TS is None and T > 1:  # the first pass, which need not look into the cache
+        if visible_B1TS is None and T > 1:  # the first pass does not read the cache
             return attend(q_BHTE, k_BKTE, v_BKTE, causal=True)
         S, G = cache.looked_at(T), H // K
         if visible_B1TS is not None and G > 1 and T > 1:
             visible_B1TS = visible_B1TS.repeat(1, 1, G, 1)
-        # The G heads that share keys stand behind each other as G * T queries of one head: no key is copied for them.
+        # The G heads that share keys are G * T queries of one head, so that no key is copied.
         q_BKGTE = q_BHTE.reshape(B, K, G * T, E)
         mixed_BKGTE = attend(q_BKGTE, self.k_BKSE[:, :, :S], self.v_BKSE[:, :, :S], visible_B1TS, tokens=T)
         return mixed_BKGTE.reshape(B, H, T, E)
@@ -182,7 +182,7 @@ class DecodingCache:
         """Keep the rows with these indices, in this order. An index may occur several times or not at all. The number
         of rows cannot grow."""
         rows = len(indices_R)
-        for part_RHCE in self._L2RHCE.view(-1, *self._L2RHCE.shape[2:]):  # one by one: no copy of all at once
+        for part_RHCE in self._L2RHCE.view(-1, *self._L2RHCE.shape[2:]):  # one by one, to copy less at once
             filled_RHcE = part_RHCE[:, :, : self.stored]
             filled_RHcE[:rows] = filled_RHcE[indices_R]
         self.rows, self._L2RHCE = rows, self._L2RHCE[:, :, :rows]

@@ -68,7 +68,7 @@ class Fixed(nn.Module):
 
     def __init__(self, make: Callable[[], Tensor]) -> None:
         super().__init__()
-        with torch.device("cpu"):  # also while a model is made on the meta device
+        with torch.device("cpu"):  # also while a model is built on the meta device
             self.value = make()
 
     def forward(self, beside: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from comt_cli.layers.initialise import Draw, Initialised
 
 StdOf = Callable[[Site], float]
 Spread = Literal["normal", "uniform", "truncated"]
-"""Distribution of initial numbers around 0; `truncated`: normal ones within two standard deviations."""
+"""Distribution of initial values around 0; `truncated`: normal within two standard deviations."""
 
 
 class Projections(CarriesGates, Initialised):
@@ -36,7 +36,7 @@ class Projections(CarriesGates, Initialised):
     """
 
     fused = False
-    """Whether a kernel applies the gates where no next operation does."""
+    """Whether a kernel applies the gates if the next operation does not."""
 
     def __init__(
         self, sites: Sequence[Site], gates: Mapping[str, GateFactory], std_of: StdOf, later: Sequence[Site] = (), *,
@@ -191,7 +191,7 @@ class Packing:
     start of the next row."""
 
     aligns_sites = False
-    """Whether every site's columns are filled up (`aligned`), not only the last: the next operation knows."""
+    """Whether the columns of every site are padded (`aligned`), not only the last."""
 
     def __init__(self, widths: list[int]) -> None:
         self.widths = widths
@@ -217,7 +217,7 @@ class Packing:
             each = zip(torch.split(weight, self.widths), filled, strict=True)
             parts[:1] = [F.pad(part, (0, 0, 0, rows - len(part))) for part, rows in each]
         columns = sum(len(part) for part in parts)
-        ends = row_end if len(parts) > 1 else aligned  # a lone matrix is better left where it is
+        ends = row_end if len(parts) > 1 else aligned  # a single matrix is not copied
         if filling := ends(columns, weight) - columns:
             parts.append(weight.new_zeros(filling, weight.shape[1]))
         matrix = torch.cat(parts) if len(parts) > 1 else weight

@@ -20,10 +20,10 @@ class SharedValues(nn.Module):
     """Keys and values of one block, `layer` from 0, made from its own and from shared ones."""
 
     has_values = True
-    """Whether the block has values of its own."""
+    """Whether the block has its own values."""
 
     mixes_keys = False
-    """Whether keys are changed too, which then must be before they are rotated."""
+    """Whether keys change too, which happens before their rotation."""
 
     def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, shared: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Keys and values, [B, K, T, E] each. Those that later blocks read are appended to `shared`."""
@@ -40,7 +40,7 @@ class ValueResidual(SharedValues):
     def __init__(self, layer: int, own: float = 0.5, first: float = 0.5, *, learned: bool = False) -> None:
         super().__init__()
         self.own, self.first = own, first
-        # What is added to the two.
+        # Added to the two.
         self.shares = Constant(0.0, 2) if learned and layer else None
 
     def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, shared: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -85,7 +85,7 @@ class LayerRouter(SharedValues, Initialised):
     def __init__(self, layer: int, heads: int, rate: float = 1.0) -> None:
         super().__init__()
         self.update_rule = UpdateRule(rate)
-        # Behind the first block: weights of all heads up to this block's, less their start, its own heads.
+        # Weights of all heads up to this block's, minus their start (its own heads); none in the first block.
         self.router = nn.Parameter(torch.empty(heads, (layer + 1) * heads)) if layer else None
 
     def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, shared: list[Tensor]) -> tuple[Tensor, Tensor]:

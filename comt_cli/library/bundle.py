@@ -24,9 +24,9 @@ from torch import nn
 from comt_cli.errors import UserError
 
 ALLOWED = {"torch", *sys.stdlib_module_names}
-"""Packages that the text may import."""
+"""Packages that the code may import."""
 NEVER = ("torch.compiler.is_compiling()", "self.fused")
-"""Tests that choose what our kernels and compiled steps need. They are taken as False."""
+"""Conditions for kernels and compiled steps. They are False in exported code."""
 
 
 class Definition(NamedTuple):

@@ -28,7 +28,7 @@ CONNECTIONS = (
     *("start-lambdas", "denseformer", "attention-residuals", "delta-attention-residuals"),
     *("hyper-connections", "manifold-hyper-connections"),
 )
-"""Residual connections that replace an addition and nothing else."""
+"""Residual connections that replace only an addition."""
 _INSIDE = "it reads the inside of other blocks, or has several attention inputs"
 REASONS = {
     **dict.fromkeys(("post-norm", "deepnorm", "deepnorm-mixln-code", "mix-ln", "sas", "grc"), "it moves norms"),
@@ -39,7 +39,7 @@ REASONS = {
     "progressive": "it needs the training update, which only comt's training passes",
     "scaled-init": "it only changes the initialisation",
 }
-"""Why others cannot be put around sublayers that are there already; `grc` where its norm is behind the sum."""
+"""Why others cannot be used in existing blocks; `grc` if its norm follows the sum."""
 
 
 def refuse_method(wiring: Wiring, method: str) -> None:
@@ -94,7 +94,7 @@ def made_for(model: nn.Module, stack: Stack | None, wiring: Wiring, method: str)
     likes = [block.get_submodule(stack.host.norms[0]).get_parameter("weight") for block in blocks]
     for layer, (block, like) in enumerate(zip(blocks, likes, strict=True)):
         for i, part in enumerate(("attention", "mlp")):
-            old = getattr(block, f"{part}_connection", None)  # of comt's own blocks, whose norms it has
+            old = getattr(block, f"{part}_connection", None)  # comt's own blocks; it holds their norms
             if not isinstance(old, PreNorm | None):
                 raise UserError(f"the network already has another residual connection: {type(old).__name__}")
             norm = nn.Identity if old is None else functools.partial(getattr, old, "norm")
@@ -134,7 +134,7 @@ class Connected(Remade):
     def forward(self, hidden_states: Any, *more: Any, **inputs: Any) -> Any:
         """Stream, [B, T, D], or the previous block's pair -> the same after this block. With pre-norm connections: h =
         x + attention(norm(x)), y = h + mlp(norm(h))."""
-        if isinstance(hidden_states, tuple):  # libraries that handle what is passed may leave no more than that of it
+        if isinstance(hidden_states, tuple):  # libraries may convert other types
             self._refuse_reentrant()
             state = State(*hidden_states[1])
         else:
@@ -151,7 +151,7 @@ class Connected(Remade):
 
         def branch(h_BTD: Tensor) -> Any:
             y = module(h_BTD if self.host.norm_is_behind else norm(h_BTD), **inputs)
-            y_BTD = y[0] if isinstance(y, tuple) else y  # attention also gives its weights
+            y_BTD = y[0] if isinstance(y, tuple) else y  # attention also returns its weights
             return norm(y_BTD) if self.host.norm_is_behind else y_BTD
 
         return branch

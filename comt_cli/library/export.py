@@ -37,9 +37,9 @@ from comt_cli.models.llama import Llama
 CODE = "modeling_comt.py"
 MOST_LINES = 500
 LEFT_OUT = ("TransponderGate.scaled", "ResidualBlock.convolution", "ResidualBlock.norm")
-"""Methods that compute what those of a base class do, with less memory in training, or that build a block."""
+"""Methods that compute the same as a base class with less memory in training, or that build a block."""
 _GATES = {"self_attn": ("q_proj", "k_proj", "v_proj", "o_proj", "sdpa"), "mlp": ("gate_proj", "up_proj", "down_proj")}
-"""Modules of a layer that hold the gates of these sites; those on whole branches are the layer's own."""
+"""Modules of a layer that hold the gates of these sites. Gates on branches are the layer's own."""
 
 
 def write_huggingface(
@@ -69,7 +69,7 @@ def write_folder(
     `write_huggingface`. Raises `UserError` if the folder is in use; `StorageError`."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is not an empty folder", "Name a new folder; nothing is overwritten.")
-    # Fused weights are stored once in memory; safetensors wants each name to own its bytes.
+    # Fused weights share memory; safetensors requires separate bytes for each name.
     tensors = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
     files[WEIGHTS] = safetensors.torch.save(tensors, {"format": "pt"}), f"{len(tensors)} tensors"
     if isinstance(loaded, LoadedText) and loaded.codec is not None:
@@ -132,7 +132,7 @@ class Parts:
         usual = vars(nn.Module()).keys()
         own = {name: value for name, value in vars(module).items() if name not in usual}
         for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
-            # One number that follows training stands still from now on: vLLM has no place for it among weights.
+            # A number that depends on the update is constant now; vLLM does not accept it as a weight.
             if tensor is None or (name in module._buffers and tensor.ndim == 0):
                 own[name] = tensor
                 continue
@@ -161,7 +161,7 @@ class Parts:
             return {"tensor": [str(value.dtype).removeprefix("torch."), value.tolist()]}
         if isinstance(value, dict) and all(isinstance(key, str) for key in value):
             return {"dict": {key: self._plain(each, where) for key, each in value.items()}}
-        if dataclasses.is_dataclass(value):  # a site: of it only what is read, and what can be written
+        if dataclasses.is_dataclass(value):  # a site: only fields that are read and can be stored
             plain = {name: each for name, each in vars(value).items() if isinstance(each, bool | int | float | str)}
             return {"fields": {name: each for name, each in plain.items() if name in self.bundle.reads}}
         said = f"{where} is a {type(value).__name__}, which config.json cannot store"

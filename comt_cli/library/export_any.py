@@ -37,7 +37,7 @@ SITES = {
     **{f"{name[0]}_proj": f"attention.self.{name}" for name in ("query", "key", "value")},
     **{"o_proj": "attention.output.dense", "up_proj": "intermediate.dense", "down_proj": "output.dense"},
 }
-"""Public names of modules outside of blocks; of those in a block, below its number; and of the projections there."""
+"""Public names of modules outside blocks, of modules in a block, and of its projections."""
 
 
 def write_model(loaded: Loaded, folder: Path, result: Mapping[str, Any] | None = None) -> list[tuple[Path, str]]:

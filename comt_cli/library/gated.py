@@ -41,7 +41,7 @@ class Passage(threading.local):
     read: Tensor | None = None
 
     def __reduce__(self) -> Any:
-        return Passage, ()  # a copy is empty, and one for the copies of both modules
+        return Passage, ()  # a copy is empty, and common to the copies of both modules
 
     def taken(self) -> Tensor:
         """The tensor, which is then released."""
@@ -67,7 +67,7 @@ class Remade(nn.Module):
 
     original: ClassVar[type[nn.Module]]
     prefix: ClassVar[str] = ""
-    """What the new class's name begins with."""
+    """Prefix of the new class's name."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return empty_module, type(self).__bases__, self.__dict__
@@ -141,7 +141,7 @@ def add_gate(model: nn.Module, placed: PlacedGate) -> None:
         setattr(module, f"{site.name}_path", GatedPath(site, lambda _: gate))
     elif isinstance(module, Projections):
         module.gates[site.name] = gate
-        module.train(module.training)  # forgets what was put together for decoding
+        module.train(module.training)  # undoes `freeze`
     else:
         carry(model, placed)
 

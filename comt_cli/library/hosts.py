@@ -44,7 +44,7 @@ def _like_llama(*norms: str, behind: bool = False) -> Host:
     sites["sdpa"] = Where("self_attn.o_proj", "self_attn.q_proj")
     sublayers = ("self_attn", "mlp")
     for site, module, norm in zip(("attention", "mlp"), sublayers, norms, strict=True):
-        sites[site] = Where(norm, module) if behind else Where(module)  # a norm would undo the gate before it
+        sites[site] = Where(norm, module) if behind else Where(module)  # a norm after the gate would undo it
     arguments = ("attention_mask", "position_ids", "past_key_values", "use_cache", "position_embeddings")
     return Host(sites, sublayers, (norms[0], norms[1]), arguments, behind)
 
@@ -81,7 +81,7 @@ HOSTS = {
     "transformers.models.gpt2.modeling_gpt2.GPT2Block": _GPT2,
     "comt_cli.models.llama.Block": _OWN,
 }
-"""Blocks that are known, by their class."""
+"""Known blocks, by class."""
 KNOWN = "transformers' LLaMA, Mistral, Qwen2, Qwen3, SmolLM3, OLMo2 and GPT-2, and comt's own LLaMA"
 
 

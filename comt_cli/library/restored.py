@@ -61,7 +61,7 @@ def read_gated(folder: Path, name: str) -> LoadedText:
         raise UserError(f"{origin}: the key {error.args[0]} is missing") from None
     except ValidationError as error:
         raise UserError(f"{origin}: {problem_of(error)}") from None
-    except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # of whoever computes with wrong values
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # from code with wrong values
         raise UserError(f"{origin} does not describe a network: {first_line(error)}") from None
     length = config.get("max_position_embeddings")
     length = length if isinstance(length, int) and length > 0 else None

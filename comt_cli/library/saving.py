@@ -32,7 +32,7 @@ class Saved(Remade):
     name_or_path: str
     plain_name: str
 
-    def __init_subclass__(cls) -> None:  # transformers tells its own classes by their place
+    def __init_subclass__(cls) -> None:  # transformers identifies its classes by module
         super().__init_subclass__()
         cls.__module__, cls.__qualname__ = cls.original.__module__, cls.original.__qualname__
 
@@ -154,6 +154,6 @@ def _described(model: Any) -> tuple[dict[str, Any], str]:
     if blocks and stack is not None:
         kept = ("sublayers", "norms", "arguments", "norm_is_behind")
         said["host"] = {name: getattr(stack.host, name) for name in kept}
-    method = dict(sorted(model.comt_wrapping.method.items()))  # as it comes back of the file
+    method = dict(sorted(model.comt_wrapping.method.items()))  # as read from the file
     title = f"{original.__name__} of transformers, wrapped with {in_words(method)}."
     return said, parts.code(title)

@@ -161,7 +161,7 @@ def _read(model: nn.Module | Loaded, batch: Any, tokenizer: Any) -> _Batch:
                 raise UserError("the batch has padding before tokens", "comt's networks take padding after tokens.")
             if len(wrong := ids_BT[mask_BT & ((ids_BT < 0) | (ids_BT >= network.vocabulary))]):
                 raise UserError(f"the batch has the id {wrong[0]}; valid ids are 0 to {network.vocabulary - 1}")
-            ids_BT = ids_BT.masked_fill(~mask_BT, PAD)  # some networks know padding by it, and others cannot see it
+            ids_BT = ids_BT.masked_fill(~mask_BT, PAD)  # some networks identify padding by it
         ids.append(ids_BT.to(next(network.parameters()).device))
         named |= {keys[0]: ids[-1], keys[1]: mask_BT.to(ids[-1])}
         on.masks[name], on.tokens[name] = mask_BT, _named(ids_BT, mask_BT, tokenizer)

@@ -33,7 +33,7 @@ M = TypeVar("M", bound=nn.Module)
 Start = Literal["identity", "paper"]
 BRANCHES = ("attention", "mlp")
 ADDED = ("gate", "sdpa_gate", "gating", "host", "is_last", "attention_connection", "mlp_connection", "read_out")
-"""What modules have beside their own: the first three where there are gates, the others where there are connections."""
+"""Attributes added to modules: the first three with gates, the others with connections."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def unwrap(model: M, discard: bool = False) -> M:
         raise UserError(f"{type(model).__name__} is not wrapped")
     _refuse_distributed(model)
     has_adds = not is_addition(wiring_of(owner.comt_wrapping.method))  # type: ignore[union-attr, arg-type]
-    adds = adds_in(owner, stack_of(owner)) if has_adds else None  # a run's own stay
+    adds = adds_in(owner, stack_of(owner)) if has_adds else None  # a run keeps its own
     moved = [f"{each.site.name} of {each.module}" for each in gates_in(owner) if not is_one(each)]
     if adds is not None and not adds.is_plain():
         moved.append(type(adds.made[0]).__name__)
@@ -166,7 +166,7 @@ def unwrap(model: M, discard: bool = False) -> M:
     return model
 
 
-# ---- what is asked for
+# ---- the request
 
 
 def _resolved(model: nn.Module, name: str, given: dict[str, Any], sites: Any, start: Start) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def _where(model: nn.Module, mapping: Mapping[str, str] | None) -> Mapping[str, 
     return {site: Where(name, mapping["q_proj"] if site == "sdpa" else None) for site, name in mapping.items()}
 
 
-# ---- what is made, before anything is changed
+# ---- new parts, made before anything is changed
 
 
 def _with_added(
@@ -300,7 +300,7 @@ def _widths(projection: nn.Module) -> tuple[int, int]:
     return (columns, rows) if isinstance(projection, nn.Linear) else (rows, columns)
 
 
-# ---- what is refused
+# ---- checks
 
 
 def _refuse_module(module: nn.Module, name: str, site: str) -> None:
@@ -317,7 +317,7 @@ def _refuse_module(module: nn.Module, name: str, site: str) -> None:
         reason = f"its attribute {taken} has a name that is needed"
     elif "forward" in vars(module):
         reason = "its forward pass was replaced, as by accelerate's hooks"
-    elif site not in BRANCHES:  # only what is nothing else than a projection computes what is expected
+    elif site not in BRANCHES:  # only plain projections
         is_whole = type(weight) is nn.Parameter and weight.is_floating_point()
         if kind.__module__.startswith("peft."):
             reason = "it is an adapter of PEFT"

@@ -81,7 +81,7 @@ def method_from(options: Mapping[str, Any]) -> Method:
     """
     given = dict(options)
     name = given.pop("name")
-    if not isinstance(name, str):  # a list has no hash, and a checkpoint may hold one
+    if not isinstance(name, str):  # a checkpoint may hold a list, which has no hash
         raise KeyError(repr(name))
     return _all_methods()[name].model_validate(given)
 
@@ -111,7 +111,7 @@ def method(name: str, /, **options: Any) -> Method:
     document = Document()
     try:
         found = validate(methods()[name], options, document)
-    except TypeError as error:  # an option is no plain data
+    except TypeError as error:  # an option is not plain data
         raise UserError(f"method {name}: {error}", "Options are numbers, text, or lists of these.") from None
     if found is None:
         raise UserError(f"method {name}: {'; '.join(map(str, document.problems))}")

@@ -41,7 +41,7 @@ SITE_SETS: dict[str, tuple[str, ...]] = {
     "without_up_gate": ("q_proj", "k_proj", "v_proj", "o_proj", "down_proj"),
     **{place: tuple(f"{place}.{name}" for name in names) for place, names in PLACES.items()},
 }
-"""The papers' names for sets of projections (CoMT, Table 4; Transponder, Table 5), and those of each place of an
+"""Names of sets of projections in the papers (CoMT, Table 4; Transponder, Table 5), and the sets of an
 encoder-decoder."""
 
 
@@ -50,7 +50,7 @@ def _list_of(what: str, every: tuple[str, ...], sets: Mapping[str, tuple[str, ..
 
     def spelt_out(given: Any) -> Any:
         if not isinstance(given, str):
-            return tuple(given) if isinstance(given, list) else given  # checking is strict after this
+            return tuple(given) if isinstance(given, list) else given  # validation is strict
         if given not in sets:
             raise ValueError(f"there is no set of {what} {given!r}; {nearest(given, sets)}")
         return sets[given]
@@ -61,7 +61,7 @@ def _list_of(what: str, every: tuple[str, ...], sets: Mapping[str, tuple[str, ..
         for place, _, name in (site.rpartition(".") for site in sites):
             if place and name in sites:
                 raise ValueError(f"{place}.{name} is named twice: {name} includes it")
-        return tuple(sorted(sites, key=every.index))  # in whatever order they are named, one run
+        return tuple(sorted(sites, key=every.index))  # the order of names does not change the run id
 
     kind: Any = Literal[every]
     return Annotated[tuple[kind, ...], Field(min_length=1), BeforeValidator(spelt_out), AfterValidator(in_order)]

@@ -31,7 +31,7 @@ class EmbeddingNormMethod(NamesAnother):
     @classmethod
     def _known(cls, given: str | dict[str, Any] | None) -> dict[str, Any] | None:
         named = None if given is None else spelt_out(given)
-        return None if named == {"name": "pre-ln"} else named  # the same run, however it is said
+        return None if named == {"name": "pre-ln"} else named  # one run id for both
 
     def absent(self, sites: Sites) -> dict[str, str]:
         return super().absent(sites) | absent_of_named(sites, of=self.of)

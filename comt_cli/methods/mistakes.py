@@ -15,7 +15,7 @@ _METHODS = Path(__file__).resolve().parent
 _PACKAGE = _METHODS.parent
 _HINT = "Set PYTHONDEVMODE=1 in the environment for the whole traceback."
 NO_METHODS = ("__init__", "base", "mistakes")
-"""Files of this folder that no method is in."""
+"""Files of this folder without a method."""
 
 
 @contextlib.contextmanager
@@ -74,7 +74,7 @@ def with_place(reason: str, error: Exception) -> str:
 
 def _places(error: Exception) -> list[tuple[Path, int]]:
     """Files of the program, with lines, that an error passed through."""
-    if isinstance(error, SyntaxError):  # of a file that was to be imported: it has no frame yet
+    if isinstance(error, SyntaxError):  # raised at import, without a frame
         places = [(error.filename or "", error.lineno or 1)]
     else:
         places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]

@@ -81,7 +81,7 @@ def network_of(spec: RunSpec) -> Network:
     """Network of a run."""
     settings, task, train = spec.settings, spec.task, spec.settings.train
     dimensions, method = (json.dumps(each, sort_keys=True) for each in (task.dimensions(settings), spec.method))
-    new = None if isinstance(spec.start, WeightsStart) else spec.start and spec.start.new  # None: beside published ones
+    new = None if isinstance(spec.start, WeightsStart) else spec.start and spec.start.new  # None: published weights
     adaptation = "" if spec.start is None or train.lora is None else json.dumps([*train.lora, new])
     model = settings.model.model_dump_json()
     return Network(model, dimensions, method, task.plain_method, train.recomputes, adaptation)
@@ -228,7 +228,7 @@ def _unused(model: Model, output: Tensor, file: str) -> str:
         for layer in model.modules()
         for name, parameter in (layer.named_parameters(recurse=False) if type(layer).__module__ == file else ())
     ]
-    # By name: what a function defines is another class at each of its calls.
+    # By name: a function defines another class at each call.
     trained = {(kind.__qualname__, name) for kind, name, is_trained in own if is_trained}
     left = ((kind, name) for kind, name, _ in own if (kind.__qualname__, name) not in trained)
     said = (mistake_at(kind, f"{kind.__name__} never uses its parameter {name}").message for kind, name in left)

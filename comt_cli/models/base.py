@@ -56,10 +56,10 @@ class Model(nn.Module):
     """Kind of the residual stream."""
 
     stacked: ClassVar[Mapping[str, str]]
-    """Attributes that hold blocks, by the name of the stack."""
+    """Attributes that hold blocks, by stack."""
 
     activation_checkpointing = False
-    """Whether training keeps a block's input alone and computes the rest again (`run_block`)."""
+    """Whether training saves only the input of a block and recomputes the rest (`run_block`)."""
 
     @property
     def stacks(self) -> Mapping[str, nn.ModuleList]:
@@ -102,7 +102,7 @@ class Model(nn.Module):
         """State after a block; recomputed in the backward pass with `activation_checkpointing`."""
         if not (self.activation_checkpointing and self.training):
             return block(state, *inputs)
-        # Tensors by themselves, so that they are seen to be kept; of a deferred add both terms would be.
+        # Separate tensors, so that they are counted as saved; a deferred add would save both of its terms.
         leaves, form = tree_flatten(State(state.stream, shared=state.shared) if state.deferred else state)
 
         def run(*values: Any) -> State:
@@ -172,7 +172,7 @@ class VocabularyModel(Model):
         return self.keeps_attention or last not in self.attended or tensor.numel() != weights
 
 
-@dataclass  # not frozen: the compiler of PyTorch 2.11 does not find the fields of a frozen one that it makes itself
+@dataclass  # not frozen: PyTorch 2.11's compiler does not find the fields of a frozen one that it makes
 class GatedBranch:
     """Branch of a token block: y = last(inner(h)), then the optional gate on the whole branch, then optional
     dropout."""

@@ -31,7 +31,7 @@ from comt_cli.tasks.settings.masked_lm import BertSettings
 SETTINGS = BertSettings
 INIT_STD = 0.02
 SEGMENTS = 2
-"""The texts that one sequence can hold, told apart by what is added to their tokens."""
+"""Number of texts in one sequence, distinguished by an added vector."""
 
 
 class BertBlock(EncoderBlock):

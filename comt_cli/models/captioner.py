@@ -40,7 +40,7 @@ class RegionMap(Affine):
         draw.uniform_(self.weight, "weight", 3**0.5 * xavier_std(features, width))
         nn.init.zeros_(self.bias)
         if self.places is not None:
-            draw.normal_(self.places, "places", 1.0)  # as large as the words' embeddings, which are times sqrt(D)
+            draw.normal_(self.places, "places", 1.0)  # as large as word embeddings, which are multiplied by sqrt(D)
 
 
 class Captioner(EncoderDecoder):

@@ -26,7 +26,7 @@ from comt_cli.errors import UserError
 from comt_cli.models.base import Linear, Model
 
 PRIMES = (1_000_003, 1_000_033, 1_009, 1_013, 1_019, 1_021)
-"""Numbers of rows to trace with. The smaller ones are for rows so long that sizes would overflow with the first."""
+"""Numbers of rows to trace with; the smaller ones for rows so long that sizes would overflow with the first."""
 
 _aten = torch.ops.aten
 _FACTORS = {_aten.addmm: (1, 2), _aten.baddbmm: (1, 2)}
@@ -67,7 +67,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """FLOPs of one sample, forward and backward, of the traced pass to `output`."""
         with self, torch.no_grad():
             for node in behind(output):
-                if isinstance(node, BackwardCFunction):  # a function with a backward pass of its own is run by itself
+                if isinstance(node, BackwardCFunction):  # a function with its own backward pass is run separately
                     function: Any = node
                     gradients = (torch.empty(out.shape, device="meta") for out in function._input_metadata)
                     function.apply(*gradients)
@@ -82,7 +82,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kept: dict[int, Tensor] = {}
 
         def keep(tensor: Tensor) -> Tensor:
-            apart = tensor.detach()  # itself, it would keep the graph alive that keeps it, and no collector sees that
+            apart = tensor.detach()  # the tensor itself would keep its graph alive in a cycle
             if not ignored(tensor):
                 kept.setdefault(tensor.untyped_storage()._cdata, apart)
             return apart
@@ -99,7 +99,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         packet = func._overloadpacket
         if packet not in flop_registry:
-            with self:  # a composite operation may have a product among those that it consists of
+            with self:  # a composite operation may contain a product
                 result = func.decompose(*args, **kwargs)
             return func(*args, **kwargs) if result is NotImplemented else result
         result = func(*args, **kwargs)

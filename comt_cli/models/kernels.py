@@ -28,7 +28,7 @@ NORMS: dict[NormGate, str] = {
     "pixel": "pixel_norm",
     "both": "window_and_pixel_norm",
 }
-"""Records' names of a batch norm behind a convolution, by the gates of either."""
+"""Names in records of a batch norm after a convolution, by the gates of both."""
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -74,7 +74,7 @@ def use_kernels(
             unit.fused = choices[NORMS[gate]].fused
     use_tiles(choices.values(), only=only)
     if any(choice.fused for choice in choices.values()):
-        importlib.import_module("torch._dynamo")  # an operator's first call does, for seconds: here no clock runs
+        importlib.import_module("torch._dynamo")  # an operator's first call does, for seconds; here no clock runs
     return choices
 
 

@@ -16,7 +16,7 @@ from comt_cli.layers.projection import Projections
 from comt_cli.recipe.settings import Training
 
 LORA = ".lora."
-"""In the name of each of LoRA's matrices, between the names of the projections and of the site."""
+"""Part of the name of LoRA's matrices, between projections and site."""
 
 
 def is_part(name: str, parts: Iterable[str]) -> bool:

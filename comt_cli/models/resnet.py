@@ -28,7 +28,7 @@ from comt_cli.tasks.base import MAP_SITES, NORMS
 from comt_cli.tasks.settings.images import ResNetSettings
 
 WINDOWS = {"basic": (3, 3), "bottleneck": (1, 3, 1), "preact": (3, 3)}
-"""The windows of a block's convolutions."""
+"""Windows of a block's convolutions."""
 
 EXPANSION = {"basic": 1, "bottleneck": 4, "preact": 1}
 """Ratio of a block's output channels to those of its inner convolutions."""

@@ -32,7 +32,7 @@ from comt_cli.tasks.settings.masked_lm import BertSettings
 from comt_cli.tasks.settings.translation import EncoderDecoderSettings, TransformerSettings
 
 SERVED_BY = {"gate_proj": "up_proj"}
-"""SwiGLU has two projections of its input, the ReLU network one: a wiring that gates both gates that."""
+"""SwiGLU has two input projections, the ReLU network one, which a wiring that gates both gates."""
 
 
 class Memory(NamedTuple):
@@ -166,7 +166,7 @@ class EncoderDecoder(VocabularyModel):
         for block in self.encoder:
             state = self.run_block(block, state, mask_BS)
         encoded_BSD = final_stream(state, self.encoder_read_out, self.encoder_norm)
-        # A product, so that all parameters have gradients: data parallel training waits for each.
+        # A product, so that all parameters get gradients: data parallel training waits for each.
         return (encoded_BSD if self.settings.cross_attention else 0 * encoded_BSD), mask_BS
 
     def body(self, *inputs: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ class EncoderDecoder(VocabularyModel):
         """Sources for `step`, encoded once."""
         encoded_BSD, mask_BS = self.encoded(*source)
         each = [block.cross.keys_values(encoded_BSD, mask_BS) for block in self.decoder_blocks()]
-        # In the order in which every step reads them.
+        # In the order in which steps read them.
         return Memory(tuple(one.k.contiguous() for one in each), tuple(one.v.contiguous() for one in each), mask_BS)
 
     def decoding_cache(self, rows: int, capacity: int) -> DecodingCache:

@@ -28,14 +28,14 @@ from comt_cli.errors import UserError
 from comt_cli.files import atomic_file, cache_folder, canonical_json, sha256
 from comt_cli.kernels.processors import described
 
-FOLDER = Path(__file__).parents[1]  # every operation's folder in it has its own source; what they share is in `cpu`
+FOLDER = Path(__file__).parents[1]  # one folder of sources per operation; common code is in `cpu`
 FLAGS = (
     *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wno-psabi"),
-    # Products may be fused with sums; sums are never reordered, and NaN and infinity are honoured.
+    # Products may be fused with sums. Sums are never reordered; NaN and infinity are kept.
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
 )
 NATIVE = {"x86_64": "-march=native", "aarch64": "-mcpu=native"}
-SECONDS = 600  # that a compiler may take: a file of sources takes about 6 at most
+SECONDS = 600  # limit for the compiler; a source file takes at most about 6
 
 
 class Unavailable(Exception):
@@ -64,17 +64,17 @@ def library() -> ctypes.CDLL:
     sources = {path.relative_to(FOLDER).as_posix(): path.read_text(encoding="utf-8") for path in files}
     key = sha256(canonical_json([sources, flags, compiler, version, described(), runtime.name]))[:20]
     try:
-        folder = cache_folder() / f"kernels-{os.getuid()}"  # a cache may be shared, what runs may not be
+        folder = cache_folder() / f"kernels-{os.getuid()}"  # a cache may be shared, code must not be
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / f"cpu-{key}.so"
         refuse_foreign(folder)
         refuse_foreign(path)
         if not path.exists():
-            with file_lock(path.with_suffix(".lock")):  # several workers want it at once: one compiles, the others wait
+            with file_lock(path.with_suffix(".lock")):  # of several workers one compiles, the others wait
                 if not path.exists():
                     content = compile_library([*compiler, *flags], runtime)
                     with atomic_file(path) as handle:
-                        os.fchmod(handle.fileno(), 0o600)  # also where the user's files are usually a group's
+                        os.fchmod(handle.fileno(), 0o600)  # even if the user's files are usually a group's
                         handle.write(content)
         return ctypes.CDLL(str(path))
     except (OSError, UserError) as error:
@@ -112,7 +112,7 @@ def compile_library(command: list[str], runtime: Path) -> bytes:
             _run([*command, f"-I{FOLDER / 'cpu'}", "-c", str(source), "-o", str(target)])
             return str(target)
 
-        # The longest first, so that none is left alone at the end.
+        # The longest first, for a short end.
         sources = sorted(FOLDER.glob("*/*.cpp"), key=lambda path: (-path.stat().st_size, path))
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             objects = list(pool.map(compiled, sources))
@@ -134,7 +134,7 @@ def openmp_runtime() -> Path:
 
 def _run(command: list[str]) -> str:
     try:
-        # In a group of its own: Ctrl-C is for the training, which would go on to its next checkpoint without kernels.
+        # In its own process group: Ctrl-C is for the training, which would continue without kernels.
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False, process_group=0
         )

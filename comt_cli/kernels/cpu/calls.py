@@ -20,7 +20,7 @@ from comt_cli.kernels import operators
 from comt_cli.kernels.cpu.build import library
 from comt_cli.kernels.gates import Modulation
 
-TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int64: 2}  # the numbers that C++ knows types by
+TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int64: 2}  # type numbers in C++
 _ERRORS = {2: TypeError, 3: ValueError}
 _BITS_OF, _AS_INTEGER = struct.Struct("d"), struct.Struct("q")
 _ABSENT = (0,) * 6
@@ -84,5 +84,5 @@ def __getattr__(name: str) -> Callable[..., Any]:
         run(name, *arguments, *((results,) if isinstance(results, Tensor) else results))
         return results
 
-    globals()[name] = function  # found at once from now on
+    globals()[name] = function  # found directly next time
     return function

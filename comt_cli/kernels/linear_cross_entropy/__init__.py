@@ -37,12 +37,12 @@ from comt_cli.kernels.operators import implementation
 from comt_cli.recipe.settings import Kernels as Wanted
 
 BLOCK_ELEMENTS = {"cpu": 512 * 1024, "cuda": 64 * 1024 * 1024}
-"""Logits in one block: what stays in a CPU's cache, what keeps a GPU busy."""
-FUSED_BLOCK_ELEMENTS = 4 * 1024 * 1024  # C++ goes over a block once: what products with many rows gain is more
+"""Logits in one block: enough to fit a CPU's cache, and to occupy a GPU."""
+FUSED_BLOCK_ELEMENTS = 4 * 1024 * 1024  # C++ reads a block once, so products with many rows gain more
 LIGER_BLOCK_ELEMENTS = 256 * 1024 * 1024
-"""The same for liger-kernel, 0.5 GiB in 16 bits, or up to twice that: it rounds rows up to a power of two. Of itself it
-takes blocks with as many logits as h has elements, each of which reads and writes all of dW."""
-BY_LIGER = "cuda"  # the type of device on which the fused loss is liger-kernel's
+"""The same for liger-kernel, 0.5 GiB in 16 bits, or up to twice that: it rounds rows up to a power of two. Its default
+blocks have as many logits as h has elements, and each reads and writes all of dW."""
+BY_LIGER = "cuda"  # device type with liger-kernel's fused loss
 
 
 def linear_cross_entropy(
@@ -54,13 +54,13 @@ def linear_cross_entropy(
     With `smoothing` in [0, 1) it is the cross entropy against the smoothed targets. Products have the type of `h_TD`,
     softmax and sums fp32 (all fp64 if `h_TD` is). `wanted` as in `choice.choose_loss`.
     """
-    if not torch.is_grad_enabled():  # inside the function this is no longer known
+    if not torch.is_grad_enabled():  # unknown inside the function
         h_TD, W_VD = h_TD.detach(), W_VD.detach()
         bias_V = None if bias_V is None else bias_V.detach()
     W_VD = W_VD.to(h_TD.dtype)
     bias_V = None if bias_V is None else bias_V.to(h_TD.dtype)
     fused = choose_loss(wanted, h_TD.device, h_TD.dtype).fused
-    # liger-kernel computes no gradient for W alone, and divides by the number of rows.
+    # liger-kernel cannot compute a gradient for W alone, and divides by the number of rows.
     by_liger = fused and h_TD.device.type == BY_LIGER and len(h_TD) and h_TD.requires_grad >= W_VD.requires_grad
     given = h_TD, W_VD, targets_T, smoothing, bias_V
     loss: Tensor = _of_liger(*given) if by_liger else _LinearCrossEntropy.apply(*given, fused and h_TD.is_cpu)  # type: ignore[no-untyped-call]
@@ -72,13 +72,13 @@ def _of_liger(h_TD: Tensor, W_VD: Tensor, targets_T: Tensor, smoothing: float, b
     assert isinstance(found, tuple)  # it was chosen
     function = found[1]
     named: dict[str, Any] = {"bias": bias_V, "ignore_index": IGNORE, "label_smoothing": smoothing, "reduction": "sum"}
-    named["accum_dtype"] = torch.float32  # of dW's sum over blocks: bf16 would lose the small late terms
+    named["accum_dtype"] = torch.float32  # of dW's sum over blocks: bf16 would lose small late terms
     signature = _signature(function.forward)
-    if "chunk_mem_const" in signature.parameters:  # 0.8.5 has it, 0.8.2 has not: a block is so many times as large as h
+    if "chunk_mem_const" in signature.parameters:  # 0.8.5 has it, 0.8.2 has not: size of a block relative to h
         named["chunk_mem_const"] = max(1, LIGER_BLOCK_ELEMENTS // h_TD.numel())
     bound = signature.bind(None, h_TD, W_VD, targets_T, **named)
     bound.apply_defaults()
-    _context, *arguments = bound.args  # `apply` takes arguments by position alone
+    _context, *arguments = bound.args  # `apply` takes only positional arguments
     with torch.autocast(h_TD.device.type, enabled=False):
         loss: Tensor = function.apply(*arguments)[0]  # type: ignore[no-untyped-call]
     return loss
@@ -141,11 +141,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         needs_gradient = any(ctx.needs_input_grad)
         elements = FUSED_BLOCK_ELEMENTS if fused else BLOCK_ELEMENTS.get(h_TD.device.type, BLOCK_ELEMENTS["cuda"])
-        rows = max(torch.get_num_threads() if fused else 1, elements // len(W_VD))  # C++ has a thread for each row
+        rows = max(torch.get_num_threads() if fused else 1, elements // len(W_VD))  # C++ uses a thread per row
         wide = torch.promote_types(h_TD.dtype, torch.float32)
         loss = torch.zeros((), dtype=wide, device=h_TD.device)
         dh_TD = torch.empty_like(h_TD) if needs_gradient else None
-        # Sums over blocks are kept in fp32: in bf16 the small late terms would be lost.
+        # Sums over blocks are fp32: bf16 would lose small late terms.
         dW_VD = torch.zeros_like(W_VD, dtype=wide) if needs_gradient else None
         db_V = torch.zeros_like(bias_V, dtype=wide) if needs_gradient and bias_V is not None else None
         of_logits = _fused_cross_entropy if fused else _cross_entropy

@@ -39,7 +39,7 @@ def empty(B: Sequence[Tensor], _: Any, rows: Sequence[int], channel: int) -> tup
     return tuple(B[0].new_empty((sum(part), R) if part else 0, dtype=torch.float32) for part in parts)
 
 
-def empty_gradients(  # its annotations are the schema
+def empty_gradients(  # the annotations are the schema
     dWc: Tensor, dws: Tensor, B: Sequence[Tensor], log_alpha: Sequence[Tensor], rows: Sequence[int], channel: int
 ) -> list[Tensor]:
     """Gradients of the matrices B, then of the log_alphas, each in its parameter's type."""

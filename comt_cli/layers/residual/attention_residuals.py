@@ -35,7 +35,7 @@ class DepthAttention(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.query = Constant(0.0, width, update_rule=NO_DECAY)
-        self.gain_offset = Constant(0.0, width, update_rule=NO_DECAY)  # N's gain, less the 1 it starts at
+        self.gain_offset = Constant(0.0, width, update_rule=NO_DECAY)  # N's gain minus 1
 
     def weights(self, sources: Sequence[Tensor]) -> Tensor:
         """a, [B, T, number of sources], in fp32."""
@@ -101,7 +101,7 @@ class AttentionResiduals(DepthResidual):
     def step(self, state: State, branch: Branch) -> State:
         F_BTD = branch(self.norm(self.read(state)))
         sources = self.sources(state)
-        # A sum is in the embedding's type: under autocast branches put out a narrower one.
+        # Sums have the embedding's type; under autocast the output of branches is narrower.
         partial_BTD = F_BTD if self.begins_block else state.x.to(sources[0].dtype) + F_BTD
         return State(partial_BTD, (*sources, partial_BTD) if self.ends_block else sources)
 
@@ -139,7 +139,7 @@ class DeltaAttentionResiduals(DepthResidual):
 
 
 STD = 1e-3
-"""Of w at the start: 0 would have no gradient, relu's at 0 being 0."""
+"""Of w at the start. At 0, relu has no gradient."""
 
 
 class DepthMixture(Initialised):

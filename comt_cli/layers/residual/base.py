@@ -18,7 +18,7 @@ from comt_cli.kernels.modulate import modulate
 from comt_cli.layers.gates import Site
 
 Branch = Callable[..., Tensor]
-"""The function F of a block: [B, T, D] -> [B, T, D]. That of self-attention also takes keys' and values' inputs."""
+"""Function F of a block: [B, T, D] -> [B, T, D]. Self-attention also takes inputs of keys and values."""
 
 
 class State(NamedTuple):
@@ -108,18 +108,18 @@ class ResidualConnection(nn.Module):
     """
 
     name: ClassVar[str]
-    """Recipes' name of the connection."""
+    """Name of the connection in recipes."""
 
     needs: ClassVar[tuple[str, ...]] = ()
-    """Features that only some models have (`Sites.features`): `states`, where it passes more than a stream from block
-    to block; `values`, where attention takes separate q/k/v inputs."""
+    """Features that only some models have (`Sites.features`): `states` to pass more than one stream between blocks,
+    `values` for separate q/k/v inputs of attention."""
 
     keeps_final_norm = True
-    """Whether the model keeps its last norm, after all blocks."""
+    """Whether the model keeps its norm after the last block."""
 
     ends_in_norm = False
-    """Whether its output has been normalised. The published encoder-decoder has no final norm behind such a connection;
-    language models keep theirs."""
+    """Whether its output is normalised. The published encoder-decoder then has no final norm; language models keep
+    theirs."""
 
     def __init__(self, site: ResidualSite) -> None:
         super().__init__()

@@ -45,7 +45,7 @@ class StartLambdas(NormedResidual):
         if not site.before:
             down = site.layer / max(1, site.layers - 1)
             self.first_r, first_m = (1.15 - 0.1 * down, 0.2 - 0.15 * down) if start == "graded" else (1.0, 0.0)
-            self.r = Constant(0.0)  # what is added to `first_r`
+            self.r = Constant(0.0)  # added to `first_r`
             self.m = Constant(first_m, update_rule=UpdateRule(rate, decays=False))
 
     def mixing(self, state: State) -> dict[str, Tensor]:
@@ -137,7 +137,7 @@ class MultiwayDense(NormedResidual):
 
     def __init__(self, site: ResidualSite) -> None:
         super().__init__(site)
-        if site.part == "attention" and site.layer > 0:  # `norm` is that of the queries
+        if site.part == "attention" and site.layer > 0:  # `norm` is the queries' norm
             self.key_norm, self.value_norm = site.norm(), site.norm()
         mixtures = 1 if site.index == site.count - 1 else MIXTURES
         self.dense = DenseWeights(site.width, mixtures, site.layer + 2) if site.part == "mlp" else None

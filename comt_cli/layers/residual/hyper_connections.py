@@ -31,7 +31,7 @@ from comt_cli.layers.residual.base import Branch, NormedResidual, ResidualSite, 
 from comt_cli.layers.residual.norm_placement import WRITES_TO_STREAM
 
 SCALE = 0.01
-"""Start of the scales of input-dependent coefficients."""
+"""Initial scale of input-dependent coefficients."""
 
 
 def read_streams(H_BTnD: Tensor, weights_n: Tensor) -> Tensor:
@@ -173,7 +173,7 @@ Mixing = Literal["sinkhorn", "permutations", "identity"]
 Start = Literal["pre-ln", "mhc-lite", "random"]
 
 SHUT = -8.0
-"""The logit of what H_res leaves out at the start: exp(-8) is 0.0003."""
+"""Initial logit of entries that H_res leaves out: exp(-8) is 0.0003."""
 
 
 def sinkhorn(logits_nn: Tensor, iterations: int = 20) -> Tensor:

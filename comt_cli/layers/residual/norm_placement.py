@@ -27,7 +27,7 @@ class PreNorm(NormedResidual):
     name = "pre-norm"
 
     fused = False
-    """Whether the add, and the gate on what is added, are deferred to one kernel with the next norm."""
+    """Whether the gated add is deferred to one kernel with the next norm."""
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         return x_BTD + branch(self.norm(x_BTD))
@@ -36,7 +36,7 @@ class PreNorm(NormedResidual):
         if not self.fused:
             return super().step(state, branch)
         x_BTD, h_BTD = state.normalised(self.norm)
-        gated: Any = branch  # `models.base.GatedBranch`, as in every block with kernels
+        gated: Any = branch  # `models.base.GatedBranch` in every block with kernels
         last = gated.before_gate(h_BTD)
         return State(x_BTD + branch(h_BTD)) if last is None else State(x_BTD, deferred=last)
 

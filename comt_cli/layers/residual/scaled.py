@@ -129,7 +129,7 @@ class GatedResidual(NormedResidual):
 
 
 Bound = Literal["softmax", "sigmoid"]
-"""Bound that keeps a and b in (0, 1): `softmax` makes their sum 1, `sigmoid` bounds each by itself."""
+"""Bound of a and b to (0, 1): `softmax` makes their sum 1, `sigmoid` bounds each separately."""
 
 
 class _Weights(Constant):
@@ -196,7 +196,7 @@ class LaurelPA(NormedResidual):
         super().__init__(site)
         self.low_rank = LowRank(site.width, rank)
         self.history = history
-        # The first adds have fewer activations behind them; weights for what is never seen would never learn.
+        # The first adds have fewer earlier activations; further weights would never be trained.
         self.g = Constant(1 / history, min(history, site.index + 1))
 
     def forward(self, x_BTD: Tensor, branch: Branch, past: Sequence[Tensor] = ()) -> Tensor:
@@ -249,7 +249,7 @@ class SelfAdaptiveScaling(ResidualConnection):
     """
 
     name = "sas"
-    ends_in_norm = True  # its third term has; the shares of the other two, the gates choose
+    ends_in_norm = True  # the third term does; the gates weight the other two
 
     def __init__(
         self, site: ResidualSite, alpha_bias: float = 0.0, beta_bias: float = 0.0, *, gate: GateKind = "two-layer",
