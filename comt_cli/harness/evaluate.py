@@ -41,8 +41,7 @@ _SCORED_BY = ("doc_to_target", "metric_list", "filter_list", "num_fewshot")
 
 
 class Subject(NamedTuple):
-    """A model to evaluate: its display name, the hash of its files, the folder of its results, its source, and whether
-    Python code there may be run."""
+    """A model to evaluate: display name, hash of its files, folder of results, source, and whether its code may run."""
 
     name: str
     weights: str
@@ -166,7 +165,6 @@ def _items_hash(task: Any, limit: int | None) -> str:
 
 
 def _load(subject: Subject, stack: contextlib.ExitStack, batch_size: int, device: str) -> Any:
-    """The harness's model. A run is exported to a folder that exists as long as `stack`."""
     from lm_eval.models.huggingface import HFLM
 
     folder = subject.source

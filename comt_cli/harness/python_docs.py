@@ -62,11 +62,9 @@ def second_half(documents: Sequence[str]) -> list[str]:
 
 
 def items_of(documents: Sequence[str], told: Iterable[str] = ()) -> tuple[list[Item], list[Item]]:
-    """Items of both tasks, from some sentences of each document that were not `told` in training.
-
-    A cloze item is the text before the last word and that word. A choice item is the text before the sentence and four
-    continuations, three of them sentences of other documents. Hashes of the texts decide which, and in what order.
-    """
+    """Items of both tasks, from some sentences of each document that were not `told` in training. A cloze item is the
+    text before the last word and that word. A choice item is the text before the sentence and four continuations, three
+    of them sentences of other documents. Hashes of the texts decide which, and in what order."""
     chosen: list[tuple[str, int, str]] = []
     for text in documents:
         some = sorted({*sentences_of(text)}.difference(told), key=sha256)[:_MOST]

@@ -37,12 +37,9 @@ def attend(
     q_BHTE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, mask: Tensor | None = None, *, causal: bool = False,
     tokens: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Output of attention, [B, H, T, E].
-
-    A query attends to keys where `mask`, [1 or B, 1, 1 or T, S], is True, or with `causal`, without a mask, to keys up
-    to its own position. A query without keys gets zeros. `tokens`: number of tokens of these queries, if a head has
-    several queries per token; None: T.
-    """
+    """Output of attention, [B, H, T, E]. A query attends to keys where `mask`, [1 or B, 1, 1 or T, S], is True, or with
+    `causal`, without a mask, to keys up to its own position. A query without keys gets zeros. `tokens`: number of
+    tokens of these queries, if a head has several queries per token; None: T."""
     assert mask is None or not causal
     T, S = tokens or q_BHTE.shape[2], k_BKSE.shape[2]
     if q_BHTE.is_cpu and FEW_QUERIES < T <= MOST_TOKENS and S <= MOST_TOKENS:

@@ -67,11 +67,9 @@ def choose(
     compiled: bool, training: bool = True, may_build: bool = True, tokens: int | None = None,
 ) -> Choice:  # fmt: skip
     """Kernel or reference for `op` on a product of type `dtype` with `width` channels that carry `gates` (or none).
-
     `wanted` is the recipe's `train.kernels`; `compiled`: whether the reference would be compiled; `training`: whether
     there is a backward pass; `tokens`: tokens per pass, if known. What cannot run is the reference, whatever is wanted.
-    C++ is compiled before it is chosen, or with `may_build` false only looked for.
-    """
+    C++ is compiled before it is chosen, or with `may_build` false only looked for."""
     choice = _as_asked(wanted, device, dtype, gates)
     if not choice.fused:
         return choice
@@ -88,10 +86,8 @@ def choose_norm(
     compiled: bool, training: bool = True, may_build: bool = True,
 ) -> Choice:  # fmt: skip
     """Kernel or reference for a batch norm after a convolution, with its `gate`; the product has type `dtype`.
-
     `channels` is the smallest number of channels of such a norm in the network; `hidden` is the hidden width of the
-    wider gate, or 0. Other arguments as in `choose`. The decision follows measurements of whole training steps.
-    """
+    wider gate, or 0. Other arguments as in `choose`. The decision follows measurements of whole training steps."""
     gates = None if gate == "none" else Gates(channel=False, scalar=True, rank=hidden)
     if wanted != "reference" and device.type == "cuda":
         return Choice(False, "batch norms have a kernel only for CPUs")
@@ -107,10 +103,8 @@ def choose_norm(
 
 
 def choose_loss(wanted: Wanted, device: torch.device, dtype: torch.dtype, *, may_build: bool = True) -> Choice:
-    """Loss for hidden states of type `dtype`: blocked in PyTorch, or fused (liger-kernel on CUDA, C++ on a CPU).
-
-    A fused loss is used wherever it can run, without measurements: it reads the logits fewer times.
-    """
+    """Loss for hidden states of type `dtype`: blocked in PyTorch, or fused (liger-kernel on CUDA, C++ on a CPU). A
+    fused loss is used wherever it can run, without measurements: it reads the logits fewer times."""
     if wanted == "reference":
         return Choice(False, "as asked")
     if device.type not in ("cuda", "cpu") or dtype not in DTYPES:
@@ -145,8 +139,7 @@ def use_tiles(choices: Iterable[Choice], *, only: bool = False) -> None:
 
 @functools.cache
 def liger() -> tuple[str, type[torch.autograd.Function]] | str:
-    """liger-kernel's version and its fused linear cross entropy, or a phrase with the reason why it is not
-    available."""
+    """liger-kernel's version and its fused linear cross entropy, or the reason why it is not available."""
     version = version_of("liger-kernel")
     if version is None:
         return f"liger-kernel is not installed: {install_extra('gpu')}"
@@ -168,8 +161,7 @@ def version_of(package: str) -> str | None:
 
 
 def cpu_obstacle(*, may_build: bool = True) -> str | None:
-    """Reason why the C++ kernels cannot run here; None if they can or, with `may_build` false, if a compiler is
-    found."""
+    """Reason why the C++ kernels cannot run here, or None. With `may_build` false, only looks for a compiler."""
     from comt_cli.kernels.cpu import build
 
     if may_build:
@@ -203,8 +195,7 @@ def obstacle(device: torch.device, dtype: torch.dtype, gates: Gates | None) -> s
 def _by_operations(
     op: Op, device: torch.device, dtype: str, width: int, gates: Gates | None, tokens: int | None, compiled: bool
 ) -> Choice:
-    """By measurements of the operation: on a CPU of the same shape, or the largest; on a GPU of the same width and
-    kernels."""
+    """By measurements of the operation: on a CPU of the same or the largest shape; on a GPU of equal width and code."""
     kind, rank = ("none", 0) if gates is None else ("transponder" if gates.channel else "comt", gates.rank)
     on_gpu = device.type == "cuda"
 
@@ -223,8 +214,7 @@ def _by_operations(
 
 
 def _by_steps(device: torch.device, dtype: str, gate: NormGate, compiled: bool) -> Choice:
-    """By measurements of training steps, using the step in which the kernel gains least. The narrowest gates of each
-    kind were measured."""
+    """By measurements of training steps with the narrowest gates, using the step in which the kernel gains least."""
     base = {"none": "plain", "both": "pixel"}.get(gate, gate)
     eager = "plain" if base == "plain" else f"{base}-eager"
     variants = (f"{base}-fused", f"{base}-compiled") if compiled else (f"{base}-fused-eager", eager)
@@ -238,11 +228,8 @@ def _by_measurement(
     file: str, variants: tuple[str, str], device: torch.device, fits: Callable[[Measured], bool],
     order: Callable[[Measured], tuple[float, ...]], asked: str, command: str,
 ) -> Choice:  # fmt: skip
-    """Kernel or reference, the `variants`, by the rows of a file of measurements that satisfy `fits`.
-
-    This device precedes others of its class, the user's measurements precede the shipped ones, and today's versions
-    precede others; then `order` decides.
-    """
+    """Kernel or reference, the `variants`, by the rows of a file of measurements that satisfy `fits`: first this
+    device, then its class; first the user's measurements; first today's versions; then by `order`."""
     here, now = device_here(device), versions_here()
     found = [row for row in measurements(file)[0] if row.device.says_about(here)]
     if not found:

@@ -107,7 +107,6 @@ class Bottleneck(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """R."""
         matrix = self.Bc if self.Bc is not None else self.bs
         assert matrix is not None
         return matrix.shape[1]

@@ -58,7 +58,6 @@ class Measured:
         return f"{f'{self.width} wide' if self.width else self.op}{rank}, {self.dtype}"
 
     def speed(self, kernel: str, reference: str) -> float:
-        """Speed of the `kernel` as a multiple of the `reference`'s."""
         return self.step_ms[reference] / self.step_ms[kernel]
 
     def decides(self, kernel: str, reference: str) -> bool:

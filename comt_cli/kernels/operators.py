@@ -73,7 +73,6 @@ class _Arguments:
         return arguments if at is None else (*arguments[:at], *arguments[at], *arguments[at + 1 :])
 
     def whole(self, flat: Sequence[Any]) -> Sequence[Any]:
-        """Inverse of `flat`."""
         if self._at is None:
             return flat
         Wc, ws, scale, rank, gated, *behind = flat[self._at :]
@@ -189,8 +188,7 @@ def refuse_second(what: object) -> None:
 
 
 def unit_stride(tensor: Tensor) -> Tensor:
-    """The tensor, or a contiguous copy if its columns are not adjacent (the gradient of a sum is expanded from one
-    element)."""
+    """The tensor, or a contiguous copy if its columns are not adjacent, as in the expanded gradient of a sum."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 

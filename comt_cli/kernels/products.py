@@ -77,7 +77,6 @@ def fits(a: Tensor, b: Tensor) -> bool:
 
 
 def _is_dense(rows: int, columns: int, row: int, column: int) -> bool:
-    """Whether rows, or columns, are adjacent in memory, without gaps."""
     return (column == 1 and row >= columns) or (row == 1 and column >= rows)
 
 

@@ -47,7 +47,6 @@ class Attention(nn.Module):
     def __init__(
         self, width: int, heads: int, kv_heads: int, make: MakeProjections, shared: SharedValues | None = None
     ) -> None:
-        """`shared` makes keys and values from those of several blocks."""
         super().__init__()
         self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
         self.shared = shared
@@ -63,8 +62,7 @@ class Attention(nn.Module):
         shared_kv: list[Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
         """Input of the output projection, [B, T, D]. Position t attends to positions up to t and to the cache. With two
-        more inputs, keys are computed from the second and values from the third. `shared_kv` has keys and values of
-        earlier blocks."""
+        more inputs, keys are computed from the second, values from the third. `shared_kv`: those of earlier blocks."""
         B, T, D = x_BTD.shape
         qkv, read_by_gate = self.rotated_heads(x_BTD, kv_BTD, rotation, [] if shared_kv is None else shared_kv)
         mixed_BHTE = attend(*qkv, causal=True) if cache is None else cache.attend(*qkv)
@@ -173,8 +171,7 @@ class SelfAttention(MultiHead):
 
     def inner(self, x_BTD: Tensor, mask: Tensor | None = None, columns: LayerColumns | None = None) -> Tensor:
         """Input of the output projection, [B, T, D]. Tokens attend where `mask`, [B, 1, 1, T], is True; without a mask,
-        to tokens up to their own position. With `columns`, T is 1 and the token also attends to these, to which it is
-        appended."""
+        up to their own position. With `columns`, T is 1; the token is appended to these and attends to all."""
         q, k, v, *read = self.qkv(x_BTD)
         q_BHTE, k_BHTE, v_BHTE = (split(x_BTD, self.head_width) for x_BTD in (q, k, v))
         if columns is not None:
@@ -192,7 +189,6 @@ class CrossAttention(MultiHead):
         self.key_value = make({"k_proj": (width, width), "v_proj": (width, width)})
 
     def keys_values(self, encoded_BSD: Tensor, mask_BS: Tensor) -> KeysValues:
-        """Keys and values for `inner`."""
         k, v = self.key_value(encoded_BSD)
         return KeysValues(split(k, self.head_width), split(v, self.head_width), mask_BS[:, None, None, :])
 
@@ -219,5 +215,4 @@ class TwoLayerFeedForward(nn.Module):
         self.dropout, self.activation = Dropout(dropout), activation
 
     def inner(self, x_BTD: Tensor) -> Tensor:
-        """Input of the down projection, [B, T, F]."""
         return self.dropout(self.activation(self.up(x_BTD)[0]))

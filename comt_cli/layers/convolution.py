@@ -29,8 +29,7 @@ MOMENTUM = 0.1
 
 
 class MapGate(Gate):
-    """One scalar in (0, 1) per pixel: sigmoid(w sigmoid(u)), without biases. `names` are the names of its two
-    matrices."""
+    """One scalar in (0, 1) per pixel: sigmoid(w sigmoid(u)), without biases. `names` are those of its matrices."""
 
     factor_range = (0.0, 1.0)
     names: ClassVar[tuple[str, str]]
@@ -119,8 +118,7 @@ class Convolution(Initialised):
         return self.gate.scaled(product[:, :C], u_BhHW)
 
     def product(self, x_BCHW: Tensor) -> Tensor:
-        """All filters on x, [B, K, H, W]: C of the convolution, h of its gate, and on a GPU zeros up to a multiple of
-        8."""
+        """All filters on x, [B, K, H, W]: C of the convolution, h of its gate; on a GPU padded to a multiple of 8."""
         weight: Tensor = self.weight
         if self.gate is not None and (filters := self.gate.down_projection()) is not None:
             rows = self.d_out + len(filters)
@@ -137,9 +135,8 @@ class Convolution(Initialised):
 
 class BatchNorm(Initialised):
     """Batch normalisation (Ioffe and Szegedy 2015; CoMT, Eq. 9): [B, C, H, W] -> [B, C, H, W]. Statistics are fp32. The
-    running statistics, used for evaluation, take in a tenth of each batch's, with the unbiased variance. With a gate
-    the output is g(n) gamma n + bias (CoMT, Eq. 10 to 12): the gate reads and scales the normalised features n. Eq. 12
-    has no gamma: `weighted=False`."""
+    running ones, for evaluation, take in a tenth of each batch's, with the unbiased variance. With a gate the output is
+    g(n) gamma n + bias (CoMT, Eq. 10 to 12); g reads the normalised n. Eq. 12 has no gamma: `weighted=False`."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -218,7 +215,6 @@ class MapBatchNorm(BatchNorm):
     """Batch normalisation of maps with the channels last."""
 
     def forward(self, x_BHWC: Tensor) -> Tensor:
-        """[B, H, W, C] -> [B, H, W, C]."""
         return super().forward(x_BHWC.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 
@@ -264,7 +260,6 @@ def _pixelwise(x_BCHW: Tensor, weight: Tensor) -> Tensor:
 
 
 def _rows(x_BCHW: Tensor) -> Tensor:
-    """All pixels as rows, [P, C]: a view of a channels-last map."""
     return x_BCHW.permute(0, 2, 3, 1).reshape(-1, x_BCHW.shape[1])
 
 

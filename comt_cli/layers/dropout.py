@@ -37,7 +37,6 @@ class Dropout(nn.Module):
     calls in one pass draw the same mask."""
 
     def __init__(self, p: float) -> None:
-        """`p` in [0, 1) is the probability of a zero."""
         super().__init__()
         self.p = p
         # The samples' words, int32 [2, B], set by `Masks`. Not a buffer, which is copied between processes. A tensor
@@ -66,14 +65,12 @@ class Masks:
     checkpointed blocks read the position again there."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Sites are identified by their paths in `model`, the outermost module."""
         self._sites = {path: module for path, module in model.named_modules() if isinstance(module, Dropout)}
         digests = [hashlib.sha256(path.encode()).digest() for path in self._sites]
         self._keys_S = np.array([int.from_bytes(digest[:8], "big") for digest in digests], dtype=np.uint64)
 
     def move_to(self, seed: int, positions_B: NDArray[np.int64], device: torch.device) -> None:
-        """Set the position for the next passes on `device`: one position in the order of `seed` per sample of the
-        micro-batch."""
+        """Set the position for the next passes on `device`: one position in the order of `seed` for each sample."""
         # New tensors, not new values in the old ones, which a backward pass may still need. Compiled code takes
         # them as inputs and is not compiled again.
         words_S2B = torch.from_numpy(sample_words(seed, positions_B, self._keys_S))
@@ -111,14 +108,12 @@ def hashed(words_2B: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _coordinates(shape: torch.Size, dimension: int, like: Tensor) -> Tensor:
-    """0, 1, 2 ... along a dimension, spread over the range of int32."""
     numbers = torch.arange(shape[dimension], device=like.device, dtype=torch.int32) * _GOLDEN_32
     return numbers.view(-1, *[1] * (len(shape) - 1 - dimension))
 
 
 def _mixed(word: Tensor) -> Tensor:
-    """Every input bit flips every output bit with probability near 1/2. An int32 shifts in its sign, which is
-    masked."""
+    """Every input bit flips every output bit with probability near 1/2. The sign that an int32 shifts in is masked."""
     word = (word ^ ((word >> 16) & 0xFFFF)) * _FIRST
     word = (word ^ ((word >> 15) & 0x1FFFF)) * _SECOND
     return word ^ ((word >> 16) & 0xFFFF)

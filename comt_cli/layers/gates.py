@@ -64,14 +64,12 @@ class Gate(Initialised):
 
     @classmethod
     def at(cls, site: Site, **options: Any) -> Self:
-        """Gate for a site. Constructor arguments named like attributes of the site (`d_in`, `d_out`, `heads` ...) get
-        its values."""
+        """Gate for a site, whose attributes (`d_in`, `d_out` ...) are passed to arguments of the same names."""
         taken = inspect.signature(cls.__init__).parameters.keys() & vars(site).keys()
         return cls(**{name: getattr(site, name) for name in taken} | options)
 
     def down_projection(self) -> Tensor | None:
-        """A, [r, D], of the bottleneck u = x A^T; for a convolution the filters, [r, D, k, k], with u = A * x. None if
-        the gate does not read its input."""
+        """A, [r, D], of the bottleneck u = x A^T; for a convolution filters, [r, D, k, k]. None: x is not read."""
         raise NotImplementedError
 
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
@@ -90,8 +88,7 @@ class Gate(Initialised):
         return z_TN
 
     def start_at_one(self) -> bool:
-        """Make every factor exactly 1, in any type, while some parameter still gets gradients. False if the gate
-        cannot."""
+        """Make every factor exactly 1, in any type, while some parameter gets gradients. False if impossible."""
         for name in self.zero_at_one:
             nn.init.zeros_(self.get_parameter(name))
         return bool(self.zero_at_one)

@@ -17,16 +17,12 @@ from comt_cli.data.images.settings import Augmentation
 
 
 class ImageInput:
-    """Converts a batch of one split of `dataset` to (x, labels) on the device.
-
-    x is fp32 [B, 3, S, S] in channels-last memory, normalised by the mean and standard deviation of the training split;
-    labels are int64 [B]. If the split holds all its pixels, they are kept on the device as bytes.
-
-    A batch with draws is augmented: `crop` pads an image with S // 8 black pixels on every side and cuts S x S at a
-    random position (He et al. 2016: 4 pixels for 32); `crop-flip` also mirrors half of the images. Images of
-    `resized-crop-flip` were cut when they were read and are only mirrored. A batch without draws, as in evaluation, is
-    not augmented.
-    """
+    """Converts a batch of one split of `dataset` to (x, labels) on the device. x is fp32 [B, 3, S, S] in channels-last
+    memory, normalised by the mean and standard deviation of the training split; labels are int64 [B]. If the split
+    holds all its pixels, they are kept on the device as bytes. A batch with draws is augmented: `crop` pads an image
+    with S // 8 black pixels on every side and cuts S x S at a random position (He et al. 2016: 4 pixels for 32);
+    `crop-flip` also mirrors half of the images. Images of `resized-crop-flip` were cut when they were read and are only
+    mirrored. A batch without draws, as in evaluation, is not augmented."""
 
     def __init__(
         self, dataset: ImageDataset, split_name: Literal["train", "validation"], augmentation: Augmentation,
@@ -56,7 +52,6 @@ class ImageInput:
         return shown
 
     def _whole(self, batch: ImageBatch) -> tuple[Tensor, Tensor]:
-        """Labels and unchanged images, uint8 [B, S, S, 3]."""
         labels_B, indices_B = self._move_together(batch.labels, batch.indices)
         if self._pixels is None:
             assert batch.pixels is not None

@@ -33,14 +33,12 @@ class Draw:
         self._fill(tensor, torch.randn(tensor.shape, generator=self.generator(name), device="cpu") * std)
 
     def truncated_(self, tensor: Tensor, name: str, std: float) -> None:
-        """Fill in place from N(0, std^2) truncated at two `std`, as in BERT. The resulting standard deviation is 0.88
-        `std`."""
+        """Fill in place from N(0, std^2) truncated at two `std`, as in BERT. The resulting std is 0.88 `std`."""
         values = torch.empty(tensor.shape, device="cpu")
         nn.init.trunc_normal_(values, 0.0, std, -2 * std, 2 * std, generator=self.generator(name))
         self._fill(tensor, values)
 
     def uniform_(self, tensor: Tensor, name: str, bound: float) -> None:
-        """Fill in place from U(-bound, bound)."""
         values = torch.rand(tensor.shape, generator=self.generator(name), device="cpu")
         self._fill(tensor, (values * 2 - 1) * bound)
 

@@ -35,14 +35,10 @@ def _need(capacity: int, tokens: int) -> None:
 
 
 class KeyValueCache:
-    """Keys and values of `rows` texts of up to `capacity` tokens each, in the type and on the device of `like`.
-
-    One forward pass is `rotation(T)`, then `attend` of every layer, then `advance(T)`. The next column is a tensor on
-    the device, so that a pass of one token can be captured in a CUDA graph and replayed. `stored` is the same number on
-    the host, which a replay does not update (see `replayed`). Gradients are not stored.
-
-    Raises `UserError` if there is not enough memory.
-    """
+    """Keys and values of `rows` texts of up to `capacity` tokens each, in the type and on the device of `like`. One
+    forward pass is `rotation(T)`, then `attend` of every layer, then `advance(T)`. The next column is a tensor on the
+    device, so that a pass of one token can be captured in a CUDA graph and replayed. `stored` is the same number on the
+    host, which a replay does not update (see `replayed`). No gradients. Raises `UserError` without enough memory."""
 
     static_shapes = False
     """Whether attention always covers all columns, with a mask, so that every pass of T tokens runs the same kernels,
@@ -65,8 +61,7 @@ class KeyValueCache:
             ]
 
     def begin(self, lengths_B: Sequence[int] | Tensor) -> None:
-        """Clear the cache for texts of these lengths, padded on the left to the longest. Raises `UserError` beyond the
-        capacity."""
+        """Clear the cache for texts of these lengths, padded on the left. Raises `UserError` beyond the capacity."""
         lengths = [int(length) for length in lengths_B]
         self.rewind(0)
         self.need(max(lengths))
@@ -83,7 +78,6 @@ class KeyValueCache:
         return cos_SE[position_BT], sin_SE[position_BT]
 
     def columns(self, T: int) -> Tensor:
-        """The next T columns, int64 [T]."""
         return self._columns_S[:T] + self.next_column
 
     def this_pass(self, T: int) -> tuple[Tensor, Tensor | None]:
@@ -118,7 +112,6 @@ class KeyValueCache:
         self.stored, self._pass = column, None
 
     def need(self, T: int) -> None:
-        """Raise `UserError` if there is no room for T more columns."""
         _need(self.capacity, self.stored + T)
 
 
@@ -129,8 +122,7 @@ class LayerCache:
         self.cache, self.k_BKSE, self.v_BKSE = cache, k_BKSE, v_BKSE
 
     def attend(self, q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor) -> Tensor:
-        """Store `k` and `v` in the next T columns and return attention to all columns up to the query's own, [B, H, T,
-        E]."""
+        """Store `k` and `v` in the next T columns; attention to all columns up to the query's own, [B, H, T, E]."""
         cache = self.cache
         (B, H, T, E), K = q_BHTE.shape, k_BKTE.shape[1]
         column_T, visible_B1TS = cache.this_pass(T)
@@ -149,10 +141,7 @@ class LayerCache:
 
 class DecodingCache:
     """Keys and values of `rows` hypotheses of up to `capacity` tokens each. `positions`, [C, D], are added to the
-    embedding of each column's token; the cache has their device and their type, or autocast's.
-
-    Raises `UserError` if there is not enough memory.
-    """
+    embeddings; the cache has their device and type, or autocast's. Raises `UserError` if there is not enough memory."""
 
     def __init__(self, layers: int, rows: int, heads: int, positions_CD: Tensor) -> None:
         capacity, width = positions_CD.shape
@@ -179,8 +168,7 @@ class DecodingCache:
         self.stored += 1
 
     def reorder(self, indices_R: Tensor) -> None:
-        """Keep the rows with these indices, in this order. An index may occur several times or not at all. The number
-        of rows cannot grow."""
+        """Keep the rows with these indices, in this order, each several times or not at all; no more than before."""
         rows = len(indices_R)
         for part_RHCE in self._L2RHCE.view(-1, *self._L2RHCE.shape[2:]):  # one by one, to copy less at once
             filled_RHcE = part_RHCE[:, :, : self.stored]
@@ -195,7 +183,6 @@ class LayerColumns(NamedTuple):
     v: Tensor
 
     def append(self, k_RH1E: Tensor, v_RH1E: Tensor) -> tuple[Tensor, Tensor]:
-        """Write the last column and return all columns."""
         with torch.no_grad():
             self.k[:, :, -1:] = k_RH1E
             self.v[:, :, -1:] = v_RH1E

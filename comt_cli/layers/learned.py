@@ -19,8 +19,7 @@ from comt_cli.layers.initialise import Draw, Initialised
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """Update of a module's parameters that differs from the default: `rate` times the learning rate, and optionally
-    without weight decay."""
+    """Update of a module's own parameters: `rate` times the learning rate, and optionally without weight decay."""
 
     rate: float = 1.0
     decays: bool = True
@@ -35,17 +34,14 @@ def wide(tensor: Tensor) -> Tensor:
 
 
 def factors(numbers: Tensor) -> tuple[Tensor, ...]:
-    """Each number, [1], `wide`. Without a dimension it would be rounded to the type of the tensor that it
-    multiplies."""
+    """Each number, [1], `wide`. Without a dimension it would take the type of the tensor that it multiplies."""
     return torch.split(wide(numbers).reshape(-1), 1)
 
 
 class Constant(Initialised):
-    """Learned numbers that start at `start`. A module, so that two connections can share them.
-
-    Numbers near 1, or near a pattern, are better stored as their difference from it, starting at 0: bf16 has no number
-    within 0.004 of 1, so steps of a thousandth would have no effect.
-    """
+    """Learned numbers that start at `start`. A module, so that two connections can share them. Numbers near 1, or near
+    a pattern, are better stored as their difference from it, starting at 0: bf16 has no number within 0.004 of 1, so
+    steps of a thousandth would have no effect."""
 
     update_rule: UpdateRule | None
 
@@ -76,7 +72,6 @@ class Fixed(nn.Module):
         return self.value.to(beside.device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Called for every module when a model changes device or type."""
         device = fn(self.value).device
         if device.type != "meta":
             self.value = self.value.to(device)
@@ -85,8 +80,7 @@ class Fixed(nn.Module):
 
 
 class Affine(Initialised):
-    """x W^T + b, [T, D] -> [T, N]. W starts as N(0, 0.02^2), the model's own, or `truncated` as in BERT; b starts at
-    `bias`."""
+    """x W^T + b, [T, D] -> [T, N]. W starts as N(0, 0.02^2), or `truncated` as in BERT; b starts at `bias`."""
 
     def __init__(self, d_in: int, d_out: int, bias: float = 0.0, *, truncated: bool = False) -> None:
         super().__init__()

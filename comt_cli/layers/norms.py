@@ -17,8 +17,7 @@ from comt_cli.layers.initialise import Draw, Initialised
 @dataclass(frozen=True)
 class NormPlace:
     """Position of a norm, with its width and epsilon. `of` is the branch next to the norm (`attention`, `mlp` ...),
-    `final` after all blocks, or in image models the norm's name (`norm1` ...). `gate` scales the normalised features;
-    only norms of maps have one."""
+    `final` after all blocks, or in image models its name (`norm1` ...), where `gate` scales normalised values."""
 
     width: int
     epsilon: float
@@ -79,5 +78,4 @@ class EmbeddingNorm(nn.Module):
         super().__init__()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """[B, T, D] -> [B, T, D]."""
         return F.rms_norm(x_BTD, x_BTD.shape[-1:])

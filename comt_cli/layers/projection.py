@@ -1,6 +1,6 @@
 """Linear maps of one input, computed in one matrix product in the layout of the kernels, each with an optional gate.
 
-Shapes: T tokens (any leading dimensions), D input width, N output width of one map, r bottleneck width of a gate, C
+Shapes: T tokens (any leading dimensions), D input width, N output width of a map, r width of a gate's bottleneck, C
 columns of the product.
 """
 
@@ -29,11 +29,9 @@ Spread = Literal["normal", "uniform", "truncated"]
 
 
 class Projections(CarriesGates, Initialised):
-    """Maps of `sites` with a common input: x -> (z_1, z_2, ...), each z_i = gamma_i(x) * (x W_i^T).
-
-    The rows of all W_i are one parameter. The gates' down-projections A_i are appended to it in the product
-    (Transponder, Eq. 8), so x is read once. This includes gates at sites `later`, whose bottlenecks follow the z_i.
-    """
+    """Maps of `sites` with a common input: x -> (z_1, z_2, ...), each z_i = gamma_i(x) * (x W_i^T). The rows of all W_i
+    are one parameter. The gates' down-projections A_i are appended to it in the product (Transponder, Eq. 8), so x is
+    read once. This includes gates at sites `later`, whose bottlenecks follow the z_i."""
 
     fused = False
     """Whether a kernel applies the gates if the next operation does not."""
@@ -107,7 +105,6 @@ class Projections(CarriesGates, Initialised):
             self._frozen = matrix, self.packing.bias(self.bias, len(matrix)), modulation
 
     def train(self, mode: bool = True) -> Self:
-        """As for any module; also undoes `freeze`."""
         self._frozen = None
         return super().train(mode)
 
@@ -187,8 +184,7 @@ class LowRankUpdate(Initialised):
 
 
 class Packing:
-    """Columns of a product: those of sites, of `widths` N, then r for each gate's bottleneck, then zeros up to the
-    start of the next row."""
+    """Columns of a product: those of sites, of `widths` N, then r for each gate's bottleneck, then padding."""
 
     aligns_sites = False
     """Whether the columns of every site are padded (`aligned`), not only the last."""
@@ -243,11 +239,9 @@ class Packing:
 
 
 class _JoinedProduct(torch.autograd.Function):
-    """x M^T, with M joined from parameters of which the first fills `first` rows.
-
-    M is not saved for the backward pass but joined again, since at small batches it is as large as the result. Products
-    use autocast's type. A first part that is not trained costs no product.
-    """
+    """x M^T, with M joined from parameters of which the first fills `first` rows. M is not saved for the backward pass
+    but joined again, since at small batches it is as large as the result. Products use autocast's type. A first part
+    that is not trained costs no product."""
 
     @staticmethod
     def forward(ctx: Any, x_TD: Tensor, join: Callable[..., Tensor], first: int, *parts: Tensor) -> Tensor:
@@ -289,11 +283,8 @@ def aligned(width: int, like: Tensor) -> int:
 
 def row_end(width: int, like: Tensor) -> int:
     """`width` rounded up to where the next row of a product should begin: a cache line, 128 bytes on a GPU and 64 on a
-    CPU.
-
-    On an H200 the compiler copied bf16 rows of 2,768 columns into whole lines. On a CPU 1,380 columns took 1.7 times as
-    long in bf16 as 1,376, and the C++ kernels load whole lines; fp32 only loses.
-    """
+    CPU. On an H200 the compiler copied bf16 rows of 2,768 columns into whole lines. On a CPU 1,380 columns took 1.7
+    times as long in bf16 as 1,376, and the C++ kernels load whole lines; fp32 only loses."""
     line = {"cuda": 128, "cpu": 64}.get(like.device.type, like.itemsize) // like.itemsize
     return -(-width // line) * line
 
@@ -332,12 +323,10 @@ class TokenEmbedding(Initialised):
 
 
 class _Embedding(torch.autograd.Function):
-    """`F.embedding` with PyTorch's own backward pass in compiled models.
-
-    Inductor would write that pass as `index_put_(accumulate=True)`. On CUDA, under deterministic algorithms, it adds
-    the rows of one id serially, perhaps thousands; on a CPU it adds them in any order. `embedding_dense_backward`,
-    which runs in eager mode, is deterministic and parallel on both. As an operator the compiler does not replace it.
-    """
+    """`F.embedding` with PyTorch's own backward pass in compiled models. Inductor would write that pass as
+    `index_put_(accumulate=True)`. On CUDA, under deterministic algorithms, it adds the rows of one id serially, perhaps
+    thousands; on a CPU it adds them in any order. `embedding_dense_backward`, which runs in eager mode, is
+    deterministic and parallel on both. As an operator the compiler does not replace it."""
 
     @staticmethod
     def forward(ctx: Any, weight_VD: Tensor, ids_T: Tensor) -> Tensor:

@@ -56,7 +56,6 @@ class ValueResidual(SharedValues):
         return k_BKTE, mixed_BKTE.to(v_BKTE.dtype)
 
     def mixing(self) -> dict[str, Tensor]:
-        """Weights of the first block's values and of this block's."""
         if self.shares is None:
             return {}
         own, first = wide(self.shares()).unbind()

@@ -133,7 +133,6 @@ class Bundle:
     # ---- the text
 
     def __str__(self) -> str:
-        """Imports, constants, functions, and classes, each after its bases."""
         imports = sorted(line for line in self._lines.values() if " = " not in line)
         constants = [line for line in self._lines.values() if " = " in line]
         functions = [each for each in reversed(self._definitions.values()) if not isinstance(each.value, type)]

@@ -63,16 +63,14 @@ def is_addition(wiring: Wiring) -> bool:
 
 @dataclass(frozen=True)
 class Adds:
-    """Residual connections of a stack, two per block. `end` reduces the last state to one stream. `like`, [D], has the
-    type and device of the stream."""
+    """Residual connections of a stack, two per block. `end` reduces the last state to one stream, like `like`, [D]."""
 
     made: tuple[ResidualConnection, ...]
     end: OutputAggregation | None
     like: Tensor
 
     def is_plain(self) -> bool:
-        """Whether they compute x + F(N(x)), and their end the stream, bit for bit. Both are computed, with another
-        branch at every add."""
+        """Whether they compute x + F(N(x)), and their end the stream, bit for bit, with another branch at every add."""
         stream = torch.randn(1, 8, len(self.like), generator=torch.Generator().manual_seed(0)).to(self.like)
         state = State(stream)
         with torch.no_grad():
@@ -84,8 +82,7 @@ class Adds:
 
 
 def made_for(model: nn.Module, stack: Stack | None, wiring: Wiring, method: str) -> Adds:
-    """Connections for the blocks of a model. Raises `UserError` for connections that are not in `CONNECTIONS` and for
-    blocks whose additions are unknown."""
+    """Connections for the blocks of a model. Raises `UserError` for others than `CONNECTIONS`, or unknown blocks."""
     blocks = () if stack is None else stack.blocks
     if stack is None or any(hasattr(block, "crossattention") or _adds_its_own_way(block) for block in blocks):
         said = f"the blocks of {type(model).__name__} are unknown or patched, so their additions cannot be found"
@@ -113,17 +110,14 @@ def made_for(model: nn.Module, stack: Stack | None, wiring: Wiring, method: str)
 
 
 def _adds_its_own_way(block: nn.Module) -> bool:
-    """Whether the forward pass of a block differs from that of its known class."""
     known: Any = next(kind for kind in type(block).__mro__ if path_of(kind) in HOSTS)
     return getattr(block.forward, "__func__", None) is not known.forward
 
 
 class Connected(Remade):
-    """Block whose additions are residual connections. `read_out` of the last block reduces the state to one stream.
-
-    If a connection passes more than a stream, [B, T, D], the next block gets a pair of the stream and the state. The
-    stream comes first because `output_hidden_states` of transformers collects the first element.
-    """
+    """Block whose additions are residual connections. `read_out` of the last block reduces the state to one stream. If
+    a connection passes more than a stream, [B, T, D], the next block gets a pair of the stream and the state. The
+    stream comes first because `output_hidden_states` of transformers collects the first element."""
 
     host: Host
     is_last: bool

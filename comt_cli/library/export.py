@@ -1,7 +1,6 @@
 """Language models as folders for transformers: plain LLaMAs in its own class, all others with a code file.
 
-The model type of the latter is `comt`. Loading them without `trust_remote_code` fails, whereas LLaMA's type would drop
-gates silently.
+The model type of the latter is `comt`. Without `trust_remote_code` it fails; LLaMA's type would silently drop gates.
 """
 
 from __future__ import annotations
@@ -45,12 +44,9 @@ _GATES = {"self_attn": ("q_proj", "k_proj", "v_proj", "o_proj", "sdpa"), "mlp": 
 def write_huggingface(
     loaded: LoadedModel, folder: Path, result: Mapping[str, Any] | None = None
 ) -> list[tuple[Path, str]]:
-    """Write `loaded` as a folder that transformers reads, with a model card, and for a run its `result`.
-
-    Weights keep their types. Returns every path with a short description. The configuration is written last, so an
-    incomplete folder is not mistaken for a model. Raises `UserError` if a part of the network cannot be written as
-    code, or the folder is in use; `StorageError`.
-    """
+    """Write `loaded` as a folder that transformers reads, with a model card, and for a run its `result`. Weights keep
+    their types. Returns every path with a description. The configuration is written last, so an incomplete folder is
+    not mistaken for a model. Raises `UserError` if a part cannot be code, or the folder is in use; `StorageError`."""
     if is_plain_llama(loaded.model):
         config = llama_config(loaded.model, loaded.context_length)
         return write_folder(loaded, folder, Files(), split(loaded.model), config, result)
@@ -101,11 +97,8 @@ def _card(loaded: Loaded, result: Mapping[str, Any], **known: Any) -> str:
 
 
 class Parts:
-    """Modules as plain data (`modules`), from which a code file, made from a `template`, rebuilds them.
-
-    `tensors` are their tensors by name. `every` are all modules, `roots` further functions and classes of the code,
-    `named` the values of the template.
-    """
+    """Modules as plain data (`modules`), from which a code file, made from a `template`, rebuilds them. `tensors` are
+    their tensors by name, `every` all modules, `roots` other code, `named` the values of the template."""
 
     def __init__(
         self, template: str, every: Iterable[nn.Module], *roots: type | Callable[..., Any], **named: Any
@@ -124,8 +117,7 @@ class Parts:
         return {place: self._number(module, place, path, seen) if module else None for place, module in parts.items()}
 
     def _number(self, module: nn.Module, place: str, path: str, seen: dict[nn.Module, str]) -> int:
-        """Number of a module in the folder. Equal modules of several layers are stored once. A module in two places of
-        a layer is named by the first."""
+        """Number of a module. Equal modules of several layers are stored once; one in two places has its first name."""
         seen[module] = place
         kind, said = type(module), dict[str, Any]()
         said["class"] = f"nn.{kind.__name__}" if _of_torch(kind) else kind.__name__
@@ -200,7 +192,6 @@ class Network(Parts):
         ]
 
     def _parts(self, block: Any) -> dict[str, nn.Module | None]:
-        """Parts of a block by their places in a layer of the exported model."""
         gates: dict[str, nn.Module] = {}
         for module in block.modules():
             if isinstance(module, CarriesGates):

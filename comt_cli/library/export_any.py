@@ -41,8 +41,7 @@ SITES = {
 
 
 def write_model(loaded: Loaded, folder: Path, result: Mapping[str, Any] | None = None) -> list[tuple[Path, str]]:
-    """As `write_huggingface`, for a model of any task. Raises `UserError` also for models that no other program
-    reads."""
+    """As `write_huggingface`, for a model of any task. Raises `UserError` also if no other program reads the model."""
     match loaded:
         case LoadedModel():
             return write_huggingface(loaded, folder, result)
@@ -77,8 +76,8 @@ def write_resnet(
 def write_bert(
     loaded: LoadedMaskedModel | LoadedClassifier, folder: Path, result: Mapping[str, Any] | None = None
 ) -> list[tuple[Path, str]]:
-    """As `write_huggingface`, for a BERT: BertForMaskedLM or BertForSequenceClassification. Raises `UserError` if its
-    network is not the published one."""
+    """As `write_huggingface`, for a BERT with the published network; `UserError` for others. The class is
+    BertForMaskedLM or BertForSequenceClassification."""
     model, settings, shape = loaded.model, loaded.model.settings, loaded.model.shape
     classes = model.classifier.weight.shape[0] if isinstance(model, BertClassifier) else None
     wiring = method_from({"name": "post-ln"}).wiring()

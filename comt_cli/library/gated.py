@@ -175,8 +175,7 @@ def gates_in(model: nn.Module) -> Iterator[PlacedGate]:
 
 
 def is_one(placed: PlacedGate) -> bool:
-    """Whether a gate does not change what it scales, bit for bit, in the type of its parameters. Inputs from small to
-    large are tested."""
+    """Whether a gate does not change its output, bit for bit, in its own type, on inputs from small to large."""
     like, draw = next(placed.gate.parameters()), torch.Generator().manual_seed(0)
     x_TD, z_TN = (torch.randn(64, width, generator=draw) for width in (placed.site.d_in, placed.site.d_out))
     x_TD, z_TN = (x_TD * torch.logspace(-2, 2, 64)[:, None]).to(like), z_TN.to(like)

@@ -28,8 +28,7 @@ class Where:
 @dataclass(frozen=True)
 class Host:
     """Class of blocks with two sublayers, attention and feed-forward network, each with a norm before it or, with
-    `norm_is_behind`, after it. Names are relative to the block. `arguments` of its forward follow the stream; attention
-    gets all of them."""
+    `norm_is_behind`, after it. Names are relative to the block. `arguments` of its forward follow the stream."""
 
     sites: Mapping[str, Where]
     sublayers: tuple[str, str]
@@ -92,8 +91,7 @@ def path_of(kind: type) -> str:
 
 @dataclass(frozen=True)
 class Stack:
-    """Blocks of a model in order, all of one host. Names in `sites` are those of the whole model, with `*` for the
-    layer."""
+    """Blocks of a model in order, all of one host. `sites` has names of the whole model, with `*` for the layer."""
 
     host: Host
     blocks: tuple[nn.Module, ...]
@@ -123,8 +121,7 @@ def stack_of(model: nn.Module) -> Stack | None:
 
 
 def matches(model: nn.Module, pattern: str) -> dict[str, str]:
-    """Names of the modules that match a pattern, by the text that `*` stands for. Raises `UserError` if there are
-    none."""
+    """Names of the modules that match a pattern, by the text for `*`. Raises `UserError` if there are none."""
     if pattern.count("*") > 1:
         raise UserError(f"sites: {pattern} has more than one *; * stands for the layer")
     form = re.compile(re.escape(pattern).replace(r"\*", r"([^.]+)"))

@@ -37,8 +37,7 @@ class Saved(Remade):
         cls.__module__, cls.__qualname__ = cls.original.__module__, cls.original.__qualname__
 
     def save_pretrained(self, save_directory: Any, *inputs: Any, **named: Any) -> None:
-        """As the original, with another model type and a code file. Raises `UserError` if that code could not rebuild
-        the model."""
+        """As the original, with another model type and a code file. Raises `UserError` if that cannot suffice."""
         is_sharded = any(hasattr(parameter, "device_mesh") for parameter in self.parameters())
         if is_sharded and named.get("state_dict") is None and not named.get("distributed_checkpoint"):
             said = f"{self.original.__name__}: its weights are sharded over several processes"
@@ -52,10 +51,8 @@ class Saved(Remade):
 
 
 def as_saved(model: nn.Module) -> None:
-    """Let a model of transformers, if it is one, be saved with its added parts.
-
-    Until it is saved it has no name: PEFT's adapters name their base by it and would be applied to the plain model.
-    """
+    """Let a model of transformers, if it is one, be saved with its added parts. Until it is saved it has no name:
+    PEFT's adapters name their base by it and would be applied to the plain model."""
     if any(path_of(kind) == BASE for kind in type(model).__mro__):
         model.__class__ = remade_class(Saved, type(model))  # type: ignore[arg-type]
         assert isinstance(model, Saved)

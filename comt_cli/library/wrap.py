@@ -114,8 +114,7 @@ def wrap(
 
 
 def attach(model: M, wrapping: Wrapping) -> M:
-    """Add the modules of a wrapping to a plain model, which may be on the meta device. Their values are loaded later.
-    Raises `UserError` as `wrap`."""
+    """Add the modules of a wrapping to a plain model, also on the meta device, without values. Raises as `wrap`."""
     return _with_added(model, wrapping.method, wrapping.start, wrapping.mapping, at_identity=False)
 
 
@@ -203,8 +202,7 @@ def _where(model: nn.Module, mapping: Mapping[str, str] | None) -> Mapping[str, 
 def _with_added(
     model: M, method: dict[str, Any], start: Start, mapping: dict[str, str] | None, *, at_identity: bool
 ) -> M:
-    """The model with a method's gates and residual connections. Nothing is changed before everything is checked. Raises
-    `UserError`."""
+    """The model with a method's gates and connections. Nothing is changed before all is checked. Raises `UserError`."""
     wiring, name, stack = wiring_of(method), method["name"], stack_of(model)
     refuse_method(wiring, name)
     gates = _gates(model, wiring, mapping)

@@ -150,8 +150,7 @@ Quantity = Literal["parameters", "flops"]
 
 @dataclass(frozen=True)
 class Widening:
-    """Widen the feed-forward networks until the model has as many parameters, or FLOPs, as one with the wiring
-    `like`."""
+    """Widen the feed-forward networks until the model has the parameters, or FLOPs, of one with the wiring `like`."""
 
     like: Wiring
     equal: Quantity
@@ -256,5 +255,4 @@ class ConnectionMethod(Method):
 
 
 class NamesAnother(Method):
-    """A method with an option that names another method. It cannot name one of its own kind: one widening would be
-    lost."""
+    """A method that names another one in an option. It cannot name one of its own kind: one widening would be lost."""

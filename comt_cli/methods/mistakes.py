@@ -20,11 +20,9 @@ NO_METHODS = ("__init__", "base", "mistakes")
 
 @contextlib.contextmanager
 def naming_mistakes() -> Iterator[None]:
-    """Convert an error in a method's file into a `UserError` with the method, file and line. Also a decorator.
-
-    The error belongs to that file if the file called none of the program's own code. Errors from such code may be
-    defects of the program and keep their traceback.
-    """
+    """Convert an error in a method's file into a `UserError` with the method, file and line. Also a decorator. The
+    error belongs to that file if the file called none of the program's own code. Errors from such code may be defects
+    of the program and keep their traceback."""
     try:
         yield
     except UserError:
@@ -46,10 +44,8 @@ def mistake(file: Path, what: str, line: int | None = None, hint: str | None = N
 
 def mistake_of(method: type, error: Exception) -> UserError | None:
     """Error for a network that fails where the plain method's does not, or None if the method's file is not involved.
-
     The line is that of the method's file that raised the error; else of the class there whose object was active; else,
-    if something there was called with wrong arguments, of the method itself.
-    """
+    if something there was called with wrong arguments, of the method itself."""
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
         path, at_work = Path(frame.f_code.co_filename).resolve(), type(frame.f_locals.get("self"))
         if path == Path(inspect.getfile(method)).resolve():
@@ -73,7 +69,6 @@ def with_place(reason: str, error: Exception) -> str:
 
 
 def _places(error: Exception) -> list[tuple[Path, int]]:
-    """Files of the program, with lines, that an error passed through."""
     if isinstance(error, SyntaxError):  # raised at import, without a frame
         places = [(error.filename or "", error.lineno or 1)]
     else:

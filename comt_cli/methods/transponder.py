@@ -21,11 +21,8 @@ from comt_cli.tasks.base import PROJECTIONS
 
 
 class Transponder(Method):
-    """`rank`: the bottleneck's width r; `sites`: the projections that carry a modulator.
-
-    `learnable_sigmoid`: whether alpha is learned, or stays 1; `separate_summaries`: whether the channel and the scalar
-    gate have an A each.
-    """
+    """`rank`: the bottleneck's width r; `sites`: the projections that carry a modulator. `learnable_sigmoid`: whether
+    alpha is learned, or stays 1; `separate_summaries`: whether the channel and the scalar gate have an A each."""
 
     granularity: Literal["scalar", "channel", "channel-scalar"] = "channel-scalar"
     rank: Width = 8

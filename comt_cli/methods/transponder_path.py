@@ -15,10 +15,8 @@ from comt_cli.recipe.settings import GateInit, Width
 
 
 class TransponderPath(Method):
-    """`granularity`: one number a token, or one a channel; `rank`: the bottleneck's width r.
-
-    `learnable_sigmoid`: whether alpha is learned, or stays 1.
-    """
+    """`granularity`: one number a token, or one a channel; `rank`: the bottleneck's width r. `learnable_sigmoid`:
+    whether alpha is learned, or stays 1."""
 
     needs = ("attention", "mlp")
     granularity: Literal["scalar", "channel"] = "scalar"

@@ -52,7 +52,6 @@ class Cost:
 
     @property
     def extra_parameters_percent(self) -> float:
-        """`extra_parameters` in % of the plain model's."""
         return 100 * self.extra_parameters / self.plain_parameters
 
 
@@ -122,9 +121,8 @@ def total_flops(spec: RunSpec) -> float:
 
 def training_bytes(spec: RunSpec, rows_at_once: int) -> int:
     """Estimated device memory of training: weights; for trained weights also gradients and the optimiser's state
-    (Adam's two moments, or the momentum of stochastic gradient descent); and the saved activations of one micro-batch.
-    The allocator, temporary buffers and a language model's current block of logits come on top. A compiled step needs
-    less."""
+    (Adam's two moments, or SGD's momentum); and the saved activations of one micro-batch. The allocator, temporary
+    buffers and a language model's current block of logits come on top. A compiled step needs less."""
     cost = cost_of(spec)
     train = spec.settings.train
     precision = train.precision
@@ -138,7 +136,6 @@ _COUNTED: dict[Network, Cost] = {}
 
 
 def _known(network: Network) -> Cost | None:
-    """Cost that was counted before, possibly by another process; None if it was not."""
     if network not in _COUNTED:
         found: Any = _cache().get(asdict(network))
         try:
@@ -236,7 +233,6 @@ def _unused(model: Model, output: Tensor, file: str) -> str:
 
 
 def _kept(trace: Trace, model: Model) -> tuple[Tensor, Linear]:
-    """Output of the model's body, and the size of its saved activations."""
     return trace.kept_by(
         model, lambda: model.body(*model.example(trace.rows)), lambda tensor: not model.keeps(tensor, trace.rows)
     )

@@ -45,7 +45,6 @@ class Linear:
         return Linear(self.per_row + other.per_row, self.always + other.always)
 
     def at(self, rows: int) -> int:
-        """The number for so many rows."""
         return self.always + rows * self.per_row
 
 
@@ -63,7 +62,6 @@ class Model(nn.Module):
 
     @property
     def stacks(self) -> Mapping[str, nn.ModuleList]:
-        """Blocks by the name of their stack."""
         return {name: getattr(self, attribute) for name, attribute in self.stacked.items()}
 
     def example(self, samples: int) -> tuple[Tensor, ...]:
@@ -94,8 +92,7 @@ class Model(nn.Module):
         return Linear(0, 0)
 
     def keeps(self, tensor: Tensor, samples: int) -> bool:
-        """Whether a real device would save a tensor that the meta device saves for the backward pass of so many
-        samples."""
+        """Whether a real device would also save this tensor of the meta device for the backward pass."""
         return True
 
     def run_block(self, block: nn.Module, state: State, *inputs: Any) -> State:
@@ -118,11 +115,9 @@ def ids(*sizes: int) -> Tensor:
 
 class VocabularyModel(Model):
     """Model whose head maps positions to logits over a vocabulary, and whose blocks have attention between positions.
-
     `shape` has its widths and heads. `length` is the number of positions of an example sequence, `read_by_head` how
     many of them the head reads (None: all), `sequences` the number of sequences per sample. `keeps_attention`:
-    attention weights are saved for the backward pass, because dropout acts on them.
-    """
+    attention weights are saved for the backward pass, because dropout acts on them."""
 
     shape: Any
     embedding: TokenEmbedding
@@ -174,8 +169,7 @@ class VocabularyModel(Model):
 
 @dataclass  # not frozen: PyTorch 2.11's compiler does not find the fields of a frozen one that it makes
 class GatedBranch:
-    """Branch of a token block: y = last(inner(h)), then the optional gate on the whole branch, then optional
-    dropout."""
+    """Branch of a token block: y = last(inner(h)), then optionally the gate on the whole branch and dropout."""
 
     inner: Callable[..., Tensor]
     last: Projections
@@ -205,7 +199,6 @@ class TokenBlock(nn.Module):
 
     @property
     def connections(self) -> list[ResidualConnection]:
-        """Residual connections of the parts, in order."""
         return [getattr(self, f"{part}_connection") for part in self.parts]
 
     def add(self, part: str, state: State, **inputs: Any) -> State:
@@ -219,13 +212,10 @@ class TokenBlock(nn.Module):
 @dataclass(frozen=True, kw_only=True)
 class BlockParts:
     """Makes the parts of one block from a wiring: block `layer` of `layers` in its stack, with a stream of `width`
-    channels.
-
-    `parts` are the names of the block's branches in order; `norm` is the model's usual norm. Projections start from a
-    normal distribution, optionally `truncated`, of standard deviation `init_std`; if that is None, from Glorot's
-    uniform one. `depths` are the depths of all stacks, in models with several. `separate_qkv`: self-attention takes
-    separate inputs for queries, keys and values.
-    """
+    channels. `parts` are the names of the block's branches in order; `norm` is the model's usual norm. Projections
+    start from a normal distribution, optionally `truncated`, of standard deviation `init_std`; if that is None, from
+    Glorot's uniform one. `depths` are the depths of all stacks, in models with several. `separate_qkv`: self-attention
+    takes separate inputs for queries, keys and values."""
 
     wiring: Wiring
     stack: str
@@ -258,15 +248,13 @@ class BlockParts:
         return made
 
     def norm_at(self, of: str, width: int, gate: Gate | None = None) -> nn.Module:
-        """Norm at a place (`NormPlace`)."""
         return self.wiring.norm(NormPlace(width, self.epsilon, of, gate), self.norm)
 
     def site(self, name: str, d_in: int, d_out: int, heads: int = 1, **others: Any) -> Site:
         return Site(name, self.stack, self.layer, self.layers, d_in, d_out, heads, **others)
 
     def gates(self, part: str) -> dict[str, GateFactory]:
-        """Gates of a branch by site name: those for every site of a name, and those for this branch alone
-        (`PLACES`)."""
+        """Gates of a branch by site name: those for all sites of a name, and those for this branch (`PLACES`)."""
         place = part if part in PLACES else self.stack
         gates = self.wiring.gates
         return {site.rpartition(".")[2]: gate for site, gate in gates.items() if site.rpartition(".")[0] in ("", place)}
@@ -294,8 +282,7 @@ class BlockParts:
         return Projections(sites, self.gates(part), std_of, later, bias=bias, spread=spread)
 
     def path(self, part: str, *instead: str) -> GatedPath | None:
-        """Gate on a whole branch, or None. If the wiring does not name the branch, the first of `instead` that it names
-        is used."""
+        """Gate on a whole branch, or None. If the wiring does not name it, the first of `instead` that it names."""
         gates = self.gates(part)
         named = next((name for name in (part, *instead) if name in gates), None)
         if named is None:
@@ -307,8 +294,7 @@ def refuse_absent(
     wiring: Wiring, sites: Sequence[str], norms: Sequence[str], model: str, served_by: Mapping[str, str] | None = None
 ) -> None:
     """Raise `UserError` for a site, or place of a norm, that a model's blocks do not have: its gate would silently be
-    left out. A site that is `served_by` another one is accepted if that one is named too, since it has the gate of
-    both."""
+    left out. A site that is `served_by` another one is accepted if that one is named too."""
     for named, offered in ((wiring.gates.keys(), sites), (wiring.norms.keys() - {"*"}, norms)):
         for site in named:
             if site not in offered and (served_by or {}).get(site) not in named:

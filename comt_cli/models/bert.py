@@ -86,8 +86,8 @@ class BertEncoder(Model):
         self.read_out, self.final_norm = end_of_stack(wiring, blocks[-1].mlp_connection, place, layer_norm)
 
     def hidden(self, tokens_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:
-        """Stream after the last block, [B, T, D]; `segments` are 0 or 1 per token, by default 0. Raises `ValueError`
-        for more tokens than positions."""
+        """Stream after the last block, [B, T, D]; `segments` are 0 (default) or 1. Raises `ValueError` if T is too
+        large."""
         length = tokens_BT.shape[1]
         if length > self.settings.positions:
             raise ValueError(f"{length} tokens exceed the model's {self.settings.positions} positions")
@@ -112,7 +112,6 @@ class Bert(BertEncoder, VocabularyModel):
         self.head = MaskedHead(vocabulary, width, wiring.norm(NormPlace(width, settings.norm_eps, "head"), layer_norm))
 
     def example(self, samples: int) -> tuple[Tensor, Tensor]:
-        """Token ids, [B, T], and K masked positions, [B, K]."""
         return ids(samples, self.length), ids(samples, self.masked)
 
     @property
@@ -143,7 +142,6 @@ class BertClassifier(BertEncoder):
         self.classifier = Affine(self.shape.width, classes, truncated=True)
 
     def example(self, samples: int) -> tuple[Tensor, Tensor]:
-        """Token ids and segments, [B, T] each."""
         return ids(samples, self.length), ids(samples, self.length)
 
     @property

@@ -43,7 +43,6 @@ def empty_network(settings: Any, wiring: Wiring, **dimensions: int) -> Model:
 
 
 def _architecture(family: str) -> ModuleType:
-    """File of a family of models, with `SETTINGS`, their class, and `build`."""
     return importlib.import_module(f"comt_cli.models.{family}")
 
 

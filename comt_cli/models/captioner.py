@@ -44,8 +44,7 @@ class RegionMap(Affine):
 
 
 class Captioner(EncoderDecoder):
-    """Encoder-decoder whose source is regions, [B, R, V], and a mask, bool [B, R], True at regions. Values elsewhere
-    have no effect."""
+    """Encoder-decoder whose source is regions, [B, R, V], and a mask, bool [B, R], True at regions that count."""
 
     settings: CaptionerSettings
 
@@ -53,8 +52,7 @@ class Captioner(EncoderDecoder):
         self, settings: CaptionerSettings, vocabulary: int, wiring: Wiring, regions: int, features: int,
         length: int = 1, captions: int = 1,
     ) -> None:  # fmt: skip
-        """At most `regions` per image with `features` numbers each. A sample of the `example` has `captions` of
-        `length` words."""
+        """At most `regions` per image with `features` numbers; a sample has `captions` of `length` words."""
         super().__init__(settings, vocabulary, wiring, length, captions, regions)
         places = regions if settings.region_positions == "learned" else 0
         self.features = features
@@ -65,8 +63,7 @@ class Captioner(EncoderDecoder):
         return self.regions(regions_BRV), mask_BR
 
     def example(self, samples: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Regions, their mask and captions. A sample has the number of captions, each with the image, and of words that
-        the model was built with."""
+        """Regions, their mask and captions; each caption of a sample comes with the image."""
         B, R = samples * self.sequences, self.source_length
         regions_BRV = torch.zeros(B, R, self.features, device="meta")
         mask_BR = torch.ones(B, R, dtype=torch.bool, device="meta")

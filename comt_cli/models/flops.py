@@ -76,8 +76,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def kept_by(
         self, model: nn.Module, run: Callable[[], Tensor], ignored: Callable[[Tensor], bool] = lambda _: False
     ) -> tuple[Tensor, Linear]:
-        """Output of `run` and the size of its saved activations, without the model's own tensors and those
-        `ignored`."""
+        """Output of `run` and the size of its saved activations, without the model's tensors and those `ignored`."""
         held = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
         kept: dict[int, Tensor] = {}
 

@@ -1,8 +1,7 @@
 """Choice of hand-written kernels for the operations of a model, and switching between them.
 
 A part with `fused` set computes its operation by one kernel; a new model has none set. There are kernels for parts of
-token blocks, and for training on a CPU for norms after a convolution, with both gates, the addition and the ReLU
-(`ConvolutionNorm`).
+token blocks, and for training on a CPU for norms after a convolution, with gates, addition and ReLU.
 """
 
 from __future__ import annotations
@@ -37,13 +36,10 @@ def use_kernels(
     model: Model, wanted: Wanted, device: torch.device, dtype: torch.dtype, *, compiled: bool, training: bool = True,
     tokens: int | None = None, only: bool = False,
 ) -> dict[str, Choice]:  # fmt: skip
-    """Choose kernel or reference for every operation of `model`, switch its parts, and return the choices with reasons.
-    Operations that the model does not have are left out.
-
-    `device` is where the model will run, `dtype` the type of its products (bf16 under autocast), `compiled` whether the
-    rest of it will be compiled, `training` whether it will be trained, and `tokens` the number of tokens at once, if
-    known. `only`: no other model of this process will be used again.
-    """
+    """Choose kernel or reference for every operation of `model`, switch its parts, and return the choices with reasons,
+    without operations that the model lacks. `device` is where the model will run, `dtype` the type of its products
+    (bf16 under autocast), `compiled` whether the rest of it will be compiled, `training` whether it will be trained,
+    `tokens` the number of tokens at once, if known. `only`: no other model of this process will be used again."""
     choices: dict[str, Choice] = {}
     how = {"compiled": compiled, "training": training}
     for op, sources in _sources(model).items():
@@ -97,7 +93,6 @@ def _sources(model: Model) -> dict[Op, list[Projections]]:
 
 
 def _fits_heads(block: TokenBlock) -> bool:
-    """Whether the q/k/v kernel covers everything that the block's attention does before it mixes."""
     shared = [each.shared for each in _those(block, Attention) if each.shared is not None]
     has_separate_qkv = any("values" in connection.needs for connection in block.connections)
     return not has_separate_qkv and all(each.has_values and not each.mixes_keys for each in shared)
@@ -125,7 +120,6 @@ def _those(module: nn.Module, kind: type[M]) -> list[M]:
 
 
 def _units(model: Model) -> dict[NormGate, list[ConvolutionNorm]]:
-    """Convolutions with a norm that a kernel supports, by their gates."""
     units: dict[NormGate, list[ConvolutionNorm]] = {}
     for unit in _those(model, ConvolutionNorm):
         if type(unit.norm) is not BatchNorm:

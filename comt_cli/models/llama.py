@@ -94,7 +94,6 @@ class Llama(VocabularyModel):
         return final_stream(state, self.read_out, self.final_norm)
 
     def body(self, *inputs: Tensor) -> Tensor:
-        """Input of the head, whose loss never saves logits."""
         (tokens_BT,) = inputs
         return self.hidden(tokens_BT)
 

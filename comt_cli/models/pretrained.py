@@ -30,8 +30,7 @@ def is_pretrained(name: str, new: Iterable[str]) -> bool:
 
 
 def adapt(model: nn.Module, rank: int, scale: float, new: Sequence[str]) -> None:
-    """Freeze the parameters that come from the start, in a model on the meta device; with a rank, add LoRA's matrices
-    to its projections."""
+    """Freeze parameters that come from the start, in a model on the meta device; with a rank, add LoRA's matrices."""
     for name, parameter in model.named_parameters():
         if is_pretrained(name, new):
             parameter.requires_grad_(False)

@@ -46,7 +46,6 @@ class BlockPlace(NamedTuple):
 
     @property
     def changes_shape(self) -> bool:
-        """Whether the output of the block has another shape than its input."""
         return self.stride != 1 or self.d_in != self.d_out
 
 
@@ -110,7 +109,6 @@ class Block(ResidualBlock):
             self.shortcut = ConvolutionNorm(projection, BatchNorm(place.d_out), relu=False)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """[B, C, H, W] -> [B, C, H, W], the block's output shape."""
         # With plain addition: relu(shortcut(x) + F(x)), F = norm(conv(relu(norm(conv(x))))).
         *units, last = [unit for unit in (self.conv1, self.conv2, self.conv3) if unit is not None]
         skip_BCHW = x_BCHW if self.shortcut is None else self.shortcut(x_BCHW)
@@ -148,7 +146,6 @@ class PreActBlock(ResidualBlock):
         self.connection = self.parts.connection("map", norm=nn.Identity)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """[B, C, H, W] -> [B, C, H, W], the block's output shape."""
         # With plain addition: x + F(x), F = conv(relu(norm(conv(relu(norm(x)))))).
         h_BCHW = self.norm1(x_BCHW)
         skip_BCHW = h_BCHW if self.activates_both else x_BCHW
@@ -201,7 +198,6 @@ class ResNet(Model):
         return self.size**2
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Logits, [B, classes]."""
         x_BCHW = self.pool(self.stem(x_BCHW))
         for block in self.blocks:
             x_BCHW = block(x_BCHW)

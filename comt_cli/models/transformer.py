@@ -36,8 +36,8 @@ SERVED_BY = {"gate_proj": "up_proj"}
 
 
 class Memory(NamedTuple):
-    """Encoded sources for decoding: keys and values of cross-attention in every decoder block, [B, H, S, E] each, and
-    the mask, [B, S], True at tokens."""
+    """Encoded sources for decoding: keys and values of cross-attention in each decoder block, [B, H, S, E], and the
+    mask, [B, S], True at tokens."""
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
@@ -95,9 +95,8 @@ class DecoderBlock(TokenBlock):
         return self.decoded(state, self.cross.keys_values(encoded_BSD, mask_BS))
 
     def decoded(self, state: State, source: KeysValues, columns: LayerColumns | None = None) -> State:
-        """As `forward`, from the keys and values of the source; with `columns`, of one token that follows those stored
-        in them. With pre-norm connections h = x + attention(norm(x)), c = h + cross(norm(h), source), y = c +
-        mlp(norm(c))."""
+        """As `forward`, from the keys and values of the source; with `columns`, of one token that follows those. With
+        pre-norm connections h = x + attention(norm(x)), c = h + cross(norm(h), source), y = c + mlp(norm(c))."""
         h = self.add("attention", state, columns=columns)
         c = self.add("cross", h, source=source)
         return self.add("mlp", c)
@@ -123,8 +122,7 @@ class EncoderDecoder(VocabularyModel):
         self, settings: EncoderDecoderSettings, vocabulary: int, wiring: Wiring, length: int = 1, pairs: int = 1,
         source_length: int | None = None,
     ) -> None:  # fmt: skip
-        """A sample of the `example` has `pairs` of a source and a target of `length` tokens; `source_length` defaults
-        to it."""
+        """A sample of the `example` has `pairs` of a source (of `source_length`) and a target of `length` tokens."""
         super().__init__()
         shape = settings.shape()
         places = ("attention", "cross", "mlp", "final")
@@ -149,8 +147,7 @@ class EncoderDecoder(VocabularyModel):
         raise NotImplementedError
 
     def embedded(self, tokens_BT: Tensor, positions_TD: Tensor) -> Tensor:
-        """Input of a stack before dropout, [B, T, D]: the embedding times sqrt(D), or the method's factor, plus the
-        positions."""
+        """Input of a stack before dropout, [B, T, D]: sqrt(D), or the method's factor, times embedding, + positions."""
         x_BTD: Tensor = self.embedding(tokens_BT)
         x_BTD = math.sqrt(self.shape.width) * x_BTD if self.entry is None else self.entry(x_BTD)
         return x_BTD + positions_TD
@@ -159,8 +156,7 @@ class EncoderDecoder(VocabularyModel):
         return sinusoids(length, self.shape.width, self.embedding.weight)
 
     def encoded(self, *source: Tensor) -> tuple[Tensor, Tensor]:
-        """Input of cross-attention: the encoder's output, [B, S, D], zeros if it is switched off, and the mask of the
-        source."""
+        """Input of cross-attention: the encoder's output, [B, S, D] (zeros if switched off), and the source's mask."""
         x_BSD, mask_BS = self.source_stream(*source)
         state = State(self.encoder_dropout(x_BSD))
         for block in self.encoder:
@@ -200,8 +196,7 @@ class EncoderDecoder(VocabularyModel):
 
     @torch.no_grad()
     def step(self, tokens_R1: Tensor, cache: DecodingCache, memory: Memory) -> Tensor:
-        """Feed each row its next token and return the logits of the one after, [R, V]. Rows b K to b K + K - 1 belong
-        to source b."""
+        """Feed each row its next token; logits of the one after, [R, V]. Rows b K to b K + K - 1 belong to source b."""
         state = State(self.decoder_dropout(self.embedded(tokens_R1, cache.position)))
         mask_B11S = memory.mask_BS[:, None, None, :]
         for layer, block in enumerate(self.decoder_blocks()):
@@ -220,8 +215,7 @@ class Transformer(EncoderDecoder):
     """Encoder-decoder whose source is token ids, [B, S], of the target's vocabulary."""
 
     def example(self, samples: int) -> tuple[Tensor, Tensor]:
-        """Source and target, [B, T] each: B is the `pairs` of a sample, T the `length`, that the model was built
-        with."""
+        """Source and target, [B, T] each: B is the model's `pairs` per sample, T its `length`."""
         return ids(samples * self.sequences, self.length), ids(samples * self.sequences, self.length)
 
     def source_stream(self, *source: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,8 +18,7 @@ from comt_cli.kernels.operators import differentiable, like_gradients, unit_stri
 def reference(
     x_TD: Tensor, product_TC: Tensor, modulation: Modulation, gain_D: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Stream x plus one gated site, y, in the type of x; its RMSNorm in the type of the product; and 1 / rms(y),
-    [T]."""
+    """Stream x plus one gated site, y, in the type of x; its RMSNorm in the product's type; and 1 / rms(y), [T]."""
     (zhat_TD,) = gated_sites(product_TC, modulation, [x_TD.shape[-1]])
     y_TD = (x_TD + zhat_TD).to(x_TD.dtype)
     wide_TD = y_TD.to(torch.promote_types(y_TD.dtype, torch.float32))

@@ -82,8 +82,7 @@ def library() -> ctypes.CDLL:
 
 
 def refuse_foreign(path: Path) -> None:
-    """Raise `Unavailable` if `path` is a link, belongs to another user than this one or root, or is writable by
-    others."""
+    """Raise `Unavailable` if `path` is a link, belongs to another user (except root), or is writable by others."""
     try:
         status = path.lstat()
     except FileNotFoundError:

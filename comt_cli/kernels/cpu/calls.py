@@ -31,8 +31,7 @@ def run(name: str, *arguments: Any) -> None:
 
     Raises:
         TypeError: A tensor has another type than fp32 or bf16, or is on another device.
-        ValueError: A tensor has neither one nor two dimensions, shapes do not fit together, or the last dimension has a
-            stride (allowed for matrices of gates).
+        ValueError: The dimensions, shapes or strides of a tensor do not fit.
         MemoryError: There is not enough memory for the sums of all threads.
         Unavailable: The kernels cannot be compiled here.
     """
@@ -74,7 +73,6 @@ def _words(each: Any) -> tuple[int, ...]:
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    """C++ function of an operator, which fills the tensors made by its definition's `empty`."""
     if name not in operators.EMPTY:
         raise AttributeError(name)
     empty = operators.EMPTY[name]

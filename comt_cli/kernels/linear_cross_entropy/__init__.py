@@ -49,11 +49,9 @@ def linear_cross_entropy(
     h_TD: Tensor, W_VD: Tensor, targets_T: Tensor, wanted: Wanted = "auto", smoothing: float = 0.0,
     bias_V: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Sum over targets other than `IGNORE` of -log softmax(h W^T + b)[target], in nats, fp32.
-
-    With `smoothing` in [0, 1) it is the cross entropy against the smoothed targets. Products have the type of `h_TD`,
-    softmax and sums fp32 (all fp64 if `h_TD` is). `wanted` as in `choice.choose_loss`.
-    """
+    """Sum over targets other than `IGNORE` of -log softmax(h W^T + b)[target], in nats, fp32. With `smoothing` in [0,
+    1) it is the cross entropy against the smoothed targets. Products have the type of `h_TD`, softmax and sums fp32
+    (all fp64 if `h_TD` is). `wanted` as in `choice.choose_loss`."""
     if not torch.is_grad_enabled():  # unknown inside the function
         h_TD, W_VD = h_TD.detach(), W_VD.detach()
         bias_V = None if bias_V is None else bias_V.detach()
@@ -121,8 +119,7 @@ def _cross_entropy(
 def _fused_cross_entropy(
     z_TV: Tensor, targets_T: Tensor, smoothing: float, bias_V: Tensor | None, db_V: Tensor | None, *, gradient: bool
 ) -> tuple[Tensor, Tensor]:
-    """The same in C++, in place of z, which is fp32 or bf16 like dz. Raises `IndexError` for a target outside the
-    vocabulary."""
+    """The same in C++, in place of z (fp32 or bf16). Raises `IndexError` for a target outside the vocabulary."""
     T, V = z_TV.shape
     targets_T = targets_T.contiguous()
     wrong_T = targets_T[(targets_T >= V) | ((targets_T < 0) & (targets_T != IGNORE))]

@@ -43,8 +43,7 @@ def reference(
 
 
 class Saved(NamedTuple):
-    """`y` is None without a ReLU. `dskip`: whether the skip path's gradient is written; without a ReLU it is dy
-    itself."""
+    """`y` is None without a ReLU. `dskip`: whether the skip path's gradient is written; without a ReLU it is dy."""
 
     y: Tensor | None
     product: Tensor
@@ -96,10 +95,8 @@ _modulated_norm = differentiable(
 
 
 def modulated_norm(product_PK: Tensor, *operands: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """As `reference`, by a hand-written kernel. Mean and variance, in fp32, have no gradient.
-
-    The product is fp32 or bf16 with contiguous rows. `skip` is converted to its type.
-    """
+    """As `reference`, by a hand-written kernel. Mean and variance, in fp32, have no gradient. The product is fp32 or
+    bf16 with contiguous rows. `skip` is converted to its type."""
     *before, skip_PC, relu, epsilon = operands
     skip_PC = None if skip_PC is None else unit_stride(skip_PC.to(product_PK.dtype))
     y, mean, var = _modulated_norm(product_PK, *before, skip_PC, relu, epsilon)

@@ -29,8 +29,7 @@ EPSILON = 1e-6
 
 class DepthAttention(nn.Module):
     """sum_i a_i v_i, a = softmax_i(w . N(v_i)), over sources [B, T, D] each. It is computed in fp32 even if the sources
-    are narrower: operations promote what they read, so autograd saves the sources once for all adds and no fp32
-    copies."""
+    are narrower: operations promote what they read, so autograd saves the sources once and no fp32 copies."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -114,7 +113,6 @@ class AttentionAggregation(OutputAggregation):
         self.attention = DepthAttention(site.width)
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """a, of the final norm's input."""
         return {"attention": self.attention.weights(state.sources)}
 
     def forward(self, state: State) -> Tensor:
@@ -123,8 +121,7 @@ class AttentionAggregation(OutputAggregation):
 
 
 class DeltaAttentionResiduals(DepthResidual):
-    """y = x + F(N(x + sum_i a_i v_i)). The state has the plain stream, and as sources the embedding and all branch
-    outputs."""
+    """y = x + F(N(x + sum_i a_i v_i)). The state has the plain stream, and as sources the embedding and outputs."""
 
     name = "delta-attention-residuals"
     needs = ("states",)
@@ -162,7 +159,6 @@ class DepthMixture(Initialised):
         return 1 + wide(self.offset()).mean(-1) + torch.cat(self.weights(sources), -1)
 
     def forward(self, sources: Sequence[Tensor]) -> Tensor:
-        """Raises ValueError for another number of sources than the module was made for."""
         each = zip(sources, 1 + wide(self.offset()), self.weights(sources), strict=True)
         parts = (source_BTD * b_D + source_BTD * weight_BT1 for source_BTD, b_D, weight_BT1 in each)
         return functools.reduce(torch.add, parts).to(sources[0].dtype)
@@ -172,8 +168,7 @@ class DepthMixture(Initialised):
 
 
 def mixture_sources(outputs: Sequence[Tensor], last: int | None) -> list[Tensor]:
-    """Sources of a mixture: the embedding, the sum of the middle outputs, and the `last` outputs; all outputs if `last`
-    is None."""
+    """Sources of a mixture: the embedding, the sum of middle outputs, and the `last` outputs (None: all)."""
     if last is None or len(outputs) <= last + 2:
         return [*outputs]
     total_BTD = functools.reduce(torch.add, outputs[2:-last], wide(outputs[1]))
@@ -203,7 +198,6 @@ class DeepCrossAttention(NormedResidual):
         self.queries, self.keys, self.values = (DepthMixture(site.width, sources) for _ in range(3))
 
     def mixed(self, state: State) -> list[Tensor]:
-        """Sources mixed by the block that starts with this state, [B, T, D] each, oldest first."""
         return mixture_sources(self.sources(state), self.last)
 
     def read(self, state: State) -> Tensor:
@@ -242,7 +236,6 @@ class CrossAggregation(OutputAggregation):
         self.mixture = DepthMixture(site.width, source_count(site.layers + 1, last))
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """Weight of each source in the final norm's input, averaged over channels."""
         return {"stream": self.mixture.mean_weights(mixture_sources(state.sources, self.last))}
 
     def forward(self, state: State) -> Tensor:

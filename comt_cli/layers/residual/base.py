@@ -145,8 +145,7 @@ class ResidualConnection(nn.Module):
         return state.sources or (self.initial_stream(state),)
 
     def output_aggregation(self, norm: Callable[[], nn.Module]) -> OutputAggregation | None:
-        """Module that reduces the state after the last add to one stream; None: the stream is `State.stream`. `norm`
-        makes norms like the final one."""
+        """Module that reduces the last state to one stream; None: `State.stream`. `norm` makes final norms."""
         return None
 
     def read(self, state: State) -> Tensor:

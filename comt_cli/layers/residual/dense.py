@@ -67,8 +67,8 @@ class StartLambdas(NormedResidual):
 
 class DenseFormer(NormedResidual):
     """y = x + F(N(x)); after the last add of block i the stream is sum_j a_ij X_j, j = 0 ... i. `DWA` is a_ij minus its
-    start, a_ii = 1 and 0 elsewhere, which is Pre-LN. Dilation k mixes every k-th X before the newest; period p mixes
-    only after every p-th block."""
+    start, a_ii = 1 and 0 elsewhere (Pre-LN). Dilation k mixes every k-th X before the newest, period p each p-th
+    block."""
 
     name = "denseformer"
     needs = ("states",)
@@ -173,7 +173,6 @@ class MultiwayAggregation(OutputAggregation):
     """Stream mixed by the last add, with that connection's parameters. This module has none."""
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """Weight of each source in that stream."""
         return {"stream": _mixing_weights(state).squeeze(-2)}
 
     def forward(self, state: State) -> Tensor:

@@ -64,8 +64,7 @@ def write_streams(H_BTnD: Tensor, mixing_nn: Tensor | None, weights_n: Tensor, o
 
 
 def normalised_products(x_BTD: Tensor, W_KD: Tensor) -> Tensor:
-    """RMSNorm(x) W^T without a gain, [B, T, K], in fp32. The norm is applied to the products, so that the normalised
-    tensor is never stored."""
+    """RMSNorm(x) W^T without a gain, [B, T, K], in fp32. The products are normalised, so that N(x) is never stored."""
     x_BTD, W_KD = wide(x_BTD), wide(W_KD)
     rstd_BT1 = torch.rsqrt(x_BTD.square().mean(-1, keepdim=True) + torch.finfo(x_BTD.dtype).eps)
     if torch.compiler.is_compiling():
@@ -75,10 +74,8 @@ def normalised_products(x_BTD: Tensor, W_KD: Tensor) -> Tensor:
 
 class Dynamic(Initialised):
     """Input-dependent parts of A_m, B and A_r: streams [B, T, n, D] -> [B, T, n], [B, T, n] and [B, T, n, n] (i, m).
-
-    They are s_a tanh(Hbar W_m), s_b tanh(Hbar W_b) and s_a tanh(Hbar W_r), with Hbar the RMSNorm of each stream without
-    a gain. All W start at 0.
-    """
+    They are s_a tanh(Hbar W_m), s_b tanh(Hbar W_b), s_a tanh(Hbar W_r); Hbar: RMSNorm of each stream; W = 0 at the
+    start."""
 
     def __init__(self, n: int, width: int, *, tanh: bool) -> None:
         super().__init__()
@@ -113,8 +110,7 @@ class StreamsConnection(NormedResidual):
 
     def matrices(self, H_BTnD: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Weights of the streams in the branch's input, [n], of the branch in each new stream, [n], and of the old
-        streams in each new one, [n, n] (None: the identity), in fp32; preceded by [B, T] if they depend on the
-        token."""
+        streams in each new one, [n, n] (None: the identity), in fp32; preceded by [B, T] if they depend on it."""
         raise NotImplementedError
 
     def read(self, state: State) -> Tensor:
@@ -122,8 +118,7 @@ class StreamsConnection(NormedResidual):
         return self.streams(state).sum(-2)
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """Weights of the branch's input (`read`), of every new stream (`mix`), and of the branch's output in them
-        (`write`)."""
+        """Weights of the branch's input (`read`), of every new stream (`mix`), and of the branch in them (`write`)."""
         reading, writing, mixing = self.matrices(self.streams(state))
         return {"read": reading} | ({} if mixing is None else {"mix": mixing}) | {"write": writing.unsqueeze(-1)}
 
@@ -177,11 +172,9 @@ SHUT = -8.0
 
 
 def sinkhorn(logits_nn: Tensor, iterations: int = 20) -> Tensor:
-    """exp(logits), [..., n, n], with columns and then rows divided by their sums, `iterations` times.
-
-    The first iteration uses logarithms: with logits hundreds apart, a whole column of exponentials would be 0. After it
-    no column sum, and then no row sum, is below 1 / n. Tokens are the innermost dimension, because n is small.
-    """
+    """exp(logits), [..., n, n], with columns and then rows divided by their sums, `iterations` times. The first
+    iteration uses logarithms: with logits hundreds apart, a whole column of exponentials would be 0. After it no column
+    sum, and then no row sum, is below 1 / n. Tokens are the innermost dimension, because n is small."""
     logits_nn = logits_nn.movedim((-2, -1), (0, 1)).contiguous()
     logits_nn = logits_nn - logits_nn.logsumexp(0, keepdim=True)
     found_nn = (logits_nn - logits_nn.logsumexp(1, keepdim=True)).exp()

@@ -93,8 +93,7 @@ class LayerNormScaling(NormedResidual):
 
 class ScaledInit(PreNorm):
     """y = x + F(N(x)). Projections that write to the stream start 1 / sqrt(additions) times as large. With the number
-    of adds of the stack (2L; 3L in the decoder of an encoder-decoder) the variance of the stream does not grow with
-    depth."""
+    of adds of the stack (2L; 3L in a decoder with cross-attention) its variance does not grow with depth."""
 
     name = "scaled-init"
 
@@ -162,8 +161,8 @@ class DeepNormOfMixLNCode(DeepNorm):
 
 
 class SiameseNorm(NormedResidual):
-    """x <- N_post(x), z = F(N(x + N_pre(y))), x <- x + z / sqrt(2 (l + 1)) in block l from 0, y <- y + z. In the state,
-    y is the stream and x the source."""
+    """x <- N_post(x), z = F(N(x + N_pre(y))), x <- x + z / sqrt(2 (l + 1)) in block l from 0, y <- y + z. The state's
+    stream is y, and its source x."""
 
     name = "siamese-norm"
     needs = ("states",)
@@ -212,7 +211,6 @@ class SiameseAggregation(OutputAggregation):
         self.x_norm, self.y_norm = norm(), norm()
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """Contributions of N_x(x) and N_y(y) to the input of the final norm."""
         return {"x-y": contributions(self.x_norm(state.sources[0]), self.y_norm(state.x))}
 
     def forward(self, state: State) -> Tensor:

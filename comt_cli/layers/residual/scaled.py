@@ -39,8 +39,7 @@ class ScaledBranch(NormedResidual):
 
 
 class ReZero(ResidualConnection):
-    """y = x + a F(x) (Bachlechner et al. 2021), without norms, a = 0 at the start. All adds of a block share one a, as
-    in the authors' code."""
+    """y = x + a F(x) (Bachlechner et al. 2021), without norms, a = 0 at the start, one a for all adds of a block."""
 
     name = "rezero"
     keeps_final_norm = False
