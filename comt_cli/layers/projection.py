@@ -202,7 +202,7 @@ class Packing:
         if bias is not None or len(matrices) == 1 or not torch.is_grad_enabled():
             matrix = join(*matrices)
             return F.linear(x_TD, matrix, self.bias(bias, len(matrix)))
-        if torch.compiler.is_compiling():  # the compiler is told what `_JoinedProduct` does
+        if torch.compiler.is_compiling():  # recomputes the join, as `_JoinedProduct` does
             return F.linear(x_TD, checkpoint(join, *matrices, use_reentrant=False, preserve_rng_state=False))
         return _JoinedProduct.apply(x_TD, join, sum(self.filled(matrices[0])), *matrices)  # type: ignore[no-untyped-call]
 

@@ -71,7 +71,7 @@ class Bundle:
                 self._follow(member, definition)
 
     def _mentioned(self) -> Iterator[tuple[Definition, ast.stmt]]:
-        """Members that are mentioned and not kept yet: of modules and functions by name, of other classes all."""
+        """Members that are not kept yet: of modules those that are mentioned, of other classes all."""
         for definition in self._definitions.values():
             is_whole = not issubclass(definition.value, _CUT) if isinstance(definition.value, type) else None
             for member in [] if is_whole is None else definition.node.body:
