@@ -1,5 +1,4 @@
-r"""Self-Adaptive Scaling of ResNets: learned weights on skip path, branch, and their normalised sum (SAS, 2019, Eq. 2,
-4).
+r"""Self-Adaptive Scaling of ResNets: learned weights on skip path, branch, and normalised sum (SAS, 2019, Eq. 2, 4).
 
 $$y = a x + b F + (1 - a)(1 - b)\,\mathrm{LN}(x + F)$$
 

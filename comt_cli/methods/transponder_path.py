@@ -3,8 +3,8 @@ r"""Transponder's path variants: a modulator on each whole branch (2025, Eq. 7; 
 $$y = x + \gamma_c \odot \gamma_s F(h), \qquad \gamma_k = 2\sigma(\alpha_k B_k\,\sigma(A h)), \quad h = N(x)$$
 
 Deviations: The modulator reads the input of the branch, which is the normalised stream under Pre-LN. The equation has
-the stream before the norm and counts the norm as part of F. All else as `transponder`. The paper finds both variants
-unstable.
+the stream before the norm and counts the norm as part of F. Other deviations as `transponder`. The paper finds both
+variants unstable.
 """
 
 from functools import partial
