@@ -31,7 +31,9 @@ CONNECTIONS = (
 """Residual connections that replace only an addition."""
 _INSIDE = "it reads the inside of other blocks, or has several attention inputs"
 REASONS = {
-    **dict.fromkeys(("post-norm", "deepnorm", "deepnorm-mixln-code", "mix-ln", "sas", "grc"), "it moves norms"),
+    **dict.fromkeys(
+        ("post-norm", "deepnorm", "deepnorm-mixln-code", "mix-ln", "sas", "grc"), "its norms are elsewhere"
+    ),
     **dict.fromkeys(("sandwich-ln", "keel", "siamese-norm"), "it adds norms"),
     **dict.fromkeys(("mudd", "deep-cross-attention"), _INSIDE),
     "layernorm-scaling": "it scales the output of a norm",
@@ -63,14 +65,16 @@ def is_addition(wiring: Wiring) -> bool:
 
 @dataclass(frozen=True)
 class Adds:
-    """Residual connections of a stack, two per block. `end` reduces the last state to one stream, like `like`, [D]."""
+    """Residual connections of a stack, two per block. `end` reduces the last state to a stream of the type of
+    `like`."""
 
     made: tuple[ResidualConnection, ...]
     end: OutputAggregation | None
     like: Tensor
 
     def is_plain(self) -> bool:
-        """Whether they compute x + F(N(x)), and their end the stream, bit for bit, with another branch at every add."""
+        """Whether they compute x + F(N(x)), and `end` the stream, bit for bit; F differs between the adds of this
+        test."""
         stream = torch.randn(1, 8, len(self.like), generator=torch.Generator().manual_seed(0)).to(self.like)
         state = State(stream)
         with torch.no_grad():

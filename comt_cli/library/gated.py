@@ -46,7 +46,7 @@ class Passage(threading.local):
     def taken(self) -> Tensor:
         """The tensor, which is then released."""
         read, self.read = self.read, None
-        assert read is not None, "a gate reads what another module gets, which has not been called since"
+        assert read is not None, "a gate reads the input of another module, which was not called before"
         return read
 
 
