@@ -248,7 +248,7 @@ def test_unknown_options_are_refused():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"name": "comt-sliding-window", "sites": "some"}, "no set of convolutions is called 'some'"),
+        ({"name": "comt-sliding-window", "sites": "some"}, "no set of convolutions 'some'"),
         ({"name": "comt-sliding-window", "sites": ["norm1"]}, "conv1"),
         ({"name": "comt-pixel", "sites": ["norm1", "norm1"]}, "a site is named twice"),
         ({"name": "comt-pixel", "sites": []}, "at least 1"),
