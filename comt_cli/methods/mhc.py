@@ -9,8 +9,8 @@ Deviations: The paper states neither the start of b and phi nor how streams are 
 sum is read. By default (`start: pre-ln`) the start is Pre-LN except for H_post = 1 and the norm, which removes the
 scale of the branch's input; reading is staggered. `mhc-lite` is the start of mHC-lite's code, `random` is close to
 Megatron-LM's. While streams are equal, gradients of H_res are below Adam's epsilon of 1e-8, so a short training hardly
-changes it from either start (720 updates: results/evening/ours/README.md). b and alpha have no weight decay. The norm of
-the n streams has no gain.
+changes it from either start (720 updates: results/evening/ours/README.md). b and alpha have no weight decay. The norm
+of the n streams has no gain.
 """
 
 from typing import ClassVar, Literal
