@@ -1,6 +1,6 @@
 r"""Attention Residuals: each branch reads a softmax over the outputs of all earlier ones (Kimi Team 2026).
 
-$$h_l = \sum_i a_i v_i, \qquad a = \mathrm{softmax}_i(w_l \cdot N_l(v_i))$$
+$$h_l = \sum_{i<l} a_i v_i, \qquad v_l = F(N(h_l)), \qquad a = \mathrm{softmax}_i(w_l \cdot N_l(v_i))$$
 
 v_i are the branches' outputs and the embedding (arXiv 2603.15031). With
 `blocks: N` the adds are divided into N, each a source as the sum of its outputs; without it each is one. Where N

@@ -1,6 +1,6 @@
 r"""Gated Residual Connections: a gate per channel on what a sublayer adds to the skip path (Dhayalkar 2024).
 
-$$y = r + g \odot s, \qquad g = \sigma(W_g\,r + b_g)$$
+$$y = r + g \odot s, \qquad g = \sigma(W_g r + b_g), \qquad s = F(N(r))$$
 
 r is the skip path, s the sublayer's output.
 Deviations: the primary text was not to be had, this follows a digest of it, and what that leaves open is an option,

@@ -1,6 +1,6 @@
 r"""KEEL: Post-LN whose skip path is weighted by the network's depth (2026, arXiv 2601.19895).
 
-$$y = N(\alpha x + F(N(x))), \qquad \alpha = 2L$$
+$$y = N_{out}(\alpha x + F(N_{in}(x))), \qquad \alpha = 2L$$
 
 2L is the number of adds. The first add is plain Pre-LN, the second has
 alpha = 1.

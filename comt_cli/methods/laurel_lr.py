@@ -1,6 +1,6 @@
 """LAuReL-LR: a low-rank map beside the identity of the skip path.
 
-$$y = F(x) + x + B A x$$
+$$y = F(N(x)) + x + B A x$$
 
 Menghani et al. 2024, section 2.2.
 Deviations: a layer of theirs is each of the two adds of a block, on Pre-LN. Rank 32 is their smallest advice and

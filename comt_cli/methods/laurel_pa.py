@@ -1,6 +1,6 @@
 r"""LAuReL-PA: the skip path also carries earlier activations, through a low-rank map.
 
-$$y = F(x) + x + \sum_{j<k} g_j B A\,x_{i-j}$$
+$$y = F(N(x_i)) + x_i + \sum_{j<k} g_j B A\,x_{i-j}$$
 
 Menghani et al. 2024, section 2.3, k = 3 and rank 32 as in their C4
 ablation.

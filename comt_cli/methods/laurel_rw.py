@@ -1,6 +1,6 @@
 """LAuReL-RW: learned weights on the branch and on the skip path.
 
-$$y = a F(x) + b x$$
+$$y = a F(N(x)) + b x$$
 
 Menghani et al. 2024, section 2.1.
 Deviations: a layer of theirs is each of the two adds of a block, on Pre-LN. Of the two ways to bound a and b that

@@ -1,6 +1,6 @@
 r"""LAuReL-RW+LR: learned weights, and a low-rank map on the skip path.
 
-$$y = a F(x) + b\,(x + B A x)$$
+$$y = a F(N(x)) + b\,(x + B A x)$$
 
 Menghani et al. 2024, section 2.4.
 Deviations: those of `laurel-rw` and `laurel-lr`.

@@ -1,6 +1,6 @@
 r"""ResFormer: every block attends with a mixture of its values and the first block's (Zhou et al. 2024).
 
-$$V'_n = own\;V_n + first\;V_1$$
+$$V'_n = \mathrm{own}\,V_n + \mathrm{first}\,V_1$$
 
 arXiv 2410.17897; in its code both are 1/2, the default; the paper's best constants are 1 and 2. `learned`: the two
 start there and are learned, a pair a block.

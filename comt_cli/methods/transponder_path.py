@@ -1,6 +1,6 @@
 r"""Transponder's path variants: a modulator on each whole branch (2025, Eq. 7; Table 1, "path-scalar", "path-channel").
 
-$$y = x + \gamma_c \odot \gamma_s F(h), \qquad \gamma_k = 2\sigma(\alpha_k B_k\,\sigma(A h)), \quad h = N(x)$$
+$$y = x + \gamma \odot F(h), \qquad \gamma = 2\sigma(\alpha B\,\sigma(A h)), \quad h = N(x)$$
 
 Deviations: the modulator reads what the branch reads, the normed stream under Pre-LN; the equation writes the stream
 before the norm, which it counts as part of F. Otherwise those of `transponder`. The paper finds both variants unstable.

@@ -1,4 +1,4 @@
-"""The reference of commands, generated from the program: what `--help` says, as a page."""
+"""Generate the command reference from the program: the text of `--help` as a page."""
 
 from __future__ import annotations
 
@@ -11,32 +11,36 @@ import typer.main
 HEAD = """\
 # Command reference
 
-Generated from the program: what `comt VERB --help` prints. [Commands](commands.md) has the ones that people use most.
+The text of `comt VERB --help` for every command. [Commands](commands.md) introduces the most used ones.
 """
 
 
 def page() -> str:
     """The whole page."""
-    from comt_cli.app import app
+    from comt_cli import app
 
-    return HEAD + "".join(section(path, command) for path, command in commands(typer.main.get_command(app)))
+    program, text = typer.main.get_command(app.app), [HEAD]
+    groups = getattr(app, "_GROUPS", {"All commands": app.VERBS})
+    for group, verbs in groups.items():
+        text += [f"\n## {group}\n", *(section(*each) for verb in verbs for each in commands(program, verb, ("comt",)))]
+    return "".join(text)
 
 
-def commands(group: Any, path: tuple[str, ...] = ("comt",)) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command with the words that call it, in the order of `--help`."""
-    for name in group.commands:
-        _, command, _ = group.resolve_command(None, [name])
-        if hasattr(command, "commands"):
-            yield from commands(command, (*path, name))
-        else:
-            yield (*path, name), command
+def commands(group: Any, name: str, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """A command, or those of a group, with the words that call each, in the order of `--help`."""
+    _, command, _ = group.resolve_command(None, [name])
+    if hasattr(command, "commands"):
+        for inner in command.commands:
+            yield from commands(command, inner, (*path, name))
+    else:
+        yield (*path, name), command
 
 
 def section(path: tuple[str, ...], command: Any) -> str:
-    """A command's part of the page."""
+    """The section of one command: its text, examples and options."""
     context = command.make_context(" ".join(path), [], resilient_parsing=True)
-    said, _, examples = (command.help or "").partition("Examples:")
-    lines = [f"\n## {' '.join(path)}\n", said.strip(), ""]
+    said, examples = re.split(r"Examples?:\n", command.help)
+    lines = [f"\n### {' '.join(path)}\n", said.strip(), ""]
     lines += ["```bash", *(line.strip() for line in examples.splitlines() if line.strip()), "```", ""]
     records = (parameter.get_help_record(context) for parameter in command.params)
     rows = [record for record in records if record is not None]
@@ -47,10 +51,10 @@ def section(path: tuple[str, ...], command: Any) -> str:
 
 
 def cell(text: str) -> str:
-    """Text that may stand in a table."""
-    return re.sub(r"\s+", " ", text).replace("|", r"\|")
+    """Text for a table cell, without the types of Python that an option's name ends in."""
+    return re.sub(r"\s+", " ", re.sub(r" <[a-z]+\[.*\]>$", "", text)).replace("|", r"\|")
 
 
 def words(text: str) -> str:
-    """Help as Markdown: signs that Markdown would take for its own are escaped."""
+    """Help as Markdown, with Markdown's own signs escaped."""
     return re.sub(r"([*_<\[\]])", r"\\\1", cell(text))
