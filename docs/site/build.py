@@ -19,11 +19,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from docs.site import api, commands, gallery  # noqa: E402
+from docs.site import gallery, reference  # noqa: E402
 
 GENERATED: dict[str, Callable[[], str]] = {
-    "commands-reference.md": commands.page,
-    "api.md": api.page,
+    "commands-reference.md": reference.command_page,
+    "api.md": reference.api_page,
     "methods/index.md": gallery.page,
 }
 """Generated pages by their path in the site. Their links are those of a file of that path in docs/."""
@@ -36,7 +36,7 @@ FENCE = re.compile(r"^(```+|~~~+)[^\n]*\n.*?^\1\s*$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"(`+)[^`].*?\1", re.DOTALL)
 NOTE = re.compile(r"(?<![\\\]])\[(\d+)\](?!\()")
 """The number of a footnote in a table: Markdown takes two of them for a link."""
-NAVIGATION = re.compile(r"( *)- ((?:[^:]+:)?) ?(\S+(?:\.md|/))")
+NAVIGATION = re.compile(r"^( *)- ([^:\n]+): (\S+(?:\.md|/))\n", re.MULTILINE)
 FORMULA = re.compile(r"\$\$(.+?)\$\$", re.DOTALL)
 
 
@@ -66,15 +66,17 @@ def build(folder: Path) -> Path:
 
 def navigation(text: str, pages: Path) -> str:
     """The configuration without navigation entries of absent pages, and with every page of the folders in it."""
-    lines = []
-    for line in text.splitlines():
-        indent, title, path = NAVIGATION.fullmatch(line).groups() if NAVIGATION.fullmatch(line) else ("", "", "")
-        found = sorted((pages / path).rglob("*.md")) if path.endswith("/") else []
-        if found:
-            lines += [f"{indent}- {title}", *(f"{indent}    - {page.relative_to(pages).as_posix()}" for page in found)]
-        elif not path or (pages / path).is_file():
-            lines.append(line)
-    return "\n".join(lines) + "\n"
+
+    def entry(match: re.Match[str]) -> str:
+        indent, title, path = match.groups()
+        if path.endswith(".md"):
+            return match[0] if (pages / path).is_file() else ""
+        names = sorted(page.relative_to(pages / path).as_posix()[:-3] for page in (pages / path).rglob("*.md"))
+        names.sort(key=lambda name: name != "index")
+        inner = [f"{indent}    - {'Overview' if name == 'index' else name}: {path}{name}.md" for name in names]
+        return "\n".join([f"{indent}- {title}:", *inner, ""]) if inner else ""
+
+    return NAVIGATION.sub(entry, text)
 
 
 def committed_pages() -> Iterator[str]:
@@ -126,10 +128,12 @@ def with_links(text: str, source: str, pages: Path) -> str:
 
 
 def mathml(formula: str) -> str:
-    """Convert a TeX formula to a MathML block."""
+    """Convert a TeX formula to MathML: a block for each part between wide spaces, with words in indices upright."""
     from latex2mathml.converter import convert
 
-    return f'<div class="formula">{convert(formula.strip(), display="block")}</div>'
+    formula = re.sub(r"_\{([a-z]{3,}|in)\}", r"_{\\mathrm{\1}}", formula.strip())
+    parts = (convert(part, display="block") for part in re.split(r"\\q?quad", formula))
+    return f'<div class="formula">{"".join(parts)}</div>'
 
 
 def write(pages: Path, place: str, text: str) -> None:

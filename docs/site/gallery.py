@@ -74,14 +74,8 @@ class Result:
     line: Mapping[str, str]
     given: str
     baseline: str
-
-    @property
-    def unit(self) -> str:
-        return "percent" if "difference_percent" in self.line else "points"
-
-    @property
-    def difference(self) -> float:
-        return float(self.line[f"difference_{self.unit}"])
+    unit: str
+    difference: float
 
     @property
     def metric(self) -> str:
@@ -89,16 +83,11 @@ class Result:
         return str(recipe_of(self.line["recipe"]).task.metrics[self.line["metric"]].words)
 
     @property
-    def group(self) -> int:
-        """Its group of comparable results, an index of `GROUPS`."""
-        if self.unit == "points":
-            return 3
-        return 0 if self.table == SWEEP else 1 if self.line["scale"] == "evening" else 2
-
-    @property
     def order(self) -> tuple[int, float]:
-        """Its place in a list of results: the best of each group first."""
-        return self.group, self.difference if self.unit == "percent" else -self.difference
+        """Its group of comparable results, an index of `GROUPS`, and its place there: the best first."""
+        if self.unit == "points":
+            return 3, -self.difference
+        return (0 if self.table == SWEEP else 1 if self.line["scale"] == "evening" else 2), self.difference
 
     def rank(self, name: str) -> tuple[int, ...]:
         """Its place in the choice for a card: default options, tuned rate, scale evening, a paper's table and
@@ -126,7 +115,7 @@ def by_result(found: Mapping[str, Result | None]) -> Iterator[str]:
     """The results of all cards, a table per group."""
     for group, (title, text) in enumerate(GROUPS.items()):
         yield f"\n### {title}\n\n{text}\n\n{COLUMNS}"
-        results = [(name, result) for name, result in found.items() if result and result.group == group]
+        results = [(name, result) for name, result in found.items() if result and result.order[0] == group]
         for name, result in sorted(results, key=lambda each: each[1].order):
             line = result.line
             cells = (link(name), result.metric, in_short(result), result.baseline, line["n"], line["verdict"])
@@ -140,7 +129,7 @@ def card(name: str, result: Result | None) -> str:
     title, equation, about, deviations = parts_of(inspect.getmodule(kind))
     start, change = start_of(name)
     facts = {
-        "Networks": networks_of(name),
+        "Networks": ", ".join(text for task, text in NETWORKS.items() if kind.fits(tasks()[task].sites)),
         "Options": inspect.getdoc(kind) or "" if kind.model_fields else "none",
         "Deviations from the paper": deviations,
         "At initialisation": start,
@@ -181,11 +170,6 @@ def line_of(kind: type[Method]) -> str:
     return f"{{name: {kind.name}, {', '.join(f'{key}: ...' for key in required)}}}" if required else kind.name
 
 
-def networks_of(name: str) -> str:
-    """The networks that a method fits."""
-    return ", ".join(words for command, words in NETWORKS.items() if methods()[name].fits(tasks()[command].sites))
-
-
 @functools.cache
 def wiring_of(name: str) -> Wiring:
     """The wiring of a method with the paper's options; an option without a default names CoMT."""
@@ -194,15 +178,11 @@ def wiring_of(name: str) -> Wiring:
     return method_from({"name": name, **{key: {"name": "comt"} for key in required}}).wiring()
 
 
-def residual_of(wiring: Wiring) -> Any:
-    """The class of a wiring's residual connection."""
-    return wiring.residual.func if isinstance(wiring.residual, functools.partial) else wiring.residual
-
-
 def family_of(name: str) -> str:
     """The family of a method, found from its wiring."""
     wiring = wiring_of(name)
-    module = residual_of(wiring).__module__.rpartition(".")[2]
+    kind = wiring.residual.func if isinstance(wiring.residual, functools.partial) else wiring.residual
+    module = kind.__module__.rpartition(".")[2]
     if wiring.widening:
         return "Controls"
     if wiring.gates:
@@ -239,12 +219,11 @@ def results() -> tuple[Result, ...]:
             known = {row: in_words(given) for row, given in recipe_of(lines[0]["recipe"]).methods.items()}
         except UserError:
             continue
-        found += [
-            Result(path, line, known[line["row"]], known[line["baseline"]])
-            for line in lines
-            if {line["row"], line["baseline"]} <= {*known}
-            and (line.get("difference_percent") or line.get("difference_points"))
-        ]
+        for line in lines:
+            unit = "percent" if line.get("difference_percent") else "points"
+            if line.get(f"difference_{unit}") and {line["row"], line["baseline"]} <= {*known}:
+                pair, difference = (known[line["row"]], known[line["baseline"]]), float(line[f"difference_{unit}"])
+                found.append(Result(path, line, *pair, unit, difference))
     return tuple(found)
 
 
@@ -311,6 +290,9 @@ def start_of(name: str) -> tuple[str, str]:
 
 def wrapping_of(name: str) -> str:
     """The call that wraps a model of another library, found by calling it; or the reason why none works."""
+    import transformers
+
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 2}
     fields, said = methods()[name].model_fields, "it changes widths"
     if not methods()[name].fits(tasks()["train-lm"].sites):
         return "no `wrap`: it is for ResNets"
@@ -318,17 +300,9 @@ def wrapping_of(name: str) -> str:
         if "like" in fields or ("scale" in given and "scale" not in fields):
             continue
         try:
-            wrap(tiny_llama(), name, **given)
+            wrap(transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=9, **sizes)), name, **given)
         except UserError as error:
             said = error.message.rpartition(": ")[2]
         else:
             return f'`wrap(model, "{name}"{more})`' + ": not the identity at the start" * ("start" in given)
     return f"no `wrap`: {said}"
-
-
-def tiny_llama() -> Any:
-    """A very small network of another library."""
-    import transformers
-
-    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 2}
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=9, **sizes))

@@ -1,4 +1,4 @@
-"""Generate the command reference from the program: the text of `--help` as a page."""
+"""Generate the command reference from the text of `--help`, and the page of the Python API."""
 
 from __future__ import annotations
 
@@ -8,21 +8,46 @@ from typing import Any
 
 import typer.main
 
-HEAD = """\
+COMMANDS = """\
 # Command reference
 
 The text of `comt VERB --help` for every command. [Commands](commands.md) introduces the most used ones.
 """
+API = """\
+# Python API
+
+The public names of `comt_cli`, and the gates and residual connections of `comt_cli.layers`, which work in any PyTorch
+model. [comt as a library](library.md) is the guide with examples. `comt_cli.__version__` is the version as text.
+Errors are `comt_cli.errors.UserError`; the message states the cause and the remedy.
+"""
 
 
-def page() -> str:
-    """The whole page."""
+def command_page() -> str:
+    """The command reference."""
     from comt_cli import app
 
-    program, text = typer.main.get_command(app.app), [HEAD]
+    program, text = typer.main.get_command(app.app), [COMMANDS]
     groups = getattr(app, "_GROUPS", {"All commands": app.VERBS})
     for group, verbs in groups.items():
         text += [f"\n## {group}\n", *(section(*each) for verb in verbs for each in commands(program, verb, ("comt",)))]
+    return "".join(text)
+
+
+def api_page() -> str:
+    """The page of the Python API, as instructions for mkdocstrings."""
+    import comt_cli
+    from comt_cli import layers
+
+    functions = {*comt_cli.__all__} - {"__version__"}
+    gates = {name for name in layers.__all__ if ".residual." not in getattr(layers, name).__module__}
+    others, text = {*layers.__all__} - gates, [API]
+    parts = (("Functions", comt_cli, functions), ("Gates", layers, gates), ("Residual connections", layers, others))
+    for title, home, names in parts:
+        text.append(f"\n## {title}\n")
+        for thing in (getattr(home, name) for name in sorted(names)):
+            name = thing.__name__
+            text.append(f"\n::: {thing.__module__}.{name}\n    options:\n      heading: {home.__name__}.{name}\n")
+            text.append(f"      toc_label: {name}\n")
     return "".join(text)
 
 
@@ -45,7 +70,7 @@ def section(path: tuple[str, ...], command: Any) -> str:
     records = (parameter.get_help_record(context) for parameter in command.params)
     rows = [record for record in records if record is not None]
     if rows:
-        lines += ["| option | what it does |", "| --- | --- |"]
+        lines += ["| argument or option | effect |", "| --- | --- |"]
         lines += [f"| `{cell(name)}` | {words(what)} |" for name, what in rows]
     return "\n".join(lines) + "\n"
 
