@@ -108,7 +108,7 @@ def with_links(text: str, source: str, pages: Path) -> str:
         name, _, anchor = target.partition("#")
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), name))
         if path.endswith(ARCHIVES) or (ROOT / path).is_dir():
-            return f"{before[1:-2]} (`{path}` in the repository)"
+            return f"{before[1:-2]} (`{path}`)"
         if path in ELSEWHERE:
             place = ELSEWHERE[path]
         elif path.endswith(".md"):
@@ -131,7 +131,7 @@ def mathml(formula: str) -> str:
     """Convert a TeX formula to MathML: a block for each part between wide spaces, with words in indices upright."""
     from latex2mathml.converter import convert
 
-    formula = re.sub(r"_\{([a-z]{3,}|in)\}", r"_{\\mathrm{\1}}", formula.strip())
+    formula = re.sub(r"_\{([a-z]{3,}|in)\}", r"_{\\text{\1}}", formula.strip())
     parts = (convert(part, display="block") for part in re.split(r"\\q?quad", formula))
     return f'<div class="formula">{"".join(parts)}</div>'
 
