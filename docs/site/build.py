@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +26,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "api.md": reference.api_page,
     "methods/index.md": gallery.page,
 }
-"""Generated pages by their path in the site. Their links are those of a file of that path in docs/."""
+"""Generated pages by their path in the site."""
 ELSEWHERE = {"comt_cli/methods/README.md": "methods/index.md", "results/index.html": "results/index.md"}
 """Files that another page replaces in the site."""
 ARCHIVES = (".tar.xz",)
@@ -48,10 +48,10 @@ def build(folder: Path) -> Path:
     """
     pages = folder / "pages"
     shutil.rmtree(folder, ignore_errors=True)
-    for source in sorted(committed_pages()):
-        write(pages, place_of(source), with_links((ROOT / source).read_text(encoding="utf-8"), source, pages))
-    for place, made in GENERATED.items():
-        write(pages, place, with_links(made(), f"docs/{place}", pages))
+    for source, text in sources().items():
+        page = pages / place_of(source)
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(with_links(text, source, pages), encoding="utf-8")
     for asset in ("site.css", "favicon.svg"):
         shutil.copy(Path(__file__).parent / asset, pages / asset)
     configuration = folder / "mkdocs.yml"
@@ -79,12 +79,12 @@ def navigation(text: str, pages: Path) -> str:
     return NAVIGATION.sub(entry, text)
 
 
-def committed_pages() -> Iterator[str]:
-    """Paths in the repository of the Markdown files that become pages."""
-    yield from ("README.md", "CONTRIBUTING.md")
-    for top in ("docs", "recipes", "results"):
-        for path in (ROOT / top).rglob("*.md"):
-            yield path.relative_to(ROOT).as_posix()
+def sources() -> dict[str, str]:
+    """The Markdown of every page by its path in the repository; generated pages have paths in docs/."""
+    paths = [path for top in ("docs", "recipes", "results") for path in (ROOT / top).rglob("*.md")]
+    paths = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(paths)]
+    committed = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+    return committed | {f"docs/{place}": made() for place, made in GENERATED.items()}
 
 
 def place_of(source: str) -> str:
@@ -134,12 +134,6 @@ def mathml(formula: str) -> str:
     formula = re.sub(r"_\{([a-z]{3,}|in)\}", r"_{\\text{\1}}", formula.strip())
     parts = (convert(part, display="block") for part in re.split(r"\\q?quad", formula))
     return f'<div class="formula">{"".join(parts)}</div>'
-
-
-def write(pages: Path, place: str, text: str) -> None:
-    """Write one page."""
-    (pages / place).parent.mkdir(parents=True, exist_ok=True)
-    (pages / place).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -39,8 +39,8 @@ class Add(NamedTuple):
 
 
 def adds(wiring: Wiring, parts: Sequence[str]) -> list[Add]:
-    """Run every residual add of a stack, and report what it does. All parameters are 0.1, so that weights show
-    which the initialisation hides."""
+    """Run every residual add of a stack, and report what it does. Its parameters are small and unequal, so that
+    weights show which the initialisation hides."""
     shape = (1, 2, 1, WIDTH) if "map" in parts else (1, 2, WIDTH)
     state, made, found = State(torch.linspace(-1, 1, 2 * WIDTH).view(shape)), [], []
     for index in range(BLOCKS * len(parts)):
@@ -48,9 +48,9 @@ def adds(wiring: Wiring, parts: Sequence[str]) -> list[Add]:
         place = {"index": index, "count": BLOCKS * len(parts), "layer": layer, "layers": BLOCKS, "part": parts[at]}
         site = ResidualSite(WIDTH, **place, norm=lambda: nn.RMSNorm(WIDTH), before=made[index - at :])
         made.append(wiring.residual(site))
-        for tensor in (*made[-1].parameters(), *made[-1].buffers()):
-            nn.init.constant_(tensor, 0.1)
         with torch.no_grad():
+            for tensor in (*made[-1].parameters(), *made[-1].buffers()):
+                tensor.copy_(torch.linspace(0.05, 0.15, tensor.numel()).view_as(tensor))
             state, add = step(made[-1], state)
         found.append(add)
     return found
@@ -116,6 +116,7 @@ def svg(name: str, where: str, part: str, sites: Sequence[Sequence[str]], wiring
         f'<text x="{plus}" y="{middle + 4}" class="{how}">+</text>',
         f'<text x="{(MARGIN + plus) / 2}" y="{height + 27}">{", ".join(filter(None, (where, add.label)))}</text>',
     ]
+    drawn += [f'<circle class="changed" cx="{MARGIN}" cy="{middle}" r="5"/>'] * (not add.plain_input)
     for i, column in enumerate([*columns, *[[("norm", norm)]] * add.behind]):
         x = 2 * MARGIN + i * (BOX + GAP) + (GAP + 18) * (i == len(columns))
         for j, (site, how) in enumerate(column):
@@ -129,13 +130,8 @@ def svg(name: str, where: str, part: str, sites: Sequence[Sequence[str]], wiring
 def marked(wiring: Wiring) -> dict[str, str]:
     """The sites that a method changes, and those that it only gives another start."""
     shared = wiring.shared_values and wiring.shared_values(1, 2)
-    changed = {
-        *wiring.gates,
-        *wiring.norms,
-        *("v_proj",) * bool(shared),
-        *("k_proj",) * getattr(shared, "mixes_keys", False),
-    }
-    changed |= {"gate_proj", "up_proj", "down_proj"} if wiring.widening else set()
+    changed = {*wiring.gates, *wiring.norms, *("gate_proj", "up_proj", "down_proj") * bool(wiring.widening)}
+    changed |= {*("v_proj",) * bool(shared), *("k_proj",) * getattr(shared, "mixes_keys", False)}
     return {**dict.fromkeys(started(wiring), "started"), **dict.fromkeys(changed, "changed")}
 
 
@@ -157,7 +153,7 @@ def caption(wiring: Wiring, drawn: Sequence[Add], *, is_map: bool) -> str:
         "the place of norms": not is_map and any(add[:3] != (True, False, False) for add in drawn),
         f"the initialisation of {', '.join(started(wiring))}": started(wiring),
         "the embedding's output": wiring.entry,
-        "keys and values": wiring.shared_values,
+        "keys and values" if "k_proj" in marked(wiring) else "values": wiring.shared_values,
         "the width of the feed-forward network": wiring.widening,
     }
     changed = [text for text, is_changed in parts.items() if is_changed]

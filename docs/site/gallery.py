@@ -52,8 +52,8 @@ the paper, the cost, and one measured result. The results are of small networks 
 intervals; [How to read the tables](../statistics.md) explains them. Gates and residual connections can be combined.
 [How to add a method](../../CONTRIBUTING.md#add-a-method).
 
-Drawings show the branches of a block of a LLaMA (attention, feed-forward network) or of a ResNet. Blue parts are
-changed, dashed ones start with other values, and "+" is the residual add.
+Drawings show the branches of a block of a LLaMA (attention, feed-forward network) or of a ResNet, and "+" is the
+residual add. Blue parts are changed, dashed ones only start with other values. A blue dot is a changed input.
 
 ## By family
 
@@ -92,7 +92,7 @@ class Result:
     def rank(self, name: str) -> tuple[int, ...]:
         """Its place in the choice for a card: default options, tuned rate, scale evening, a paper's table and
         value, most seeds."""
-        no_value, line = not self.line[f"paper_difference_{self.unit}"], self.line
+        no_value, line = not self.line.get(f"paper_difference_{self.unit}"), self.line
         is_ours = "ours" in self.table.parts
         return self.given != name, self.table != SWEEP, line["scale"] != "evening", is_ours, no_value, -int(line["n"])
 
@@ -235,9 +235,11 @@ def result_of(name: str) -> Result | None:
 
 def in_short(result: Result) -> str:
     """A difference with its interval."""
-    numbers = [result.difference, *(float(result.line[end]) for end in ("interval_low", "interval_high"))]
-    number, low, high = (f"{each:+#.3g}".rstrip(".") for each in numbers)
-    return f"{number} {'%' if result.unit == 'percent' else 'points'} \\[{low}, {high}\\]"
+    ends = [
+        f"{float(result.line[end]):+#.3g}".rstrip(".") for end in ("interval_low", "interval_high") if result.line[end]
+    ]
+    unit = "%" if result.unit == "percent" else "points"
+    return f"{result.difference:+#.3g} {unit}".replace(". ", " ") + f" \\[{', '.join(ends)}\\]" * bool(ends)
 
 
 def in_full(name: str, result: Result | None) -> str:
@@ -259,7 +261,7 @@ def cost_of(name: str, result: Result | None) -> str:
     row = result.line["row"] if result and result.table == SWEEP else name
     line = next((line for line in lines_of(COSTS) if line["row"] == row), None)
     if line is None:
-        extra = result.line["extra_parameters_percent"] if result else ""
+        extra = result and result.line.get("extra_parameters_percent")
         known = f"{float(extra):+.2g} % parameters (network of the result); " if extra else ""
         return f"{known}FLOPs and step time not measured"
     more = 100 * (int(line["parameters"]) / int(lines_of(COSTS)[0]["parameters"]) - 1)
@@ -280,10 +282,7 @@ def start_of(name: str) -> tuple[str, str]:
     start = "logits equal Pre-LN's to rounding" if difference < 1e-6 else start
     change = "all its parameters are active after 20 updates" if int(line["own"]) > 0 else "nothing of its own to learn"
     if line["asleep"]:
-        parts = (
-            INACTIVE.get(part, part.replace("without", "parameter tensor without"))
-            for part in line["asleep"].split(", ")
-        )
+        parts = [INACTIVE.get(part, part.replace(" ", " parameter tensor ", 1)) for part in line["asleep"].split(", ")]
         change = f"inactive after 20 updates: {', '.join(parts)}"
     return start + f"; stated in the paper: {stated}" * bool(stated), change
 
