@@ -26,12 +26,12 @@ BLOCKS, WIDTH = 4, 4
 
 
 class Add(NamedTuple):
-    """A residual add: whether norms are before the branch, behind it and behind the sum; whether the sum, the norm
+    """A residual add: whether norms are before the branch, after it and after the sum; whether the sum, the norm
     before the branch and its input are Pre-LN's; and the label of the skip path."""
 
     before: bool
-    after: bool
-    behind: bool
+    after_branch: bool
+    after_sum: bool
     plain_sum: bool
     plain_norm: bool
     plain_input: bool
@@ -74,8 +74,8 @@ def step(connection: Any, state: State) -> tuple[State, Add]:
     results = [new.x, *(given for given, made in calls[at:] if made is new.x)]
     return new, Add(
         before=at > 0,
-        after=any(given is F for given, _ in calls[at:]),
-        behind=any(made is new.x for _, made in calls[at:]),
+        after_branch=any(given is F for given, _ in calls[at:]),
+        after_sum=any(made is new.x for _, made in calls[at:]),
         plain_sum=several is None and any(torch.allclose(a, b) for a in sums for b in results),
         plain_norm=at == 0 or any(made is read for _, made in calls[:at]),
         plain_input=torch.allclose(calls[at - 1][0] if at else read, x),
@@ -102,10 +102,10 @@ def svg(name: str, where: str, part: str, sites: Sequence[Sequence[str]], wiring
     columns = [[(site, marks.get(site, "site")) for site in column] for column in sites]
     if add.before and part != "map":
         columns.insert(0, [("norm", norm if add.plain_norm else "changed")])
-    columns += [[("gate", "changed")]] * (part in wiring.gates) + [[("norm", norm)]] * add.after
+    columns += [[("gate", "changed")]] * (part in wiring.gates) + [[("norm", norm)]] * add.after_branch
     height = MARGIN + ROW * max(len(column) for column in columns)
     middle, plus = (height + MARGIN) / 2, 2 * MARGIN + len(columns) * (BOX + GAP) + 8
-    width = plus + 10 + (GAP + BOX) * add.behind + 2 * MARGIN
+    width = plus + 10 + (GAP + BOX) * add.after_sum + 2 * MARGIN
     how = "site" if add.plain_sum else "changed"
     drawn = [
         f'<svg role="img" width="{width}" height="{height + 32}" viewBox="0 0 {width} {height + 32}" ',
@@ -117,7 +117,7 @@ def svg(name: str, where: str, part: str, sites: Sequence[Sequence[str]], wiring
         f'<text x="{(MARGIN + plus) / 2}" y="{height + 27}">{", ".join(filter(None, (where, add.label)))}</text>',
     ]
     drawn += [f'<circle class="changed" cx="{MARGIN}" cy="{middle}" r="5"/>'] * (not add.plain_input)
-    for i, column in enumerate([*columns, *[[("norm", norm)]] * add.behind]):
+    for i, column in enumerate([*columns, *[[("norm", norm)]] * add.after_sum]):
         x = 2 * MARGIN + i * (BOX + GAP) + (GAP + 18) * (i == len(columns))
         for j, (site, how) in enumerate(column):
             y = middle + (j - len(column) / 2) * ROW + 3

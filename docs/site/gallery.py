@@ -280,7 +280,7 @@ def start_of(name: str) -> tuple[str, str]:
     difference, stated = float(line["difference"]), line["published"].replace("not said", "nothing")
     start = f"logits differ from Pre-LN's by {100 * difference:.3g} % of their norm"
     start = "logits equal Pre-LN's to rounding" if difference < 1e-6 else start
-    change = "all its parameters are active after 20 updates" if int(line["own"]) > 0 else "nothing of its own to learn"
+    change = "all its parameters are active after 20 updates" if int(line["own"]) > 0 else "no parameters of its own"
     if line["asleep"]:
         parts = [INACTIVE.get(part, part.replace(" ", " parameter tensor ", 1)) for part in line["asleep"].split(", ")]
         change = f"inactive after 20 updates: {', '.join(parts)}"
