@@ -17,7 +17,8 @@ API = """\
 # Python API
 
 The public names of `comt_cli`, and the gates and residual connections of `comt_cli.layers`, which work in any PyTorch
-model. A method of your own is a `Method` that returns a `Wiring`. [comt as a library](library.md) is the guide with examples. `comt_cli.__version__` is the version as text.
+model. A method of your own is a `Method` that returns a `Wiring`. [comt as a library](library.md) is the guide with
+examples. `comt_cli.__version__` is the version as text.
 Errors are `comt_cli.errors.UserError`; the message states the cause and the remedy.
 """
 
