@@ -159,7 +159,7 @@ def test_a_classifier_of_texts_is_adapted(tiny_corpus, tmp_path):
 
 
 WRONG = {
-    "without": ({"pretrained": "frozen"}, None, "settings.train.pretrained: is about weights that a run starts from"),
+    "without": ({"pretrained": "frozen"}, None, "settings.train.pretrained: requires weights to start from"),
     "rank": (
         {"lora_rank": 4},
         {"recipe": "first.yaml"},
@@ -180,5 +180,5 @@ def test_what_would_be_ignored_is_refused_with_its_key(case, tiny_corpus, tmp_pa
     assert expected in comt("show", "second.yaml", status=2)
     if case == "without":
         said = comt("show", "first.yaml", "--set", "train.pretrained=frozen", "--set", "train.steps=5", status=2)
-        assert "--set train.pretrained=frozen: is about weights that a run starts from" in said
+        assert "--set train.pretrained=frozen: requires weights to start from" in said
         assert "train.steps" not in said
