@@ -219,7 +219,7 @@ class Training(Section):
         if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
             yield f"micro_batch_size: {self.micro_batch_size} does not divide the batch size {self.batch_size}"
         if self.warmup_steps > self.steps:
-            yield f"warmup_steps: a warm-up of {self.warmup_steps} is longer than the training of {self.steps} steps"
+            yield f"warmup_steps: a warm-up of {self.warmup_steps} steps is longer than {self.steps} steps of training"
         if self.schedule in WITHOUT_FLOOR and self.min_lr_ratio is not None:
             yield f"min_lr_ratio: the schedule {self.schedule} has no floor; leave the key out"
         if self.select == "best" and self.evaluate_every is None:

@@ -1,4 +1,4 @@
-"""Masked language modelling: some tokens of a text are hidden, and predicted from those on both sides."""
+"""Masked language modelling: predict hidden tokens of a text from those on both sides."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _perplexity = partial(relative, beside="masked_accuracy")
 
 
 class MaskedLanguageModelling(TextTask["MaskedSettings"]):
-    """Train a recipe's masked language models, write its table. The paper's numbers stand beside them.
+    """Train a recipe's masked language models and write its table. The table shows the paper's values next to its own.
 
-    Finished runs are skipped and stopped ones resume, as with comt train-lm, whose options these are. The loss counts
-    hidden tokens alone; in validation the same tokens are hidden in every run.
+    Finished runs are skipped and stopped ones resume; the options are those of comt train-lm. The loss counts hidden
+    tokens alone; in validation the same tokens are hidden in every run.
 
     Examples:
 

@@ -109,7 +109,7 @@ def test_a_run_of_lora_that_is_under_way_loads_merged(source, tiny_corpus, tmp_p
     state = read_state(directory.checkpoint_file)
     del state["model"]["blocks.0.attention.qkv.lora.q_proj.B"]
     write_state(tmp_path / "damaged.pt", state)
-    with pytest.raises(UserError, match="matrices of LoRA do not fit"):
+    with pytest.raises(UserError, match="LoRA matrices do not fit"):
         load(tmp_path / "damaged.pt", LoadedModel)
 
 
@@ -163,7 +163,7 @@ WRONG = {
     "rank": (
         {"lora_rank": 4},
         {"recipe": "first.yaml"},
-        "settings.train.lora_rank: is of LoRA, and pretrained is full",
+        "settings.train.lora_rank: applies to pretrained: lora, and pretrained is full",
     ),
     "nothing": ({"pretrained": "frozen"}, {"recipe": "first.yaml"}, "train.pretrained is frozen, and nothing is added"),
     "rate": ({"added_weight_decay": 0.1}, {"recipe": "first.yaml"}, "train.added_weight_decay is 0.1, and nothing is"),

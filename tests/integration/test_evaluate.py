@@ -93,7 +93,7 @@ def test_a_value_that_comes_out_otherwise_is_named_and_nothing_is_added(language
 
     other = train(tiny_spec(tiny_corpus, **SHORT, seed=2), folder)
     other.checkpoint_file.write_bytes(other.checkpoint_file.read_bytes()[:-500])
-    assert "checkpoint.pt is not a checkpoint, or is cut short" in evaluate(other.path).exception.message
+    assert "checkpoint.pt is not a checkpoint, or was cut off" in evaluate(other.path).exception.message
     other.checkpoint_file.unlink()
     assert "checkpoint.pt is not there" in evaluate(directory.path, other.path).exception.message
     other.result_file.write_text(json.dumps(other.result() | {"state": "diverged"}))

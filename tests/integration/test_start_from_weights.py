@@ -227,7 +227,7 @@ DAMAGES = {
     "no tokenizer": (lambda: Path("llama/tokenizer.json").unlink(), "data.tokenizer: llama has no tokenizer.json"),
     "an end of no token": (lambda: edited("config.json", eos_token_id=257), "does not say which token ends a text"),
     "no end": (lambda: edited("config.json", eos_token_id=None), "does not say which token ends a text"),
-    "cut short": (lambda: Path("llama/model.safetensors").write_bytes(b"\0" * 9), "is not a whole safetensors file"),
+    "cut short": (lambda: Path("llama/model.safetensors").write_bytes(b"\0" * 9), "is not a complete safetensors file"),
 }
 
 
