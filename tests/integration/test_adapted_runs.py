@@ -165,8 +165,8 @@ WRONG = {
         {"recipe": "first.yaml"},
         "settings.train.lora_rank: applies to pretrained: lora, and pretrained is full",
     ),
-    "nothing": ({"pretrained": "frozen"}, {"recipe": "first.yaml"}, "train.pretrained is frozen, and nothing is added"),
-    "rate": ({"added_weight_decay": 0.1}, {"recipe": "first.yaml"}, "train.added_weight_decay is 0.1, and nothing is"),
+    "nothing": ({"pretrained": "frozen"}, {"recipe": "first.yaml"}, "train.pretrained is frozen, but nothing is added"),
+    "rate": ({"added_weight_decay": 0.1}, {"recipe": "first.yaml"}, "train.added_weight_decay is 0.1, but nothing is"),
 }
 
 

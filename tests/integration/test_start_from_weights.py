@@ -179,11 +179,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "fewer tokens": ({"data__vocabulary": 200}, "data.vocabulary is 200, and the tokenizer of llama has 257 tokens"),
     "no identity": (
         {"rows": {"r": "post-ln"}},
-        "r (method post-ln) would not start as what the weights compute",
+        "r (method post-ln) would not start with the weights' function",
     ),
-    "identity but for an epsilon": ({"rows": {"r": "attention-residuals"}}, "outputs are off by"),
-    "no gate at one": ({"rows": {"r": "full-rank-gate"}}, "its FullRankGate cannot be one"),
-    "nothing to train": ({"train__pretrained": "frozen"}, "train.pretrained is frozen, and nothing is added"),
+    "identity but for an epsilon": ({"rows": {"r": "attention-residuals"}}, "outputs differ by"),
+    "no gate at one": ({"rows": {"r": "full-rank-gate"}}, "its FullRankGate cannot start at 1"),
+    "nothing to train": ({"train__pretrained": "frozen"}, "train.pretrained is frozen, but nothing is added"),
 }
 
 
