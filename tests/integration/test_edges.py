@@ -171,7 +171,7 @@ def test_a_process_that_sees_another_checkpoint(tiny_corpus, tmp_path, monkeypat
     spec = tiny_spec(tiny_corpus, steps=8, log_every=1, save_every=4)
     stopped_at([6], spec, tmp_path)
     monkeypatch.setattr(World, "broadcast", lambda self, value: 2 if value == 4 else value)
-    with pytest.raises(UserError, match="process 0 found step 4 in .*, the first process step 2"):
+    with pytest.raises(UserError, match=r"process 0 found step 4 in .*, the first process step 2"):
         train(spec, tmp_path)
 
 

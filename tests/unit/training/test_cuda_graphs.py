@@ -151,7 +151,7 @@ def test_where_passes_are_captured(given):
 
 def test_several_processes_are_refused(tiny_corpus, tmp_path):
     spec = tiny_spec(tiny_corpus, **ON)
-    with pytest.raises(UserError, match=r"train\.cuda_graphs: true needs one process per run, and there are 2") as refused:
+    with pytest.raises(UserError, match=r"cuda_graphs: true needs one process per run, and there are 2") as refused:
         check_training(2, [spec], "cpu", None)
     assert "train.cuda_graphs=false" in str(refused.value.hint)
     with pytest.raises(UserError, match="needs one process per run"):  # as torchrun starts them
