@@ -36,8 +36,7 @@ def read_gguf_file(path: Path, *, tensors: bool) -> tuple[dict[str, Any], dict[s
 
     class Reader(gguf.GGUFReader):  # type: ignore[misc]
         def _get(self, offset: int, dtype: Any, count: int = 1, *order: Any, **orders: Any) -> NDArray[Any]:
-            """The package's method, with a check of the file's end: a damaged length of 2^60 bytes would take for
-            ever."""
+            """The package's method, with a check for the file's end: damaged lengths would take for ever."""
             if int(offset) + np.dtype(dtype).itemsize * int(count) > len(self.data):
                 raise ValueError("it was cut off")
             found: NDArray[Any] = super()._get(offset, dtype, count, *order, **orders)
@@ -85,8 +84,7 @@ def tokenizer_in(metadata: Mapping[str, Any], origin: str) -> LibraryTokenizer:
 
 
 def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], origin: str) -> tuple[Tokenizer, bool]:
-    """A byte-level BPE tokenizer with merges (GPT-2's kind), and whether texts begin with a special token by
-    default."""
+    """A byte-level BPE tokenizer (GPT-2's kind), and whether texts begin with a special token by default."""
     rule = metadata.get(f"{_KEY}pre")
     whole = rule in _LLAMA3_NAMES
     cuts: dict[Any, list[pre_tokenizers.PreTokenizer]] = {
@@ -106,8 +104,7 @@ def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], origin: str)
 
 
 def _sentencepiece(metadata: Mapping[str, Any], tokens: Sequence[str], origin: str) -> tuple[Tokenizer, bool]:
-    """A SentencePiece BPE tokenizer (LLaMA's kind). Merges follow from the scores: the pair with the best piece comes
-    first."""
+    """A SentencePiece BPE tokenizer (LLaMA's kind). Scores give the merges: the best piece comes first."""
     scores = metadata.get(f"{_KEY}scores")
     if not isinstance(scores, list) or len(scores) != len(tokens):
         raise UserError(f"{origin}: its tokenizer has no score for every token")

@@ -29,8 +29,7 @@ def first_line(error: BaseException) -> str:
 
 
 def package_folders(package: str) -> list[Path]:
-    """The folders of an installed package (several for a namespace package); [] if it is not installed. Imports
-    nothing."""
+    """The folders of an installed package (of a namespace several); [] if it is not installed. Imports nothing."""
     with contextlib.suppress(ImportError, ValueError):  # of `__main__`
         found = importlib.util.find_spec(package) if package.isidentifier() else None
         return [Path(folder) for folder in (found and found.submodule_search_locations) or ()]

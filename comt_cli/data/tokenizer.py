@@ -51,8 +51,7 @@ class SpecialTokens:
 
 
 class Tokenizer(ABC):
-    """Converts text to token ids and back. Ids are in [0, vocabulary_size); `encode` neither adds nor needs special
-    tokens."""
+    """Converts text to token ids in [0, vocabulary_size) and back; `encode` adds and needs no special tokens."""
 
     vocabulary_size: int
     special: SpecialTokens

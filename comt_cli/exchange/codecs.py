@@ -29,8 +29,7 @@ normalisation would change, numbers."""
 
 
 class TextCodec(Protocol):
-    """Converts text to the token ids on which a model was trained, and back. `end_ids` are the tokens that end a
-    text."""
+    """Converts text to the token ids of a model's training, and back. `end_ids` are the tokens that end a text."""
 
     tokenizer: Tokenizer
     end_ids: frozenset[int]

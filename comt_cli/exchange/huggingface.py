@@ -52,8 +52,7 @@ SITES = {
     **{site: f"self_attn.{site}" for site in ("q_proj", "k_proj", "v_proj", "o_proj")},
     **{site: f"mlp.{site}" for site in ("gate_proj", "up_proj", "down_proj")},
 }
-"""Public names of parameters outside blocks; of parameters in a block, after its number; and of projections in a
-block."""
+"""Public names of parameters outside blocks, in a block after its number, and of a block's projections."""
 _LLAMA_OPTIONS = {
     "attention_bias": (False,),
     "mlp_bias": (False,),
@@ -250,7 +249,6 @@ def read_gguf(path: Path) -> LoadedModel:
 
 
 def _config_of(metadata: Mapping[str, Any], tensors: Mapping[str, NDArray[np.float32]], origin: str) -> dict[str, Any]:
-    """The Hugging Face configuration of a GGUF file. Raises `UserError` naming a missing or unsupported key."""
     architecture = metadata.get("general.architecture")
     if architecture != "llama":
         raise UserError(f"{origin} holds a network of architecture {architecture!r}", "comt reads llama.")

@@ -1,5 +1,4 @@
-"""Trained models with everything needed to use them, from checkpoints, Hugging Face folders and hub names, and GGUF
-files."""
+"""Trained models with everything needed to use them, from checkpoints, Hugging Face and GGUF files."""
 
 from __future__ import annotations
 
@@ -199,8 +198,6 @@ class LoadedImageModel(Loaded):
 
 
 class _ImageParts(BaseModel):
-    """Entries of an image classifier's checkpoint beside its weights."""
-
     classes: list[str]
     mean: Annotated[list[FiniteFloat], Field(min_length=3, max_length=3)]
     std: Annotated[list[Annotated[FiniteFloat, Field(gt=0)]], Field(min_length=3, max_length=3)]

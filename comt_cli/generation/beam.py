@@ -184,7 +184,6 @@ def _sentences(memory: Any, index_B: Tensor) -> Any:
 
 
 def _hypotheses(finished: _Beams, live: _Beams, place: int, length: int, end: int, n_best: int) -> list[Hypothesis]:
-    """The best hypotheses of the sentence at `place`: those that ended, then those of maximum length."""
     found = []
     for beams, ended in ((finished, True), (live, False)):
         rows = zip(*(part[place].tolist() for part in beams), strict=True)

@@ -48,8 +48,7 @@ def pixels_of(path: Path) -> NDArray[np.uint8]:
 
 
 def _colours(image: Image.Image, path: Path) -> Image.Image:
-    """A picture in RGB of 8 bits, with transparency on white. Raises `UserError` for numbers without a defined
-    white."""
+    """A picture in RGB of 8 bits, with transparency on white. Raises `UserError` if white is not defined."""
     if image.mode.startswith("I;16"):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))  # convert() would make most of it white
     if image.mode in ("I", "F"):

@@ -26,8 +26,7 @@ class Transcript:
     """
 
     def __init__(self, folder: Path, split: str, part: str = "part-0.jsonl", key: str = "") -> None:
-        """`key` contains everything that decides the texts, such as the run and its step; it is part of every
-        checksum."""
+        """`key` contains everything that decides the texts, such as run and step; it is part of every checksum."""
         make_folder(folder)
         self.folder, self.split, self._key = folder, split, key
         self.own = folder / f"{split}.{part}"

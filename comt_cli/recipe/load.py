@@ -215,8 +215,7 @@ def _follows(problem: Problem, earlier: Iterable[Problem]) -> bool:
 
 
 def _settings_section(problem: Problem) -> str | None:
-    """`train` for `columns.c4.settings.train.steps` and for `train.steps` of a setup; `all` for `settings`; else
-    None."""
+    """`train` for `columns.c4.settings.train.steps` and a setup's `train.steps`; `all` for `settings`; else None."""
     if problem.source is not None:
         return problem.key.partition(".")[0] or "all"
     found = re.search(r"(?:^|\.)settings(?:\.(\w+))?", problem.key)
@@ -235,8 +234,7 @@ def _fits(given: Any, task: Any, catalogue: Catalogue) -> bool:
 def resolve_method(
     given: Any, path: KeyPath, document: Document, catalogue: Catalogue, task: Any
 ) -> dict[str, Any] | None:
-    """A row's method as its name and all options. None if something is wrong, which is added to the document's
-    problems."""
+    """A row's method as its name and all options. None if something is wrong, which the document's problems have."""
     if isinstance(given, dict) and not isinstance(given.get("name"), str):
         document.note((*path, "name"), "is missing: name the method")
         return None

@@ -99,7 +99,6 @@ def located(
 
 
 def _of_start(settings: RunSettings, start: Start | None) -> Iterator[Problem]:
-    """Problems of keys that require weights to start from."""
     if start is None:
         for key in (each for each in settings.train.of_start if each in settings.train.stored()):
             said = "requires weights to start from, and this run has no start; leave the key out, or add a start"
@@ -109,7 +108,6 @@ def _of_start(settings: RunSettings, start: Start | None) -> Iterator[Problem]:
 
 
 def _with_tokenizer(settings: RunSettings, start: Start | None) -> RunSettings:
-    """The settings with the tokenizer `start` replaced by the name of the published weights."""
     if start is None or getattr(settings.data, "tokenizer", None) != "start":
         return settings
     data = settings.data.model_copy(update={"tokenizer": f"weights:{start.weights}"})
@@ -178,8 +176,7 @@ class LoadedGrid:
 
     @property
     def planned(self) -> list[Layer]:
-        """The points that runs can have: `points`; with trials, number 0 is the recipe's own values and `points`
-        follow."""
+        """The points that runs can have: `points`; with trials, number 0 is the recipe's own values."""
         return [{}, *self.points] if self.seeds else self.points
 
     def of(self, settings: RunSettings) -> dict[str, Any]:

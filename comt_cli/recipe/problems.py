@@ -79,7 +79,6 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def _is_within(key: str, outer: str) -> bool:
-    """Whether a dotted key equals `outer` or is below it."""
     return f"{key}.".startswith((f"{outer}.", f"{outer}["))
 
 
@@ -356,7 +355,6 @@ def _fields(kinds: Iterable[Any]) -> list[Mapping[str, Any]]:
 
 
 def _kinds(annotation: Any) -> list[Any]:
-    """The types of a union, or the only type."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return [kind for option in typing.get_args(annotation) for kind in _kinds(option)]
     return [annotation]

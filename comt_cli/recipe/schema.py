@@ -145,8 +145,7 @@ class Published(Section):
 
 
 class Row(Section):
-    """One method under one name, with the paper's value in every column. `notes` are footnotes of its cells by
-    scale."""
+    """One method under one name, with the paper's value in every column. `notes` are footnotes by scale."""
 
     method: str | dict[str, Any]
     paper: dict[str, float | None] = Field(default_factory=dict)
@@ -248,8 +247,7 @@ class Recipe(Section):
         return at, places[at].start
 
     def metric_at(self, scale: str, column: str) -> str:
-        """The metric that a column shows: its own, else that of the paper's column it is compared with, else the
-        recipe's."""
+        """The metric that a column shows: its own, else that of the column it is compared with, else the recipe's."""
         own = self.columns_at(scale)[column]
         paper = None if own.compare_to is None else self.columns.get(own.compare_to)
         return own.metric or (paper.metric if paper is not None else None) or self.metric
@@ -298,7 +296,6 @@ def disagreements(recipe: Recipe, methods: Methods, catalogue: Catalogue, task: 
 def _unfit(
     at: KeyPath, start: Start | None, row: str, method: Mapping[str, Any], catalogue: Catalogue, task: Any
 ) -> Wrong:
-    """Reasons, known from names alone, that a row cannot start from published weights."""
     if start is None or start.weights is None:
         return
     if not task.takes_weights:
@@ -314,7 +311,6 @@ def _none(what: str, name: str, names: Iterable[str]) -> str:
 
 
 def _shown(path: KeyPath, place: Place, recipe: Recipe, metrics: Iterable[str] | None, *, has_paper: bool) -> Wrong:
-    """Problems of the metric that a place shows, and of the column that it is compared with."""
     metric, paper = getattr(place, "metric", None), getattr(place, "compare_to", None)
     if metrics is not None and metric is not None and metric not in metrics:
         yield (*path, "metric"), _none("metric", metric, metrics)
@@ -331,7 +327,6 @@ def _shown(path: KeyPath, place: Place, recipe: Recipe, metrics: Iterable[str] |
 
 
 def _ladder(recipe: Recipe) -> Wrong:
-    """Reasons that a ladder cannot compute the gain against compute."""
     at = ("ladder",)
     if recipe.figure is not None:
         yield at, "is for tables, and this recipe is a figure; leave one of them out"
@@ -346,7 +341,6 @@ def _ladder(recipe: Recipe) -> Wrong:
 
 
 def _printed(row: Row, recipe: Recipe, *, has_paper: bool) -> Wrong:
-    """Problems of a row's values for the paper's columns."""
     given: dict[str, Mapping[str, object]] = {"paper": row.paper, "paper_increase": row.paper_increase}
     for key, cells in given.items():
         if cells and not has_paper:

@@ -1,5 +1,4 @@
-"""The runs in a folder, read lazily; the data hash inferred from them; and the links of runs that several tables
-share."""
+"""The runs in a folder, read lazily; the data hash inferred from them; and the links of shared runs."""
 
 from __future__ import annotations
 
@@ -129,8 +128,7 @@ class KnownRun:
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """The tables of changed settings that link to it, such as `paper/table@steps-12`, with dashes instead of
-        slashes."""
+        """The tables of changed settings that link to it, such as `paper/table@steps-12`, with dashes for slashes."""
         return tuple(dict.fromkeys("/".join(link.parts[-5:-3]) for link in self.links if MARK in link.parts[-4]))
 
     @property

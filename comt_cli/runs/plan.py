@@ -88,7 +88,6 @@ class RunSpec(Section):
     @field_validator("settings", mode="before")
     @classmethod
     def _of_the_task(cls, given: Any, info: ValidationInfo) -> Any:
-        """Read settings as those of the command's task."""
         if not isinstance(given, Mapping) or "command" not in info.data:
             return given
         return task_of(info.data["command"]).settings.model_validate(given)

@@ -354,7 +354,6 @@ class TokenTask(Task[S]):
 
 
 def _layers(shape: Any) -> tuple[int, ...]:
-    """The number of blocks of every stack or stage."""
     if hasattr(shape, "layers"):
         return (shape.layers,)
     return tuple(shape.blocks) if hasattr(shape, "blocks") else (shape.encoder_layers, shape.decoder_layers)

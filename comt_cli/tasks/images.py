@@ -54,8 +54,7 @@ class ImageClassification(Task["ImageSettings"]):
     """The number of devices, which is not a setting, changes more here: each device's batch norms see its part of the
     batch. The run prints this when it starts (`caution`), and every `result.json` has the number of its processes."""
     checkpoint_parts: ClassVar = ("classes", "mean", "std", "size")
-    """The names of the classes, the colours' mean and standard deviation over the training images, and the images'
-    size."""
+    """The names of the classes, the colours' mean and standard deviation in training, and the images' size."""
     typical_share: ClassVar = 0.1  # batch norms are bound by memory, as are narrow convolutions on a CPU
     description: ClassVar = (
         "{resnet}: {blocks} {shape.block} blocks, {shape.width} channels at first, {model.stem} stem{size}. Images "

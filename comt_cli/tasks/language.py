@@ -29,7 +29,6 @@ _OF_VALIDATION = {
 
 
 def _of_test(metric: Metric) -> Metric:
-    """The same metric of the test split (`train.test_share`)."""
     return replace(
         metric,
         words=metric.words.replace("validation", "test"),

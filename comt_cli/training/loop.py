@@ -214,8 +214,7 @@ class Training:
         self.listener(Note(text))
 
     def _is_stopped(self, *, asked: bool) -> bool:
-        """Whether any process received a stop signal; all stop at the same step. Several processes check only if
-        `asked`."""
+        """Whether any process received a stop signal; all stop at the same step. Several check only if `asked`."""
         stopped = self.stop.number is not None
         if self.world.size == 1:
             return stopped

@@ -125,8 +125,7 @@ class SummedLoss(Objective):
 
 
 class ClassifierLoss(Objective):
-    """(the model's inputs, labels [B]) -> the summed loss of a classifier; `passes` returns its logits, [B,
-    classes]."""
+    """(the model's inputs, labels [B]) -> the summed loss of a classifier; `passes` returns logits, [B, classes]."""
 
     def __init__(self, model: nn.Module, smoothing: float = 0.0) -> None:
         super().__init__(model, model.forward, smoothing)

@@ -186,8 +186,7 @@ def local_tensor(tensor: Tensor) -> Tensor:
 
 
 def full_tensors(values: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
-    """The values with sharded tensors gathered one by one onto the CPU. All processes call it; those that do not `keep`
-    get {}."""
+    """The values, with sharded tensors gathered onto the CPU. All processes call it; {} for those not to `keep`."""
     kept = {}
     for name, value in values.items():
         full = _gathered(value) if is_sharded(value) else value

@@ -138,7 +138,6 @@ class StopSignal:
 
 
 def _is_ignored(number: int) -> bool:
-    """Whether SIGHUP is ignored, as under nohup."""
     return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
 
 

@@ -1,5 +1,4 @@
-"""Start from the weights of another run, or from published ones: the checks, and the initialisation of added
-parameters."""
+"""Start from the weights of another run, or from published ones: checks, and initialisation of added parts."""
 
 from __future__ import annotations
 

@@ -30,8 +30,7 @@ Close = Callable[[bool], object]  # whether the run ended without an error
 
 
 def tensorboard(spec: RunSpec, folder: Path, step: int) -> tuple[Log, Close]:
-    """Event files in `tensorboard/` of the run directory; steps that an earlier start logged after `step` are
-    purged."""
+    """Event files in `tensorboard/` of the run directory; steps that an earlier start logged later are purged."""
     from torch.utils.tensorboard import SummaryWriter
 
     writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else 0)

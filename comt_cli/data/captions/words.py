@@ -72,8 +72,7 @@ WORDS = tuple(sorted({word for text in (*_NAMES, *_SYNONYMS) for word in text.sp
 
 @dataclass(frozen=True)
 class SceneObject:
-    """A symbol in a cell of the 3 x 3 grid, counted from the top left; `shift` moves its centre right and down, in
-    pixels."""
+    """A symbol in a cell of the 3 x 3 grid, from the top left; `shift` moves its centre right and down, in pixels."""
 
     symbol: str
     colour: str

@@ -46,8 +46,7 @@ class GlueSplit(PositionedSplit[GlueBatch]):
     text, or the second of equally long ones, loses its last token until the sequence fits."""
 
     def __init__(self, examples: Sequence[Example], tokenizer: Tokenizer, classes: int, length: int) -> None:
-        """Labels are numbers if `classes` is 1. Raises `ValueError` if the tokenizer has no begin or separator
-        token."""
+        """Labels are numbers if `classes` is 1. Raises `ValueError` if a begin or separator token is missing."""
         special = tokenizer.special
         begin, separator = special.need("begin"), special.need("separator")
         self._pad = special.pad

@@ -17,8 +17,7 @@ from comt_cli.files import open_file
 from comt_cli.installing import install_package
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "TGA", "ICO", "AVIF")
-"""Formats that Pillow reads itself. It would pass PostScript, under any file name, to Ghostscript, which executes
-it."""
+"""Formats that Pillow reads itself. It passes PostScript, under any name, to Ghostscript, which executes it."""
 
 CAPTIONED = "PNG and JPEG files can be captioned, or .npy and .npz files of features."
 
@@ -27,8 +26,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 def check_image(path: Path) -> UserError | None:
-    """The error of a picture or a file of features that is visible before a model is loaded to caption it; None if
-    there is none."""
+    """The error that a picture or a file of features shows before a model is loaded; None if there is none."""
     try:
         with open_file(path) if path.suffix in (".npy", ".npz") else open_picture(path, CAPTIONED):
             return None

@@ -60,8 +60,7 @@ class FolderSet(ImageSet):
 
     @abstractmethod
     def read(self, name: str, progress: ProgressCallback) -> Any:
-        """The `ImageDataset` with fingerprint `name`. Raises `UserError`, and `StorageError` if files cannot be
-        written."""
+        """The `ImageDataset` with fingerprint `name`. Raises `UserError`, and `StorageError` if writing fails."""
 
 
 class ImageDataSettings(DataSection):
@@ -124,6 +123,5 @@ class Kind(Prepared[ImageDataSettings, ImageSet]):
 
 
 def _stamp(folder: Path) -> str:
-    """A stamp of the files in a folder and in its direct subfolders. Raises `OSError`."""
     folders = [folder, *(entry for entry in folder.iterdir() if entry.is_dir())]
     return stamp_of(sorted(entry for each in folders for entry in each.iterdir()))

@@ -172,7 +172,6 @@ def _skeleton(name: str) -> Callable[[Any, str], str]:
 
 
 def _span(value: Any, language: str) -> str:
-    """Two times of a day, in the 12-hour clock for English."""
     skeleton = "hm" if language == "en" else "Hm"
     return _formatted("dates", "format_interval", skeleton=skeleton)(value, language)
 

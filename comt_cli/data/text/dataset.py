@@ -186,7 +186,6 @@ def _whole_parts(folder: Path) -> list[Part]:
 def _tokenise(
     data: DataSettings, corpus: Corpus, tokenizer: Tokenizer, writer: PartWriter, progress: ProgressCallback
 ) -> None:
-    """Assign each document to its split, tokenise it, and write it, from the position after the existing parts."""
     limits = {"train": data.max_train_tokens, "validation": corpus.validation_tokens}
 
     def room(split: SplitName) -> int | None:
@@ -233,7 +232,6 @@ def _chunks(documents: Iterator[Document]) -> Iterator[list[Document]]:
 
 
 def _check_rows(data: DataSettings, parts: Sequence[Part]) -> None:
-    """Raise `UserError` if a split has no row."""
     for split in SPLITS:
         tokens = sum(part.of(split).tokens for part in parts)
         if tokens < (data.sequence_length if data.rows == "pack" else 1):

@@ -88,8 +88,7 @@ class RowRange(Rows):
 
 
 def without_last(rows: Rows, share: float) -> tuple[RowRange, RowRange]:
-    """`rows` divided into all but the last `share` of them, and these. Raises `UserError` if there are fewer than
-    two."""
+    """`rows` without the last `share` of them, and these. Raises `UserError` if there are fewer than two."""
     if len(rows) < 2:
         hint = "Use more text, a shorter sequence_length, or leave test_share out."
         raise UserError(f"{len(rows)} validation sequence cannot be divided into validation and test", hint)
@@ -98,8 +97,7 @@ def without_last(rows: Rows, share: float) -> tuple[RowRange, RowRange]:
 
 
 class PackedRows(Rows):
-    """All documents as one stream, cut into windows of T tokens, which may cross shards; the last, partial one is
-    dropped."""
+    """The stream of all documents in windows of T tokens, which may cross shards; a partial one is dropped."""
 
     def __len__(self) -> int:
         return self.tokens // self.sequence_length

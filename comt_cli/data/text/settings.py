@@ -28,8 +28,7 @@ SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, SplitName] = ("train", "validation")
 
 PART_BYTES = 128 * 1024 * 1024
-"""The size of parts limits the loss by a kill, and the number of open files: the papers' largest corpus has 160
-parts."""
+"""The size of parts limits the loss by a kill, and the number of open files (160 for the largest corpus)."""
 
 Place = tuple[int, int]
 
@@ -90,8 +89,7 @@ def train_texts(corpus: Corpus, validation_fraction: float | None) -> Iterator[s
 
 
 _OF_WEIGHTS = "weights:"
-"""The prefix of the names of published weights, whose tokenizer is used. `start` in a recipe means those of its
-start."""
+"""The prefix of published weights whose tokenizer is used. `start` in a recipe means the run's start."""
 TokenizerName = Annotated[
     str,
     matching(f"{_OF_WEIGHTS}.+", "weights:WEIGHTS (published ones)", ("sentencepiece", "t5", "bytes", "start")),

@@ -17,8 +17,7 @@ from comt_cli.tasks.settings import StartedTraining
 
 
 class LlamaShape(NamedTuple):
-    """Widths and depth of a LLaMA. The vocabulary comes from the tokenizer; named sizes have as many key-value heads as
-    heads."""
+    """Widths and depth of a LLaMA; the vocabulary comes from the tokenizer. Named sizes have no shared heads."""
 
     width: int
     ffn_width: int

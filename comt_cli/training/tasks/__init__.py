@@ -170,8 +170,7 @@ class TaskRun(ABC, Generic[B]):
 
 
 class TextRun(TaskRun[B]):
-    """A network that reads texts. Its batches have `positions`, which determine dropout masks; its data set has a
-    tokenizer."""
+    """A network that reads texts. Batches have `positions`, for dropout masks; its data set has a tokenizer."""
 
     def __init__(self, spec: RunSpec, dataset: Any, world: World) -> None:
         super().__init__(spec, dataset, world)

@@ -107,7 +107,7 @@ def test_a_killed_call_is_continued_and_ends_with_the_same_bytes(folder, monkeyp
 @pytest.mark.parametrize("name", ["in", "link"])
 def test_the_input_is_never_the_output(folder, name):
     (folder / "link").symlink_to("in")
-    assert "would be lost" in run("-i", "in", "-o", name).exception.message
+    assert "would overwrite the input" in run("-i", "in", "-o", name).exception.message
     assert (folder / "in").read_text(encoding="utf-8").splitlines() == LINES
 
 

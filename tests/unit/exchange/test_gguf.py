@@ -159,7 +159,7 @@ def test_llamas_tokenizer_cuts_as_sentencepiece_does(make_llama, tmp_path) -> No
     ("changes", "words"),
     [
         ({"architecture": "gemma"}, "architecture 'gemma'"),
-        ({"pre": "qwen2"}, "cutting rule 'qwen2'"),
+        ({"pre": "qwen2"}, "splitting rule 'qwen2'"),
         ({"tokenizer": "t5"}, "kind 't5'"),
         ({"tokenizer": "llama"}, "no score for every token"),
         ({"expert_count": 4}, "mixture of experts"),

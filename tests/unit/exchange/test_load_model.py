@@ -60,7 +60,7 @@ def test_an_image_classifier_loads_and_says_what_it_was_evaluated_at(trained):
         (LoadedModel, {"model": {"w": torch.ones(2)}}, "is missing"),
         (LoadedModel, {"method": {"name": "teleport"}}, "'teleport', which this comt does not have"),
         (LoadedModel, {"tokenizer": None}, "has no tokenizer"),
-        (LoadedModel, {"tokenizer": {"format": 1, "kind": "morse"}}, "unknown kind 'morse'"),
+        (LoadedModel, {"tokenizer": {"format": 1, "kind": "morse"}}, "kind 'morse' are unknown"),
         (LoadedImageModel, {"classes": None, "std": None}, "has no classes and no std"),
         (LoadedImageModel, {"classes": ["a", "b"]}, "classes"),
         (LoadedImageModel, {"size": -3}, "size: "),

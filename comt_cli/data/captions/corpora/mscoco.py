@@ -112,7 +112,6 @@ class MSCOCO(CaptionCorpus):
         return CaptionedImages(references, learned=[[" ".join(each) for each in several] for several in tokens])
 
     def _images(self) -> list[_Image]:
-        """Every image of the JSON file; used keys are checked."""
         path = self._folder / CAPTIONS
         hint = f"Put Karpathy's {CAPTIONS} into the folder data.folder."
         try:

@@ -68,8 +68,7 @@ def drawn_examples(task: str, split: GlueSplitName) -> Iterator[Example]:
 
 
 World = Mapping[str, str | None]
-"""`symbol of 0`, `colour of 0`, `size of 0`, `face of 0`, the same of thing 1, `where` 0 is seen from 1, and
-`paper`."""
+"""`symbol of 0`, `colour of 0`, `size of 0`, `face of 0`, the same of 1, `where` 0 is seen from 1, and `paper`."""
 
 _LEFT_OUT = ("size of 0", "size of 1", "paper")  # a premise omits one or two of these
 
@@ -165,7 +164,6 @@ class _Writer:
         self._size, self._relation, self._paper, self._picture = (Draws(repeat(draws.share())) for _ in range(4))
 
     def both(self, world: World) -> str:
-        """Both things, with the position of one seen from the other."""
         one, other, where = 0, 1, str(world["where"])
         if self._draws.share() < 0.5:
             one, other, where = 1, 0, words.OPPOSITE[where]

@@ -266,8 +266,7 @@ def _paint(image_B3SS: Floats, alpha_BSS: Floats, colour_B3: Floats) -> None:
 
 
 def _blur(image_B3SS: Floats, share_B: Floats) -> None:
-    """Move every pixel by `share` towards the mean of its neighbourhood (weights 1, 2, 1 in both directions), in
-    place."""
+    """Move every pixel by `share` towards the mean of its neighbourhood (weights 1, 2, 1), in place."""
     padded = np.pad(image_B3SS, ((0, 0), (0, 0), (1, 1), (1, 1)), mode="edge")
     rows = padded[:, :, :-2] + padded[:, :, 2:] + 2 * padded[:, :, 1:-1]
     soft = (rows[..., :-2] + rows[..., 2:] + 2 * rows[..., 1:-1]) * np.float32(1 / 16)

@@ -31,8 +31,7 @@ DRAWS = 3 + 2 * 10
 
 
 class ImageNet(FolderSet):
-    """ImageNet. Its files are shuffled once, so that any first part has all classes. Its content hash uses file
-    sizes."""
+    """ImageNet, shuffled once, so that any first part has all classes. Its content hash uses file sizes."""
 
     classes: ClassVar[Mapping[str, int]] = {"imagenet": 1000}
     names = tuple(classes)
@@ -68,7 +67,6 @@ class ImageNet(FolderSet):
 
 
 def _list(folder: Path, data: ImageDataSettings) -> Any:
-    """torchvision's list of the files and classes of one split."""
     try:
         listed = torchvision_datasets().ImageFolder(folder)
     except (OSError, ValueError) as error:  # FileNotFoundError: a class without folder or images

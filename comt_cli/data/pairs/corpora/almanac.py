@@ -180,7 +180,6 @@ class Almanac(PairCorpus):
 def _written(
     chosen: Sequence[Carrier], values: Sequence[Mapping[str, Any]], joiner: Mapping[str, str], language: str
 ) -> tuple[str, tuple[str, ...]]:
-    """The sentence in a language, and its values in their order there."""
     clauses, slots = [], list[str]()
     for carrier, held in zip(chosen, values, strict=True):
         clauses.append("")

@@ -54,7 +54,6 @@ class Catalogues(PairCorpus):
         return self.trained_on(self._pairs)
 
     def _catalogues(self, package: str) -> list[Path]:
-        """The catalogues of a package in the target language, sorted. Raises `UserError` if there are none."""
         folders = [folder for place in package_folders(package) for folder in place.rglob("LC_MESSAGES")]
         files = sorted(path for folder in folders if folder.parent.name == self._locale for path in folder.iterdir())
         chosen = [path for path in files if path.suffix == ".po"]
@@ -72,7 +71,6 @@ class Catalogues(PairCorpus):
 
 
 def _messages(path: Path, locale: str) -> Iterator[Pair]:
-    """The translated messages of a catalogue. Raises `UserError` if it cannot be read."""
     po, mo = babel("messages.pofile"), babel("messages.mofile")
     try:
         with open_file(path) as handle:

@@ -64,8 +64,7 @@ class TextFiles(PairCorpus):
         self._files = {split: [Path(file).expanduser() for file in two] for split, two in named if two}
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """Hashes of the files, wherever they are, the shares, and for the user's own text the version of its
-        reading."""
+        """Hashes of the files, the shares, and for the user's own text the version of its reading."""
         paths = [path for two in self._files.values() for path in two]
         digests = dict(zip(paths, hash_files(paths, progress, self._key), strict=True))
         hashes = {split: [[path.name, digests[path]] for path in two] for split, two in self._files.items()}

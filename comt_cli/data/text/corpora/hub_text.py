@@ -55,7 +55,6 @@ class HubText(Corpus):
         return hub.open_files(*source[:3])
 
     def _documents(self, source: HubSource, start: Place) -> Iterator[Document]:
-        """The documents of a source's files in the seeded order, from `start` on."""
         with hub.reachable(self.names[0], source.repository, self.instead):
             files = [*self.files(source)]
             random.Random(FILE_ORDER_SEED).shuffle(files)

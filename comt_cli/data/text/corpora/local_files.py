@@ -53,8 +53,7 @@ class LocalFiles(Corpus):
 
 
 def _match(pattern: str) -> tuple[Path, list[Path]]:
-    """The folder before the first wildcard, and the matching files by name; an existing file of that name has
-    priority."""
+    """The folder before the first wildcard, and the matching files by name; an existing name has priority."""
     parts = Path(pattern).expanduser().absolute().parts
     wild = [i for i, part in enumerate(parts) if glob.has_magic(part) and not Path(*parts[: i + 1]).exists()]
     if not wild:

@@ -59,8 +59,7 @@ class LibraryTexts(Corpus):
         return iter(documents[start[1] :])
 
     def _documents(self, progress: ProgressCallback) -> list[str]:
-        """The texts from the cache, with one entry per Python and installation, because distributions patch the
-        library."""
+        """The texts, cached per Python and installation, because distributions patch the library."""
         cache = Cache(self.names[0], f"{self.version}, with the hash of its content")
         if cache.folder not in _extracted:
             key = [platform.python_implementation(), platform.python_version(), sysconfig.get_path("stdlib")]
@@ -128,7 +127,6 @@ def _topics() -> Iterator[str]:
 
 
 def _docstrings(source: bytes) -> Iterator[str]:
-    """The docstrings of a module, its classes and functions, in the order of the source."""
     with warnings.catch_warnings(action="ignore"):  # about escapes in old modules
         try:
             tree = ast.parse(source)
