@@ -117,17 +117,17 @@ class DataSection(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_way_to_say_it(cls, given: Any) -> Any:
+    def _normalised(cls, given: Any) -> Any:
         """Store implied values explicitly, so that giving them does not change the run id."""
         if not isinstance(given, dict):
             return given
         with contextlib.suppress(ValueError):  # an unknown corpus is reported for its own key
             corpus = cls.kind.named(str(given.get(cls.named_by, cls.model_fields[cls.named_by].default)))
             given = given | {key: value for key, value in corpus.implied(given).items() if given.get(key) is None}
-        return cls.said_once(given)
+        return cls.with_implied(given)
 
     @classmethod
-    def said_once(cls, given: dict[str, Any]) -> dict[str, Any]:
+    def with_implied(cls, given: dict[str, Any]) -> dict[str, Any]:
         """The settings with other implied values in their stored form."""
         return given
 

@@ -156,7 +156,7 @@ class Training(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_way_to_say_it(cls, given: Any) -> Any:
+    def _normalised(cls, given: Any) -> Any:
         """Convert shares to whole steps, and store the default of a missing floor if the schedule has one."""
         if not isinstance(given, dict):
             return given
@@ -184,7 +184,7 @@ class Training(Section):
         return ()
 
     @property
-    def passing_steps(self) -> list[int]:
+    def temporary_steps(self) -> list[int]:
         """The averaged steps whose weights are deleted when the run has ended."""
         return [step for step in self.averaged_steps if not self.keeps(step)]
 

@@ -1,25 +1,24 @@
-"""The run directory: the only contract between training, which writes it, and everything that reads it.
+"""The run directory: the only interface between training, which writes it, and its readers.
 
-A run is its id, and is stored once: `runs/by-id/<id>`. For people there is a relative symbolic link
-`runs/<paper>/<table>/<row>/<column>/seed<k>-<id>` for every table that it belongs to (see `shared_runs`); where `--set`
-changed settings, `<table>@<settings>`, whose folder has them as `changed-settings.json`.
+A run is identified by its id, and stored once, in `runs/by-id/<id>`. In addition there is a relative symbolic link
+`runs/<paper>/<table>/<row>/<column>/seed<k>-<id>` for every table with this run (see `shared_runs`). If `--set` changed
+settings, the link's table is `<table>@<settings>`, whose folder has them in `changed-settings.json`.
 
 spec.json          the run, fully resolved (`RunSpec`)
-environment.json   versions, device, git commit: one entry per time the run was started
-metrics.jsonl      one line per logged step: the ground truth; holds nothing that differs between two equal runs
-gradients.jsonl    one line per step whose gradient norms were asked for (`train.gradient_norms_every` of an image
-                   classifier): {"step": n, "norms": {convolution's weight: L2 norm}}
+environment.json   versions, device, git commit: one entry per start of the run
+metrics.jsonl      one line per logged step, with nothing that differs between two equal runs
+gradients.jsonl    one line per step with logged gradient norms (`train.gradient_norms_every` of an image classifier):
+                   {"step": n, "norms": {convolution's weight: L2 norm}}
 timings.jsonl      one line per logged step: seconds, tokens or images per second (these do differ)
 metrics.csv        metrics.jsonl as a table, written at the end
-best-*.pt, weights-*.pt   while it trains, weights that it may end with (`train.select`, `train.average_last`); of the
-                   latter those stay that `train.keep_every` asks for
-outputs/<weights>/  what evaluations put out sample by sample, such as translations; `final` has those of the weights
-                   that the run ends with
-checkpoint.pt      the newest complete checkpoint, with the tokenizer or the classes, so that it can be used by itself
+best-*.pt, weights-*.pt   during training, candidates for the final weights (`train.select`, `train.average_last`); the
+                   latter are kept if `train.keep_every` asks for them
+outputs/<weights>/ outputs of evaluations per sample, such as translations; `final` are those of the final weights
+checkpoint.pt      the newest complete checkpoint, with the tokenizer or the classes, so that it can be used alone
 result.json        written last: its presence means that the run is done
-name.txt           the name that somebody gave the run (`comt runs --name`), which is no part of its identity
-error.txt          what made the newest attempt fail, with how to fix it, or the traceback of a defect; gone once
-                   another attempt begins
+name.txt           the name given by `comt runs --name`, which is not part of the run id
+error.txt          the error of the last attempt, with its remedy, or the traceback of a defect; removed when another
+                   attempt begins
 """
 
 from __future__ import annotations

@@ -356,10 +356,10 @@ def set_aside(specs: Sequence[RunSpec], runs: Path) -> list[Path]:
     with contextlib.ExitStack() as locks:
         for directory in directories:
             locks.enter_context(directory.lock())
-        return [_set_aside(directory, runs) for directory in directories]
+        return [_archive(directory, runs) for directory in directories]
 
 
-def _set_aside(directory: RunDirectory, runs: Path) -> Path:
+def _archive(directory: RunDirectory, runs: Path) -> Path:
     path, shown = directory.path, directory.shown
     links = [link for link in runs.glob(f"*/*/*/*/seed*-{path.name}") if RunDirectory(path, link).shown == link]
     number = 1

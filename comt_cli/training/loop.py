@@ -95,7 +95,7 @@ class Training:
             return refused
         result = self.directory.result()
         if result is not None:
-            self.directory.remove_weights(self.settings.passing_steps)
+            self.directory.remove_weights(self.settings.temporary_steps)
         return result
 
     def evaluations(self) -> dict[str, Evaluation]:

@@ -292,7 +292,7 @@ class RunWriter:
             writer.writerows(lines)
             write_text(self._directory.metrics_table, table.getvalue())
             write_json(self._directory.result_file, result)
-            self._directory.remove_weights(self._task.settings.passing_steps)
+            self._directory.remove_weights(self._task.settings.temporary_steps)
         self._world.barrier()
         return result
 

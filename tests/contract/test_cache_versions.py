@@ -34,11 +34,11 @@ MADE = {
     "extracted texts": ("text/corpora: python_library", EXTRACTOR_VERSION, (3, "827f9ad6fb7f250f")),
     "sources of the library": ("text/corpora: python_library", SOURCE_VERSION, (1, "827f9ad6fb7f250f")),
     # Named by the version of token shards, too: what reads the texts is among those.
-    "vocabularies": (".: tokenizer; text: settings", VOCABULARY_VERSION, (2, "3f9140a17cfc66de")),
+    "vocabularies": (".: tokenizer; text: settings", VOCABULARY_VERSION, (2, "33916e0cf449d22b")),
     "token shards": (
         ".: hub tokenizer gguf_files published prepare; text: dataset settings; text/corpora: hub_text local_files",
         FORMAT,
-        (4, "ee34060c1a5f25dd"),
+        (4, "41d5cc36253932cd"),
     ),
     # Its carriers are no code; their hash is part of every fingerprint.
     "sentences of the almanac": (
@@ -50,7 +50,7 @@ MADE = {
         ".: hub tokenizer prepare; text: settings; pairs: dataset settings; "
         "pairs/corpora: gettext_catalogues published",
         PAIR_FORMAT,
-        (1, "a47f90da082567e0"),
+        (1, "eb465176f0b76e40"),
     ),
     "scenes and their captions": (
         ".: draws order; images/sets: glyphs; captions: words; captions/corpora: scenes",
@@ -65,17 +65,17 @@ MADE = {
     "examples of two descriptions": (
         ".: draws order; captions: words; glue/sources: scene_tasks",
         SCENE_TASKS_VERSION,
-        (1, "3942741a70f6be85"),
+        (1, "75bc6a7fe5eeedc7"),
     ),
     "examples of sentences": (
         ".: draws order; text: settings; glue/sources: text_tasks",
         SENTENCES_VERSION,
-        (2, "5518dd41b0f90ab9"),
+        (2, "68be6a86672124e7"),
     ),
     "prepared examples": (
         ".: split tokenizer prepare; text: settings; glue: dataset settings; glue/sources: published",
         GLUE_FORMAT,
-        (2, "cffc7afb7a4fd313"),
+        (2, "58e1a172f73c37a3"),
     ),
     # Not cached, but a part of the ids of runs.
     "buckets of pairs": (".: split order; pairs: dataset", PACKING, (1, "bbd7856aea2a9fbc")),

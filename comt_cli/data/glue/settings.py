@@ -22,7 +22,7 @@ GlueSplitName = Literal["train", "validation", "test", "unseen"]
 Measure = Literal["accuracy", "f1", "mcc", "pearson", "spearman"]  # of `scoring.classification`
 
 
-class Asked(NamedTuple):
+class Labels(NamedTuple):
     """The labels of a task: `classes` classes, or a number (`classes` 1); and its measures, the main one first."""
 
     classes: int
@@ -45,7 +45,7 @@ class GlueSource(Named):
     """A source of examples; its `names` are tasks."""
 
     package = "comt_cli.data.glue.sources"
-    tasks: ClassVar[Mapping[str, Asked]]
+    tasks: ClassVar[Mapping[str, Labels]]
     is_of_text: ClassVar[bool] = False  # made from the pre-training corpus; tests use its validation documents
     data: GlueData
 

@@ -121,7 +121,7 @@ class PairData(DataSection):
     batch_tokens: Annotated[WholeNumber, Field(ge=2, le=MAX_LENGTH)] = 4096
 
     @classmethod
-    def said_once(cls, given: dict[str, Any]) -> dict[str, Any]:
+    def with_implied(cls, given: dict[str, Any]) -> dict[str, Any]:
         is_implied = given.get("tokenizer") == "bytes" and given.get("vocabulary_size") is None
         return given | {"vocabulary_size": BYTE_VOCABULARY} if is_implied else given
 

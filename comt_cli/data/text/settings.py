@@ -111,7 +111,7 @@ class TextSettings(DataSection):
     folder: str | None = None
 
     @classmethod
-    def said_once(cls, given: dict[str, Any]) -> dict[str, Any]:
+    def with_implied(cls, given: dict[str, Any]) -> dict[str, Any]:
         is_implied = given.get("vocabulary") == cls._fixed(str(given.get("tokenizer")))
         return given | {"vocabulary": None} if is_implied else given
 

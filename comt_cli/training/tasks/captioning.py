@@ -130,7 +130,7 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
             return super().inputs(batch)
         regions_BRF, mask_BR, *_ = self.tensors(batch)
         special = self.dataset.tokenizer.special
-        said_BKT, rewards_BK, baseline_BK = self._said(batch, regions_BRF, mask_BR)
+        said_BKT, rewards_BK, baseline_BK = self._sampled(batch, regions_BRF, mask_BR)
         said_RT = said_BKT.flatten(0, 1)
         in_RT = torch.cat([torch.full_like(said_RT[:, :1], special.need("begin")), said_RT[:, :-1]], dim=1)
         earned = (torch.from_numpy(each).float().flatten() for each in (rewards_BK, rewards_BK - baseline_BK))
@@ -142,7 +142,7 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
             said_RT.masked_fill(said_RT == PAD, IGNORE),
         )
 
-    def _said(self, batch: CaptionBatch, *source: Tensor) -> tuple[Tensor, NDArray[np.float64], NDArray[np.float64]]:
+    def _sampled(self, batch: CaptionBatch, *source: Tensor) -> tuple[Tensor, NDArray[np.float64], NDArray[np.float64]]:
         """The captions drawn for a batch, int64 [B, K, T], their rewards, and the baselines of the rewards."""
         is_greedy = self.captioning.train.self_critical_baseline == "greedy"
         special = self.dataset.tokenizer.special

@@ -187,7 +187,7 @@ def test_parts_of_imagenet_are_cut_by_the_draws(folder):
     ("spoil", "said"),
     [
         (lambda folder: (folder / "val").rename(folder / "test"), "val"),
-        (lambda folder: (folder / "val" / "n00000000").rename(folder / "val" / "n9"), "n00000000 is only in one of them"),
+        (lambda folder: (folder / "val" / "n00000000").rename(folder / "val" / "n9"), "n00000000 is only in one"),
         (lambda folder: (folder / "train" / "new").mkdir(), "new"),
         (lambda folder: make_imagenet(folder / "train" / "n00000003", 1), "4 class folders, not 3"),
     ],

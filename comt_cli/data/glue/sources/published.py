@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from comt_cli.data import hub
-from comt_cli.data.glue.settings import Asked, Example, GlueData, GlueSource, GlueSplitName
+from comt_cli.data.glue.settings import Example, GlueData, GlueSource, GlueSplitName, Labels
 from comt_cli.data.storage import ProgressCallback, hash_files, no_progress
 from comt_cli.errors import UserError
 from comt_cli.files import read_text
@@ -27,10 +27,10 @@ _SHORT_LINES = 0.01  # the maximum share of a file's lines with missing columns
 
 @dataclass(frozen=True)
 class Form:
-    """A task: its labels and measures (`asked`); its `folder` in GLUE's archive; the `columns` of texts on the hub; the
+    """A task: its `labels` with measures; its `folder` in GLUE's archive; the `columns` of texts on the hub; the
     columns of texts and label in a folder's files (`tsv`), by name or index; and their `classes` (None: numbers)."""
 
-    asked: Asked
+    labels: Labels
     folder: str
     columns: tuple[str, ...]
     tsv: tuple[str | int, ...]
@@ -38,18 +38,18 @@ class Form:
 
 
 _TWO = ("sentence1", "sentence2")
-_ACCURACY = Asked(2, ("accuracy",))
-_BOTH = Asked(2, ("accuracy", "f1"))
+_ACCURACY = Labels(2, ("accuracy",))
+_BOTH = Labels(2, ("accuracy", "f1"))
 _BINARY = {"0": 0, "1": 1}
 _ENTAILED = {"entailment": 0, "not_entailment": 1}
 _NLI = {"entailment": 0, "neutral": 1, "contradiction": 2}
 FORMS = {
-    "cola": Form(Asked(2, ("mcc",)), "CoLA", ("sentence",), (3, 1), _BINARY),
+    "cola": Form(Labels(2, ("mcc",)), "CoLA", ("sentence",), (3, 1), _BINARY),
     "sst2": Form(_ACCURACY, "SST-2", ("sentence",), ("sentence", "label"), _BINARY),
     "mrpc": Form(_BOTH, "MRPC", _TWO, ("#1 String", "#2 String", "Quality"), _BINARY),
     "qqp": Form(_BOTH, "QQP", ("question1", "question2"), ("question1", "question2", "is_duplicate"), _BINARY),
-    "stsb": Form(Asked(1, ("pearson", "spearman")), "STS-B", _TWO, (*_TWO, "score"), None),
-    "mnli": Form(Asked(3, ("accuracy",)), "MNLI", ("premise", "hypothesis"), (*_TWO, "gold_label"), _NLI),
+    "stsb": Form(Labels(1, ("pearson", "spearman")), "STS-B", _TWO, (*_TWO, "score"), None),
+    "mnli": Form(Labels(3, ("accuracy",)), "MNLI", ("premise", "hypothesis"), (*_TWO, "gold_label"), _NLI),
     "qnli": Form(_ACCURACY, "QNLI", ("question", "sentence"), ("question", "sentence", "label"), _ENTAILED),
     "rte": Form(_ACCURACY, "RTE", _TWO, (*_TWO, "label"), _ENTAILED),
     "wnli": Form(_ACCURACY, "WNLI", _TWO, (*_TWO, "label"), _BINARY),
@@ -67,7 +67,7 @@ def splits_of(task: str) -> Mapping[GlueSplitName, tuple[str, str]]:
 class Published(GlueSource):
     """A task on the hub, fetched when its examples are read, or in a folder of GLUE's archives."""
 
-    tasks: ClassVar[Mapping[str, Asked]] = {task: form.asked for task, form in FORMS.items()}
+    tasks: ClassVar[Mapping[str, Labels]] = {task: form.labels for task, form in FORMS.items()}
     names = tuple(tasks)
     keys: ClassVar[Mapping[str, Any]] = {"glue_folder": None}
 

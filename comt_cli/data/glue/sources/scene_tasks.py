@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 from comt_cli.data.captions import words
 from comt_cli.data.captions.words import article, paper_words
 from comt_cli.data.draws import Draws, drawn, unseen
-from comt_cli.data.glue.settings import Asked, Example, GlueSource, GlueSplitName
+from comt_cli.data.glue.settings import Example, GlueSource, GlueSplitName, Labels
 from comt_cli.data.storage import ProgressCallback, no_progress
 
 SCENE_TASKS_VERSION = 1  # version, as tests/contract/test_cache_versions.py says
@@ -41,9 +41,9 @@ _KIND_SAID, _FACE_SAID, _FACE_REPEATED, _COLOUR_SAID = 0.3, 0.4, 0.5, 0.6
 class SceneExamples(GlueSource):
     """The source of both tasks."""
 
-    tasks: ClassVar[Mapping[str, Asked]] = {
-        "scene-nli": Asked(3, ("accuracy",)),
-        "scene-similarity": Asked(1, ("pearson", "spearman")),
+    tasks: ClassVar[Mapping[str, Labels]] = {
+        "scene-nli": Labels(3, ("accuracy",)),
+        "scene-similarity": Labels(1, ("pearson", "spearman")),
     }
     names = tuple(tasks)
     order = 1

@@ -22,7 +22,7 @@ from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 from comt_cli.data.draws import Draws, drawn
-from comt_cli.data.glue.settings import Asked, Example, GlueSource, GlueSplitName
+from comt_cli.data.glue.settings import Example, GlueSource, GlueSplitName, Labels
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.text.settings import Corpus, SplitName, split_in, train_texts
 
@@ -57,8 +57,8 @@ _PLAIN = re.compile(r"[a-z]+")
 class TextExamples(GlueSource):
     """The source of both tasks."""
 
-    _of_pairs = Asked(2, ("accuracy", "f1"))
-    tasks: ClassVar[Mapping[str, Asked]] = {"acceptability": Asked(2, ("mcc",)), "follows": _of_pairs}
+    _of_pairs = Labels(2, ("accuracy", "f1"))
+    tasks: ClassVar[Mapping[str, Labels]] = {"acceptability": Labels(2, ("mcc",)), "follows": _of_pairs}
     names = tuple(tasks)
     order = 0
     is_of_text = True
