@@ -18,7 +18,7 @@ from comt_cli.methods.base import Method, Wiring
 from comt_cli.recipe.find import find_recipe
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
 from comt_cli.tasks import tasks
-from docs.site import drawing
+from docs.site import drawing, recipe_keys
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
@@ -130,7 +130,7 @@ def card(name: str, result: Result | None) -> str:
     start, change = start_of(name)
     facts = {
         "Networks": ", ".join(text for task, text in NETWORKS.items() if kind.fits(tasks()[task].sites)),
-        "Options": inspect.getdoc(kind) or "" if kind.model_fields else "none",
+        "Options": options_of(kind) or "none",
         "Deviations from the paper": deviations,
         "At initialisation": start,
         "In training": change,
@@ -143,6 +143,16 @@ def card(name: str, result: Result | None) -> str:
     text = [f"\n### {name} {{ #{anchor(name)} }}\n\n{title}\n{equation}\n{about}\n"]
     text += [f"\n{drawing.block(name, wiring_of(name), kind)}\n"]
     return "".join([*text, *(f"\n{term}\n:   {' '.join(fact.split())}\n" for term, fact in facts.items())])
+
+
+def options_of(kind: type[Method]) -> str:
+    """The options of a method with their defaults and meanings."""
+    text = []
+    for key, field in kind.model_fields.items():
+        meaning = recipe_keys.meaning(kind, key)
+        default = "required" if field.is_required() else f"default {recipe_keys.default_of(field)}"
+        text.append(f"`{key}` ({default}): {meaning if isinstance(meaning, str) else meaning[-1]}.")
+    return " ".join(text) and f"{' '.join(text)} [Types](../recipe-keys/methods.md)."
 
 
 def link(name: str) -> str:
