@@ -43,8 +43,8 @@ def tried_values(grid: LoadedGrid) -> str:
 
 
 def other_settings(specs: Sequence[RunSpec], baseline: str) -> Iterator[str]:
-    """Rows that train under other settings than the baseline of their column, and which settings those are; keys of a
-    grid are none of them."""
+    """A sentence for each set of keys by which rows differ from the baseline of their column; keys of a grid do not
+    count."""
     references = {spec.column: spec.settings.model_dump() for spec in specs if spec.row == baseline}
     differing: dict[str, set[str]] = {}
     for spec in specs:
@@ -52,6 +52,7 @@ def other_settings(specs: Sequence[RunSpec], baseline: str) -> Iterator[str]:
             for section, values in spec.settings.model_dump().items():
                 keys = {f"{section}.{key}" for key, value in values.items() if value != theirs[section][key]}
                 differing.setdefault(spec.row, set()).update(keys - {*spec.point})
+    rows: dict[str, list[str]] = {}
     for row, keys in differing.items():
-        if keys:
-            yield f"{row} differs from the baseline in settings too: {', '.join(sorted(keys))}."
+        rows.setdefault(format.listing(sorted(keys)), []).append(row)
+    yield from (f"Different from the baseline: {keys} in {format.listing(each)}." for keys, each in rows.items() if keys)

@@ -4,6 +4,7 @@ recipe is."""
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from comt_cli.report.caption import FIGURE_FILES
 from comt_cli.report.collect import Run, collect
 from comt_cli.report.exhibits import Exhibit, exhibits
 from comt_cli.report.exhibits.costs import with_costs
-from comt_cli.report.exhibits.table import Table, print_table
+from comt_cli.report.exhibits.table import GUIDE, Table, print_table
 from comt_cli.report.frame import GRID, TableInfo, cells_of, frame_csv, runs_frame
 from comt_cli.report.terminal import say, say_written
 from comt_cli.report.words import of_runs
@@ -91,6 +92,8 @@ def write_report(
         return Report(frame, cells, None, kept)
     make_folder(csv.parent)
     write_text(_runs_csv(csv), frame_csv(frame))  # first: a table whose runs are not named would never be replaced
+    if (guide := results.resolve().parent / GUIDE).is_file():
+        cells.attrs["guide"] = os.path.relpath(guide, csv.parent.resolve())
     write_exhibit(table, cells, csv.parent, csv.stem)
     return Report(frame, cells, csv)
 

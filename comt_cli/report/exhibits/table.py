@@ -6,12 +6,12 @@ Its cells are finished texts, by key of `_HEADINGS`, the same for Markdown, LaTe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from comt_cli.report import format
 from comt_cli.report.caption import in_latex as tex
-from comt_cli.report.caption import in_markdown, pipes, prose, templates
+from comt_cli.report.caption import in_markdown, notes, pipes, prose, templates
 from comt_cli.report.cells import cells_frame
 from comt_cli.report.exhibits import Exhibit, ladder
 from comt_cli.report.exhibits.costs import UNSETTLED, costs_rule
@@ -54,6 +54,10 @@ _IN_LATEX = ("method", "ours", "beside", "difference", "paper", "paper_differenc
 paper's numbers take its place."""
 _FIRST = ("method", "ours", "verdict", "difference", "paper_difference", "paper", "published", "median", "beside")
 """Columns that a narrow terminal has before all others."""
+GUIDE = "docs/statistics.md"
+"""The explanation of the columns, in comt's repository."""
+_SMALLER = "The runs are smaller than the paper's: the verdict holds for this scale only."
+_MOST_NAMED = 6  # rows that a verdict names; of more it gives the number
 _CONTENT_DIGITS = 12  # digits of a hash of data on a page; the CSV of the runs has it whole
 
 
@@ -70,13 +74,12 @@ class Table(Exhibit):
         return [verdict(frame), *footnotes(frame), *frame.attrs["notes"]]
 
     def page(self, frame: pd.DataFrame) -> str:
-        """Title, what was trained, how it was made, the verdict, a table for each column, footnotes and notes."""
-        info, texts, notes = frame.attrs["table"], texts_of(frame), footnotes(frame)
-        scale = f"Scale {info.scale}: {info.recipe.scales[info.scale].description.rstrip('.')}."
+        """Title, networks, verdict, a table for each column with its footnotes, and notes on how to read them.
+        `attrs["guide"]` is the address of `GUIDE`, if it is there."""
+        info, texts = frame.attrs["table"], texts_of(frame)
         parts = [
             f"# {in_markdown(info.recipe.title)}",
             f"*{in_markdown(frame.attrs['trained'])}*",
-            in_markdown(f"{_origin(frame, texts[0])} {scale}"),
             f"**Verdict.** {in_markdown(verdict(frame))}",
         ]
         in_pipes = [_markdown(each, is_best) for each, is_best in zip(texts, frame["_best"], strict=True)]
@@ -86,15 +89,20 @@ class Table(Exhibit):
             rows = [[line[0], in_markdown(line[1]), *line[2:]] for line in rows] if several else rows
             table = pipes([[*map(in_markdown, head)], *rows], right, are_escaped=True)
             heading = ", ".join(column_name(frame, column) for column in columns)
-            parts += [f"## {in_markdown(heading)}", in_markdown(_setup(frame, columns)), table]
+            said = metrics_of(info, columns)
+            said = said if ";" in said else said[0].upper() + said[1:]
+            parts += [f"## {in_markdown(heading)}", in_markdown(f"{said}."), table, in_markdown(_setup(frame, columns))]
         if trends := ladder.trends(frame):
-            shown = ladder.texts(trends, list(dict.fromkeys(frame["column"])))
-            parts += [f"## {ladder.HEADING}", in_markdown(ladder.rule(frame, trends)), pipes(shown)]
+            shown_rows = ladder.texts(trends, list(dict.fromkeys(frame["column"])))
+            parts += [f"## {ladder.HEADING}", in_markdown(ladder.rule(frame, trends)), pipes(shown_rows)]
         if not (tasks := Evaluations().frame(frame)).empty:
             parts += ["## Tasks", *map(in_markdown, Evaluations().sentences(tasks)), *map(pipes, grids(tasks))]
-        marked = [f"[{mark}] {in_markdown(text)}" for mark, text in enumerate(notes, start=1)]
-        lists = (marked, [*map(in_markdown, frame.attrs["notes"])])
-        parts += ["\n".join(f"- {line}" for line in lines) for lines in lists]
+        parts.append(_list(f"[{mark}] {in_markdown(text)}" for mark, text in enumerate(footnotes(frame), start=1)))
+        scale = f"Scale {info.scale}: {info.recipe.scales[info.scale].description.rstrip('.')}."
+        is_smaller = info.scale != "paper" and info.paper is not None
+        said = [*_origin(frame, texts[0], page=True), scale, *([_SMALLER] if is_smaller else []), *frame.attrs["notes"]]
+        guide = f"[{GUIDE}]({frame.attrs['guide']})" if frame.attrs.get("guide") else f"`{GUIDE}`"
+        parts += ["## Notes", _list([f"How to read the tables: {guide}.", *map(in_markdown, said)])]
         return "\n\n".join(filter(None, parts)) + "\n"
 
     def latex(self, frame: pd.DataFrame) -> str:
@@ -104,19 +112,19 @@ class Table(Exhibit):
         keys = [key for key in texts[0] if key in _IN_LATEX and not (key == "beside" and "paper" in texts[0])]
         explained = [*keys, *(["parameters"] if "paper_increase" in texts[0] else [])]
         columns = list(dict.fromkeys(frame["column"]))
-        notes = [f"{_superscript(f' [{mark}]')}{tex(text)}" for mark, text in enumerate(footnotes(frame), 1)]
+        marked = [f"{_superscript(f' [{mark}]')}{tex(text)}" for mark, text in enumerate(footnotes(frame), 1)]
         text = (
             templates()
             .get_template("table.tex.jinja")
             .render(
                 file=format.one_line(loaded.file),
                 title=tex(info.recipe.title.rstrip(".")),
-                said=tex(f"{frame.attrs['trained']}. {_origin(frame, explained)}"),
+                said=tex(f"{frame.attrs['trained']}. {' '.join(_origin(frame, explained))}"),
                 label=re.sub("[^A-Za-z0-9]", "-", f"{loaded.folder}-{loaded.outputs(info.scale)}-{info.scale}"),
                 sides="".join({"method": "l", "verdict": r"p{0.17\textwidth}"}.get(key, "r") for key in keys),
                 headings=map(tex, _headings(frame, keys, columns)),
                 lines=[line for column in columns for line in _block(frame, texts, column, keys)],
-                notes=[*notes, *map(tex, frame.attrs["notes"])],
+                notes=[*marked, *map(tex, frame.attrs["notes"])],
             )
         )
         return f"{text}\n"
@@ -224,24 +232,36 @@ def grid_of(cells: pd.DataFrame, texts: Sequence[Texts], columns: Sequence[str])
     return made
 
 
-def _origin(cells: pd.DataFrame, shown: Collection[str]) -> str:
-    """Origin of the table, what a cell shows, on what it was made; explains the columns that are `shown`."""
-    info, columns = cells.attrs["table"], list(dict.fromkeys(cells["column"]))
+def _list(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def metrics_of(info: TableInfo, columns: Iterable[str]) -> str:
+    """The metric of each column, and which direction is better."""
     metrics: dict[Metric, list[str]] = {}
     for column in columns:
         metrics.setdefault(info.metrics[column], []).append(column)
+    return prose("cells", metrics=metrics)
+
+
+def _origin(cells: pd.DataFrame, shown: Collection[str], *, page: bool = False) -> list[str]:
+    """Sentences on the source of the table, the columns that are `shown`, and the runs. The metrics are in them unless
+    a `page` has them above its tables."""
+    info, columns = cells.attrs["table"], list(dict.fromkeys(cells["column"]))
+    metrics = list(dict.fromkeys(info.metrics[column] for column in columns))
     trains = (spec.settings.train for spec in cells.attrs["specs"].values())
     beside = (info.task.metrics[metric.beside].remark for metric in metrics if metric.beside)
-    return prose(
+    return notes(
         "origin",
         cells.attrs,
+        page=page,
         shown=shown,
         source=source(info),
-        metrics=metrics,
+        cells=metrics_of(info, columns),
         pairings=dict.fromkeys(metric.difference.paired(info.baseline) for metric in metrics),
         endings=dict.fromkeys((each.select, each.averaged_steps) for each in trains),
         best=info.task.metrics[info.task.metric].brief,
-        rules=_rules(cells),
+        rules="".join(f"● {rule}" for rule in _rules(cells)),
         beside=dict.fromkeys(filter(None, beside)),
         has_increase=any(cells["paper_increase"]),
         costs=costs_rule(cells) if {"step", "compiled"} & {*shown} else "",
@@ -250,9 +270,9 @@ def _origin(cells: pd.DataFrame, shown: Collection[str]) -> str:
     )
 
 
-def _rules(cells: pd.DataFrame) -> str:
+def _rules(cells: pd.DataFrame) -> list[str]:
     stars, bold = any(map(stands, cells["p_value_holm"])), any(cells["_best"])
-    return prose("rules", mark=STANDS, stars=stars, bold=bold, baseline=cells.attrs["table"].baseline)
+    return notes("rules", mark=STANDS, stars=stars, bold=bold, baseline=cells.attrs["table"].baseline)
 
 
 def _setup(cells: pd.DataFrame, columns: Sequence[str]) -> str:
@@ -284,25 +304,21 @@ def source(info: TableInfo) -> str:
 
 
 def verdict(cells: pd.DataFrame) -> str:
-    """The number of rows of each verdict, with their names: of those with a published direction, those with a printed
-    value but none, and all others; then what Holm's correction leaves, and what as many seeds would have shown."""
+    """The number of rows of each verdict, with the names of a few: first rows with a published direction, then those
+    with a printed value but no direction, then all others; and the number that remains after Holm's correction."""
     info: TableInfo = cells.attrs["table"]
     judged = [each for each in cells.to_dict("records") if each["row"] != info.baseline]
     several = cells["column"].nunique() > 1
     found = [each["_verdict"] for each in judged]
-    shown: dict[int, list[str]] = {}
     for each in judged:
         each["_name"] = f"{each['row']} at {each['column']}" if several else each["row"]
-        if each["_verdict"] is Verdict.not_resolved and each["_detectable"] is not None:
-            least = format.detectable(each["_detectable"], each["_metric"].difference)
-            shown.setdefault(each["_apart"].n, []).append(f"{each['_name']} {least}")
     directed = [each for each in judged if each["_direction"]]
     outside = [each["_name"] for each in directed
                if excludes_published(each["_verdict"], each["_apart"], each["_paper_apart"])]  # fmt: skip
-    own = f"Against {info.baseline}{'' if info.paper is None else ' and without a printed value'}"
+    own = f"Relative to {info.baseline}{'' if info.paper is None else ', without a published value'}:"
     parts: dict[str, dict[Verdict, list[str]]] = {
-        f"Of {format.plural(len(directed), 'published direction')} against {info.baseline}": {},
-        "With a printed value but no direction": {},
+        f"Of {format.plural(len(directed), 'published direction')} relative to {info.baseline},": {},
+        "With a printed value but no direction:": {},
         own: {},
     }
     for each in sorted(judged, key=lambda each: list(Verdict).index(each["_verdict"])):
@@ -310,14 +326,12 @@ def verdict(cells: pd.DataFrame) -> str:
         part.setdefault(each["_verdict"], []).append(each["_name"])
     return prose(
         "verdict",
-        info=info,
         parts=parts,
+        most=_MOST_NAMED,
         outside=outside,
         has_one_seed=any(each.is_of_one_seed for each in found),
         resolved=sum(each.is_resolved for each in found),
         standing=sum(stands(each["p_value_holm"]) for each in judged),
-        shown=shown,
-        power=POWER,
     )
 
 
@@ -384,7 +398,7 @@ def print_table(cells: pd.DataFrame, file: IO[str] | None = None) -> None:
     for mark, text in enumerate(footnotes(cells), start=1):
         say(f"[{mark}] {text}", file)
     if rules := _rules(cells):
-        say(rules, file, "dim")
+        say(" ".join(rules), file, "dim")
     if left_out:
         say(f"Too narrow for {', '.join(left_out)}: the files have them.", file, "dim")
     for sentence in ladder.sentences(ladder.trends(cells)):

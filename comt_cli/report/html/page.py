@@ -112,16 +112,14 @@ class _Page:
 
     def _table(self, one: Written) -> Part:
         page = self.results / one.scale / one.paper / f"{one.name}.md"
-        text, begin, tables = self.reader.text(page).partition("\n## ")
-        subtitle = re.search(r"(?m)^\*.*\*$", text)
-        shown = subtitle[0] if subtitle else ""
-        title, reading = self.prose.parts(text.replace(shown, ""), page.parent)
+        text, _, notes = self.reader.text(page).partition("\n## Notes\n")
+        title, body = self.prose.parts(text, page.parent)
         return Part(
             self._anchor(page),
             f"{one.paper}, {one.name}",
             title,
-            self.prose.html(f"{shown}\n{begin}{tables}", page.parent, title),
-            reading,
+            body,
+            self.prose.html(notes, page.parent, title) if notes else "",
             {word: count for word, count in counts(one).items() if count},
             [self.prose.figure(path) for path in one.pictures],
             list(self._facts(one)),
