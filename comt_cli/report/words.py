@@ -55,4 +55,6 @@ def other_settings(specs: Sequence[RunSpec], baseline: str) -> Iterator[str]:
     rows: dict[str, list[str]] = {}
     for row, keys in differing.items():
         rows.setdefault(format.listing(sorted(keys)), []).append(row)
-    yield from (f"Different from the baseline: {keys} in {format.listing(each)}." for keys, each in rows.items() if keys)
+    for keys, each in rows.items():
+        if keys:
+            yield f"Different from the baseline: {keys} in {format.listing(each)}."
