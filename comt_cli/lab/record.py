@@ -109,8 +109,7 @@ def markdown(page: Page, rows: Sequence[Row]) -> str:
     """The page of a CSV's rows. Raises `ValueError` where a cell is no number that ought to be one."""
     by_row = [row.get("git_commit") or "unknown" for row in rows]
     commits = sorted({*by_row})
-    lines = [f"# {page.title} on {rows[0]['device']}", "", page.notes.rstrip("\n")]
-    lines += [f"Measured at commit {', '.join(commits)}.", ""]
+    lines = [f"# {page.title} on {rows[0]['device']}", ""]
     table = {
         (heading, "---:" if " " in how else "---"): [_cell(row, *how.split()) for row in rows]
         for heading, how in page.columns.items()
@@ -122,7 +121,8 @@ def markdown(page: Page, rows: Sequence[Row]) -> str:
     there = {row[name] for row in rows for name in ("op", "variant") if name in row}
     known = itertools.chain(*(of.items() for of in page.meanings))
     meanings = [f"- `{name}`: {meaning}" for name, meaning in known if name in there]
-    return "\n".join([*lines, "", *meanings, ""])
+    notes = f"Commits: {', '.join(commits)}.\n{page.notes.rstrip()}"
+    return "\n".join([*lines, "", *meanings, "", "## Notes", "", notes, ""])
 
 
 def _cell(row: Row, name: str, how: str = "") -> str:
