@@ -71,7 +71,7 @@ QUOTED = re.compile(
     rf"(?P<mean>{NUMBER})(?:\s+(?:%|points|BLEU|CIDEr-D))?(?P<way>\s+(?:lower|higher))?\s+"
     rf"\[(?P<low>{NUMBER}),\s+(?P<high>{NUMBER})\](?!\()"
 )
-LINK = re.compile(r"\]\((?:results/)?((?:evening|smoke)/[a-z-]+/[\w-]+)\.\w+\)")
+LINK = re.compile(r"\]\((?:(?:\.\./)?results/)?((?:evening|smoke)/[a-z-]+/[\w-]+)\.\w+\)")
 BESIDE = re.compile(r"-(?:runs|rates|trials|costs|costs-figure|curves|figure|ladder)$")
 """What files beside a table's add to its name."""
 ROW = re.compile(r"(?:- |\| )([\w.+-]+)(?: at (\S+))?(?::| \|) ")
