@@ -1,4 +1,4 @@
-"""Runs in words: what was trained, and with which settings."""
+"""Descriptions of runs: networks, data and settings."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ _PAPERS = {"comt": "CoMT", "transponder": "Transponder", "sas": "SAS"}
 
 
 def paper_name(paper: str) -> str:
-    """A paper by its method: `CoMT` for `comt`."""
+    """The name of a paper: `CoMT` for `comt`."""
     return _PAPERS.get(paper, paper)
 
 
 def of_runs(specs: Iterable[RunSpec], overrides: Sequence[str] = ()) -> str:
-    """The runs of a figure: `pre-ln+comt: LLaMA tiny ...; seed 1; scale smoke`. Rows that share their network are named
-    together; the method stands in brackets where the row's name does not say it. `overrides` are the `--set` arguments
-    behind them."""
+    """The runs of a figure: `pre-ln+comt: LLaMA tiny ...; seed 1; scale smoke`. Rows with equal networks are named
+    together; the method is in brackets if the row's name does not state it. `overrides` are the `--set` arguments."""
     specs = list(specs)
     rows: dict[str, dict[str, None]] = {}
     for spec in specs:

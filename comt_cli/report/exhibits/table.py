@@ -1,4 +1,4 @@
-"""The table of a recipe: every row under every column beside the paper's numbers, with its verdict.
+"""The table of a recipe: every row under every column next to the paper's numbers, with its verdict.
 
 Its cells are finished texts, by key of `_HEADINGS`, the same for Markdown, LaTeX and the terminal.
 """
@@ -48,17 +48,17 @@ _HEADINGS = {
     "compiled": "compiled step, ×",
     "speed": "{unit}/s",
 }
-"""The columns of texts from left to right, by key, and what is above them."""
+"""The columns from left to right, by key, with their headings."""
 _IN_LATEX = ("method", "ours", "beside", "difference", "paper", "paper_difference", "verdict")
-"""The others are left to the CSV and the page: a line of text is not wider. So is what is beside the metric, where the
-paper's numbers take its place."""
+"""The other columns are only in the CSV and on the page, since a line of text is narrower. So is the second metric, if
+the paper's numbers are shown."""
 _FIRST = ("method", "ours", "verdict", "difference", "paper_difference", "paper", "published", "median", "beside")
-"""Columns that a narrow terminal has before all others."""
+"""Columns that have priority on a narrow terminal."""
 GUIDE = "docs/statistics.md"
 """The explanation of the columns, in comt's repository."""
 _SMALLER = "The runs are smaller than the paper's: the verdict holds for this scale only."
 _MOST_NAMED = 6  # rows that a verdict names; of more it gives the number
-_CONTENT_DIGITS = 12  # digits of a hash of data on a page; the CSV of the runs has it whole
+_CONTENT_DIGITS = 12  # digits of a data hash on a page; the CSV of the runs has all
 
 
 class Table(Exhibit):
@@ -131,7 +131,7 @@ class Table(Exhibit):
 
 
 def texts_of(cells: pd.DataFrame) -> list[Texts]:
-    """The texts of every cell, of the keys that say something in any of them."""
+    """The texts of every cell, without keys that are empty in all of them."""
     shown, marks = _beside(cells), {text: number for number, text in enumerate(footnotes(cells), start=1)}
     every = [_texts(each, shown.get(each["column"]), marks) for each in cells.to_dict("records")]
     keys = [key for key in _HEADINGS if key in ("method", "ours") or any(texts[key] != NOTHING for texts in every)]
@@ -145,7 +145,7 @@ def _texts(record: Record, beside: Metric | None, marks: Mapping[str, int]) -> T
     def shown(value: Any, text: Callable[[Any], str] = lambda it: format.value(it, metric.decimals)) -> str:
         return NOTHING if value is None else text(value)
 
-    def time(key: str) -> str:  # `error` is a part of the ratio
+    def time(key: str) -> str:  # `error` is relative to the ratio
         ratio, error = costs.get(key), costs.get(f"{key}_error")
         end = f" {UNSETTLED}" if error is None else f" ± {ratio * error:.2f}" if error else ""
         return NOTHING if ratio is None else f"{ratio:.2f}{end}"
@@ -188,7 +188,7 @@ def _headings(cells: pd.DataFrame, keys: Sequence[str], columns: Sequence[str]) 
 
 
 def _beside(cells: pd.DataFrame) -> dict[str, Metric]:
-    """By column the metric that is shown beside its own, where no other column shows it of the same runs."""
+    """By column the second metric, if no other column shows it for the same runs."""
     info, specs, found = cells.attrs["table"], cells.attrs["specs"], {}
     for column in dict.fromkeys(cells["column"]):
         key = info.metrics[column].beside
@@ -199,7 +199,7 @@ def _beside(cells: pd.DataFrame) -> dict[str, Metric]:
 
 
 def column_name(cells: pd.DataFrame, column: str) -> str:
-    """A column's name; where the runs have another text than the recipe's, with the name of that."""
+    """A column's name; for runs with another text than the recipe's, with the name of that text."""
     data, (_, slash, rest) = cells.attrs["specs"][column].settings.data, column.partition("/")
     text = str(getattr(data, "corpus", ""))
     is_other = ":" in text or any(each.startswith("data.corpus=") for each in cells.attrs["table"].changed)
@@ -207,7 +207,7 @@ def column_name(cells: pd.DataFrame, column: str) -> str:
 
 
 def groups_of(cells: pd.DataFrame) -> list[list[str]]:
-    """The columns, those together that show metrics of the same runs whose differences have one unit."""
+    """The columns, grouped if they show metrics of the same runs with differences in one unit."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for column, own in cells.groupby("column", sort=False)["_cell"]:
         runs = (run.spec.request for cell in own for run in cell.every)
@@ -216,8 +216,8 @@ def groups_of(cells: pd.DataFrame) -> list[list[str]]:
 
 
 def grid_of(cells: pd.DataFrame, texts: Sequence[Texts], columns: Sequence[str]) -> list[list[str]]:
-    """The texts of `columns` (`groups_of`) as a table, the headings first: a line a row; of several columns one a
-    column, and of every row a line for each key that says something."""
+    """The texts of `columns` (`groups_of`) as a table, the headings first: one line per row; for several columns one
+    table column each, and for every row one line per key that is not empty."""
     here = {name: [each for each, at in zip(texts, cells["column"], strict=True) if at == name] for name in columns}
     first = here[columns[0]]
     heads = _headings(cells, list(first[0]), columns)
@@ -276,7 +276,7 @@ def _rules(cells: pd.DataFrame) -> list[str]:
 
 
 def _setup(cells: pd.DataFrame, columns: Sequence[str]) -> str:
-    """Model, data and length of the runs behind columns, in a sentence: the baseline's, since rows share them."""
+    """Model, data and length of the runs of columns, in a sentence: the baseline's, which all rows share."""
     here, spec = cells.loc[cells["column"] == columns[0], "_cell"], cells.attrs["specs"][columns[0]]
     parameters = next(cell.average("parameters") for cell in here if cell.row == spec.row)
     size = f", {format.short_count(parameters)} parameters" if parameters else ""
@@ -288,7 +288,7 @@ def _setup(cells: pd.DataFrame, columns: Sequence[str]) -> str:
 
 
 def _papers_columns(cells: pd.DataFrame, columns: Sequence[str]) -> str:
-    """The paper's columns that ours are compared with, as a sentence; empty in a table without printed numbers."""
+    """The paper's columns that ours are compared with, as a sentence; empty without printed numbers."""
     info = cells.attrs["table"]
     compared = [in_words(name) for column in columns if (name := info.compared.get(column))]
     none = "" if info.paper is None else "The paper has no such column."
@@ -296,7 +296,7 @@ def _papers_columns(cells: pd.DataFrame, columns: Sequence[str]) -> str:
 
 
 def source(info: TableInfo) -> str:
-    """The name of a table: `Table 3 of CoMT (recipe comt/table3.yaml)`, or of one's own its recipe alone."""
+    """The name of a table: `Table 3 of CoMT (recipe comt/table3.yaml)`, or for your own its recipe only."""
     if info.paper is None:
         return f"Recipe {info.loaded.file}"
     number = re.fullmatch(r"table([A-Z]?\d+)", info.recipe.table or "")
@@ -373,8 +373,8 @@ def _block(cells: pd.DataFrame, texts: Sequence[Texts], column: str, keys: Seque
 
 
 def print_table(cells: pd.DataFrame, file: IO[str] | None = None) -> None:
-    """Print the title, what was trained, a grid for each column, footnotes, notes and the verdict. A narrow terminal
-    gets the columns that fit."""
+    """Print the title, the networks, a grid for each column, footnotes, notes and the verdict. A narrow terminal shows
+    the columns that fit."""
     from comt_cli.report.terminal import console_for, print_texts, say
 
     width, texts = console_for(file).width, texts_of(cells)
@@ -408,7 +408,7 @@ def print_table(cells: pd.DataFrame, file: IO[str] | None = None) -> None:
 
 
 def _fitting(texts: Sequence[Texts], heads: dict[str, str], width: int) -> list[str]:
-    """The keys of the columns that fit, headings broken between words: the first of `_FIRST` always."""
+    """The keys of the columns that fit, with headings broken between words; always the first of `_FIRST`."""
     chosen: dict[str, int] = {}
     for key in (*(key for key in _FIRST if key in heads), *(key for key in heads if key not in _FIRST)):
         needed = 2 + max(map(len, [*(each[key] for each in texts), *heads[key].split()]))
