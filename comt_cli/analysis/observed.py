@@ -152,8 +152,8 @@ def observed_image(loaded: LoadedCaptioner, number: int = 0, text: str | None = 
 def check_images(loaded: Loaded, content: str, data_set: str) -> None:
     """Raises `UserError` if this machine's data are not those of the run's training."""
     if content != loaded.run.data_content:
-        said = f"{loaded.name} was trained on other images of {data_set} than those that are here"
-        raise UserError(said, "Train it anew.")
+        said = f"{loaded.name} was trained on other images of {data_set} than this machine has"
+        raise UserError(said, "Train it again.")
 
 
 def _encoded_and_decoded(model: EncoderDecoder, sequences: Mapping[str, Tokens], said: str) -> Observation:

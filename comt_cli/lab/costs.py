@@ -52,7 +52,7 @@ def measure_recipe(planned: Planned, device: torch.device, rounds: int, minutes:
         order = [*loaded.recipe.rows], [*loaded.recipe.columns_at(scale)]
         files, kept = write_costs(path, lines, loaded.recipe.title, *order)
         for name in kept:
-            typer.echo(f"{name}: not written, since {path} has a measurement of more rounds", err=True)
+            typer.echo(f"{name}: not written, since {path} has a measurement with more rounds", err=True)
         return files
 
     with Session(rounds, minutes, write) as session:

@@ -146,7 +146,7 @@ def measure_parts(folder: Path, minutes: float, devices: Sequence[str] | None) -
     on_cuda = devices is None or bool(devices)  # None: they could not be counted
     parts = parts_for(folder, on_cuda=on_cuda)
     if not on_cuda:
-        typer.echo("no CUDA device here: neither tests nor tuning, and networks for a CPU")
+        typer.echo("no CUDA device: tests and tuning are skipped, and networks are those for a CPU")
     folder.mkdir(parents=True, exist_ok=True)
     state = State(folder, commit=git_commit(), device=devices[0] if devices else None)
     try:
@@ -159,4 +159,4 @@ def measure_parts(folder: Path, minutes: float, devices: Sequence[str] | None) -
             typer.echo(page.read_text(encoding="utf-8"))
         typer.echo(f"\nto keep: {path}, {path.stat().st_size / 2**20:.1f} MiB")
         still = [part.name for part in state.open(parts)]
-        typer.echo(f"open: {', '.join(still)}; the same command goes on" if still else "all parts are done")
+        typer.echo(f"open: {', '.join(still)}; the same command continues" if still else "all parts are done")

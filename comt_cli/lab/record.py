@@ -87,7 +87,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def _damaged(path: Path, problem: str) -> UserError:
-    return UserError(f"{path} cannot be used: {problem}", "Delete it, and measure once more.")
+    return UserError(f"{path} cannot be used: {problem}", "Delete it, and measure again.")
 
 
 def renew_page(page: Page, path: Path) -> Path:
@@ -150,7 +150,7 @@ def writer(results: Path) -> Callable[[str, list[dict[str, Any]]], list[Path]]:
         lesser = merge_rows(page, rows, path)
         if lesser:
             typer.echo(markdown(page, lesser))
-            typer.echo(f"not written: {path} has a run of more variants or rounds; see --results", err=True)
+            typer.echo(f"not written: {path} has a run with more variants or rounds; see --results", err=True)
         if path.name in (measurements.FILE, measurements.STEP_FILE):
             _keep(page, rows, path.name)
         return [path, renew_page(page, path)] if len(lesser) < len(rows) else []
@@ -172,4 +172,4 @@ def _keep(page: Page, rows: list[dict[str, Any]], name: str) -> None:
     try:
         merge_rows(page, rows, path)
     except (OSError, UserError) as error:  # the results have them anyway
-        typer.echo(f"`kernels: auto` will not know of this, {path} cannot be added to: {error}", err=True)
+        typer.echo(f"`kernels: auto` will not use this measurement, since {path} cannot be written: {error}", err=True)

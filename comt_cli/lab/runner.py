@@ -26,7 +26,7 @@ from comt_cli.training.processes import StopSignal
 Row = dict[str, Any]
 Write = Callable[[str, list[Row]], Iterable[Path]]  # takes a page's name and rows, returns the files
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-OUT_OF_TIME = "left out for want of time"
+OUT_OF_TIME = "left out, no time left"
 
 
 class Unavailable(Exception):
@@ -82,18 +82,18 @@ class Session:
         say_written(self._written)
         if self._stop.number is not None and kind in (None, KeyboardInterrupt):
             said = f"interrupted: measured {self.rows}, those cut short not settled"
-            raise RunInterrupted(said, "The same command measures anew what is missing.", self._stop.number)
+            raise RunInterrupted(said, "The same command measures what is missing.", self._stop.number)
         if kind is not None:
             return
         if self.failed:
             raise NotMeasured(f"failed: {len(self.failed)}; rows measured: {self.rows}", "\n  ".join(self.failed))
         if not self.rows:
-            raise NotMeasured("nothing was measured: all of it was left out", "The lines above say why.")
+            raise NotMeasured("nothing was measured", "The lines above have the reasons.")
 
 
 def _announce(again: bool) -> None:
     if not again:  # in a signal's handler: unbuffered, since it may have interrupted a line
-        os.write(2, b"stopping after the part at hand; again: at once\n")
+        os.write(2, b"stopping after the present part; a second signal stops at once\n")
 
 
 @dataclass(frozen=True)

@@ -173,8 +173,8 @@ class Collection:
                 listed = "".join(f"\n  {content[:12]}: {each}" for content, each in named)
                 rows = ",".join(dict.fromkeys(spec.row for spec in min(contents.values(), key=len)))
                 raise UserError(
-                    f"the runs under {column} were trained on different data, by the hash of its content:{listed}",
-                    f"Train the same command with --fresh and --rows {rows}, or leave those rows or seeds out.",
+                    f"the runs of column {column} were trained on different data (hashes of the content):{listed}",
+                    f"Repeat the training with --fresh and --rows {rows}, or leave those rows or seeds out.",
                 )
 
 
@@ -299,13 +299,10 @@ def _remarks(cells: Mapping[tuple[str, str], Sequence[Run]], runs: Path) -> Iter
                     others += 1
     if more:
         every = format.seeds(more | {spec.seed for spec in specs})
-        yield f"Seeds that are finished and not shown here: {format.seeds(more)} (--seeds {every} shows them)."
+        yield f"Finished seeds that are not shown: {format.seeds(more)} (--seeds {every} shows them)."
     if others:
-        were, them = ("was", "it") if others == 1 else ("were", "them")
-        yield (
-            f"{format.plural(others, 'finished run')} of this table {were} made with other settings or data "
-            f"(comt runs {specs[0].paper}/{specs[0].table} lists {them})."
-        )
+        listed = f"(comt runs {specs[0].paper}/{specs[0].table} lists {'it' if others == 1 else 'them'})"
+        yield f"Not shown: {format.plural(others, 'finished run')} of this table with other settings or data {listed}."
 
 
 def quantities(log: Log) -> list[str]:

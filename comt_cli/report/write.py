@@ -80,8 +80,8 @@ def write_report(
     cells = table.frame(frame)
     if not any(run.result for run in frame["_run"]):
         unwritten = (
-            f"No run with these settings has ended yet at scale {info.scale}: nothing is written. "
-            "--set, --scale and --seeds, as they were given to the training, show others."
+            f"No run with these settings has ended at scale {info.scale}: nothing is written. "
+            "For other runs repeat the --set, --scale and --seeds of their training."
         )
         return Report(frame, cells, None, unwritten)
     csv = table_csv(results, info.scale, loaded)
@@ -147,7 +147,7 @@ def _kept(csv: Path, info: TableInfo, ended: Sequence[RunSpec]) -> str | None:
         first = next(iter(lines_of(csv) or ()), {})
         there = [key.removeprefix(GRID) for key in first if key.startswith(GRID)]
         if there and there != list(info.grid.values):
-            lost = f"{csv} is of a sweep of {format.listing(there)}"
+            lost = f"{csv} has a sweep of {format.listing(there)}"
     if lost is None and (lost := _would_be_lost(csv, ended)) is not None:
         lost += ". comt report, with the --seeds, --rows and --also of both, writes one table of all of them"
     if lost is None:
@@ -163,7 +163,7 @@ def other_recipe(written: Iterable[Path], origin: str) -> str | None:
     for path in written:
         of = next((line["recipe"] for line in lines_of(path) or () if line.get("recipe")), None)
         if of is not None and of != origin:
-            return f"{path} is of the recipe {format.one_line(of)}, and this is {format.one_line(origin)}"
+            return f"{path} is of the recipe {format.one_line(of)}, not of {format.one_line(origin)}"
     return None
 
 
@@ -208,7 +208,7 @@ def print_report(report: Report, shown: Iterable[tuple[str, str]] | None = None)
     if report.csv is None:
         return
     if len(cells) < len(report.cells):
-        say("These are the rows and columns that were chosen; the files have all.")
+        say("Only the selected rows and columns are shown; the files have all.")
     say_written([report.csv, _runs_csv(report.csv), *(report.csv.with_suffix(kind) for kind in (".md", ".tex"))])
 
 

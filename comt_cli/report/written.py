@@ -140,7 +140,7 @@ def _written(
     known = (task for task in tasks().values() if first.get("command", task.command) == task.command)
     task = next((task for task in known if task.unit.name in first), None)
     if task is None:
-        raise UserError(f"{folder / name}-runs.csv cannot be read: its runs are of no task that is known here")
+        raise UserError(f"{folder / name}-runs.csv cannot be read: its runs are of an unknown task")
     # The pictures of a table, without those of another table whose name begins with this one's.
     others = tuple(f"{other}-" for other in tables if other.startswith(f"{name}-"))
     pictures = sorted(folder.glob(f"{name}-*.png" if lines else f"{name}.png"))
@@ -208,7 +208,7 @@ def read_lines(path: Path) -> list[Line]:
         lines: list[Line] = [*read_csv(path)]
         for number, line in enumerate(lines, 2):
             if any(None in pair for pair in line.items()):
-                raise ValueError(f"line {number} has not as many fields as the first")
+                raise ValueError(f"line {number} has another number of fields than the first")
             if path.stem.endswith(("-runs", "-trials")):
                 if absent := _OF_RUNS - line.keys():
                     raise ValueError(f"it has no column {min(absent)}")
@@ -216,7 +216,7 @@ def read_lines(path: Path) -> list[Line]:
                 if not all(map(math.isfinite, [int(line["seed"]), *numbers])):
                     raise ValueError(f"line {number} has a number that is not finite")
     except (ValueError, OverflowError) as error:
-        raise UserError(f"{path} cannot be read: {error}", "comt report writes tables anew.") from None
+        raise UserError(f"{path} cannot be read: {error}", "comt report writes the table again.") from None
     return lines
 
 

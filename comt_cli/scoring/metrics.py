@@ -152,5 +152,5 @@ def read_aligned(paths: Sequence[Path]) -> list[list[str]]:
             raise UserError(f"{path} is empty")
     if len(set(map(len, texts))) > 1:
         told = ", ".join(f"{path} has {len(text):,}" for path, text in zip(paths, texts, strict=True))
-        raise UserError(f"the files must have one sentence a line, as many of them: {told}")
+        raise UserError(f"the files must have equal numbers of lines, one sentence each: {told}")
     return texts

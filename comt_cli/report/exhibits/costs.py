@@ -197,7 +197,7 @@ def costs_lines(path: Path) -> list[dict[str, str]]:
 
 def _unreadable(path: Path) -> UserError:
     shown = format.one_line(str(path))
-    return UserError(f"{shown} is not what `comt bench costs` writes", "Delete it, and measure once more.")
+    return UserError(f"{shown} is not what `comt bench costs` writes", "Delete it, and measure again.")
 
 
 def write_costs(

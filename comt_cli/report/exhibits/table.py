@@ -400,7 +400,7 @@ def print_table(cells: pd.DataFrame, file: IO[str] | None = None) -> None:
     if rules := _rules(cells):
         say(" ".join(rules), file, "dim")
     if left_out:
-        say(f"Too narrow for {', '.join(left_out)}: the files have them.", file, "dim")
+        say(f"Too narrow for {', '.join(left_out)}; see the files.", file, "dim")
     for sentence in ladder.sentences(ladder.trends(cells)):
         say(f"{ladder.HEADING}, {sentence}.", file)
     for text in (*cells.attrs["notes"], verdict(cells)):

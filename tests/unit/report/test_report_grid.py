@@ -168,7 +168,7 @@ def test_a_sweep_of_another_key_is_not_written_over(gridded: Bench) -> None:
         finish(gridded, row, CLEAR)
     loaded, specs = gridded.loaded(), gridded.specs()
     with_trials = replace(loaded.grids["smoke"], seeds=(101,))
-    for values, said in ((with_trials.values, None), ({"train.weight_decay": []}, f"is of a sweep of {KEY}")):
+    for values, said in ((with_trials.values, None), ({"train.weight_decay": []}, f"has a sweep of {KEY}")):
         swept = replace(loaded, grids={"smoke": replace(with_trials, values=values)})
         report = write_report(swept, specs, gridded.runs, gridded.results)
         assert (said or "") in (report.unwritten or "")

@@ -64,7 +64,7 @@ def test_two_recipes_of_one_name_do_not_write_over_each_other(own: Bench) -> Non
     own.recipe.parent.mkdir()
     shutil.copy(first, own.recipe)
     told = write() or ""
-    assert f"is of the recipe {first}, and this is {own.recipe}" in told
+    assert f"is of the recipe {first}, not of {own.recipe}" in told
     assert "Nothing is written: --results DIR" in told
     assert write(overwrite=True) is None
 
