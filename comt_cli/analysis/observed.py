@@ -157,7 +157,6 @@ def check_images(loaded: Loaded, content: str, data_set: str) -> None:
 
 
 def _encoded_and_decoded(model: EncoderDecoder, sequences: Mapping[str, Tokens], said: str) -> Observation:
-    """A source and a target, by name."""
     last = "The decoder's tokens are those that it reads, from the begin token on."
     return Observation(sequences, dict.fromkeys(reads_source(model), next(iter(sequences))), (said, last))
 
@@ -322,7 +321,6 @@ def layer_streams(model: nn.Module, run: Callable[[], object]) -> list[tuple[str
 
 
 def _read_by(block: nn.Module, given: Any) -> Tensor:
-    """The stream that a block reads first."""
     connection = next((part for part in block.children() if isinstance(part, ResidualConnection)), None)
     if connection is None:
         return _stream(given)

@@ -104,7 +104,6 @@ def run_parts(parts: Sequence[Part], state: State, folder: Path, session: Sessio
 
 
 def _run(part: Part, seconds: float, log: Path, session: Session) -> int | None:
-    """The exit status; None if it ran out of time."""
     words = [word.format(minutes=f"{max(0.0, seconds - _LAST) / 60:.2f}") for word in part.words]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     new = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

@@ -115,7 +115,6 @@ class Setup:
         return Network(module, blocks), torch.randn(*self.leading, self.width)
 
     def _llama(self, wiring: Wiring, depth: int, seed: int) -> tuple[Network, Tensor]:
-        """A language model of ours without its head, and the embedding of random tokens."""
         shape = {"width": self.width, "ffn_width": self.width * 8 // 3, "layers": depth}
         shape["heads"] = self.width // _HEAD_WIDTH
         settings = ModelSettings.model_validate({"size": "tiny", "tied_embeddings": True, **shape})
@@ -365,7 +364,6 @@ def _train(model: Llama, tokens_BT: Tensor, own: dict[str, nn.Parameter]) -> tup
 
 
 def _mixtures(model: Llama, tokens_BT: Tensor) -> tuple[float, dict[str, list[Tensor]]]:
-    """The dispersion of the streams before the last residual add, and the weights of all mixtures by kind."""
     dispersion, weights = float("nan"), dict[str, list[Tensor]]()
     with torch.no_grad():
         places = mixtures(model, lambda: model(tokens_BT))

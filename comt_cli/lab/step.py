@@ -210,7 +210,6 @@ class TrainedNetwork:
 
 
 def _built_run(spec: RunSpec, device: torch.device) -> TaskRun[Any]:
-    """A run without data, whose model is on the meta device."""
     run = run_class(spec.task)(spec, SimpleNamespace(train=None, validation=None), World(device))
     run.build()
     return run

@@ -220,7 +220,6 @@ def _of_table(specs: Mapping[str, RunSpec], cells: Mapping[tuple[str, str], Cell
 
 
 def _cell_notes(cell: Cell, record: Mapping[str, Any], info: TableInfo) -> list[str]:
-    """The footnotes of a cell; `record` has its numbers (`cells_frame`)."""
     key = record["metric"]
     values, done = cell.values(key), {run.spec.seed: run for run in cell.having(RunState.done)}
     lost = []

@@ -132,7 +132,6 @@ def counts(one: Written) -> dict[str, int]:
 
 
 def _drawn_from(one: Written) -> str:
-    """The runs of a figure: `comt, tiny, seed 1`."""
     drawn: dict[str, list[str]] = {}
     for run in one.runs:
         drawn.setdefault(f"{run['column']}, seed {run['seed']}", []).append(run["row"])
@@ -247,7 +246,6 @@ def values(lines: Iterable[Line], key: str) -> list[str]:
 
 
 def _scale(results: Path, scale: str, written: Sequence[Written], reader: Reader) -> dict[str, Any]:
-    """The variables of `scale.md.jinja` for a scale: tables and figures, and the number of verdicts of each kind."""
     tables = [one for one in written if one.cells and not one.changed_settings]
     judged = [cell for one in tables for cell in one.cells if cell.direction]
     ended = {run["id"]: run for one in written for run in one.runs if run["state"] in ENDED}

@@ -42,8 +42,7 @@ def tried_values(grid: LoadedGrid) -> str:
 
 
 def other_settings(specs: Sequence[RunSpec], baseline: str) -> Iterator[str]:
-    """A sentence for each set of keys by which rows differ from the baseline of their column; keys of a grid do not
-    count."""
+    """A sentence for each set of keys, except those of a grid, by which rows differ from the baseline."""
     references = {spec.column: spec.settings.model_dump() for spec in specs if spec.row == baseline}
     differing: dict[str, set[str]] = {}
     for spec in specs:
@@ -54,6 +53,6 @@ def other_settings(specs: Sequence[RunSpec], baseline: str) -> Iterator[str]:
     rows: dict[str, list[str]] = {}
     for row, keys in differing.items():
         rows.setdefault(format.listing(sorted(keys)), []).append(row)
-    for keys, each in rows.items():
-        if keys:
-            yield f"Different from the baseline: {keys} in {format.listing(each)}."
+    for named, each in rows.items():
+        if named:
+            yield f"Different from the baseline: {named} in {format.listing(each)}."

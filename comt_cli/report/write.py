@@ -141,7 +141,6 @@ def _is_drawn(folder: Path, stem: str, texts: dict[str, Any]) -> bool:
 
 
 def _kept(csv: Path, info: TableInfo, ended: Sequence[RunSpec]) -> str | None:
-    """Why the existing table is not replaced; None if it is, or there is none."""
     lost = other_recipe((csv, _runs_csv(csv)), info.loaded.origin)
     if lost is None and ended and info.grid is not None and info.grid.seeds:  # choices change with the values tried
         first = next(iter(lines_of(csv) or ()), {})

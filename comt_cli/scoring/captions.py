@@ -88,7 +88,6 @@ def _bleu(candidates: Sequence[list[str]], truths: Sequence[list[list[str]]]) ->
 
 
 def _rouge_l(words: list[str], texts: list[list[str]]) -> float:
-    """The F-measure of the best precision and the best recall of longest common subsequences."""
     common = [_longest_common(words, text) for text in texts]
     precision = max(common) / max(1, len(words))
     recall = max(each / max(1, len(text)) for each, text in zip(common, texts, strict=True))

@@ -180,7 +180,6 @@ def _logged(row: str, run: RunDirectory, epochs: float) -> list[tuple[Any, ...]]
 
 
 def _by_convolution(frame: pd.DataFrame) -> pd.DataFrame:
-    """One line per convolution, as in `ConvGradients.table`."""
     table = frame.pivot(index=["row", "convolution", "depth"], columns="step", values="norm").sort_index(level="depth")
     seen = table.where(table > 0)
     summary = pd.DataFrame({"median": seen.median(axis=1), "greatest": seen.max(axis=1)})

@@ -126,7 +126,6 @@ def _connections(of: Subject) -> list[ResidualConnection]:
 
 
 def _passes(of: Subject) -> Iterator[int]:
-    """Run the network on all observed inputs; yields the number of inputs of each pass."""
     if of.is_image_classifier:
         for x_BCHW, labels_B in of.validation_images.first(EXAMPLES):
             of.validation_images.logits(x_BCHW)

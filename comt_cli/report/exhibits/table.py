@@ -188,7 +188,6 @@ def _headings(cells: pd.DataFrame, keys: Sequence[str], columns: Sequence[str]) 
 
 
 def _beside(cells: pd.DataFrame) -> dict[str, Metric]:
-    """By column the second metric, if no other column shows it for the same runs."""
     info, specs, found = cells.attrs["table"], cells.attrs["specs"], {}
     for column in dict.fromkeys(cells["column"]):
         key = info.metrics[column].beside
@@ -288,7 +287,6 @@ def _setup(cells: pd.DataFrame, columns: Sequence[str]) -> str:
 
 
 def _papers_columns(cells: pd.DataFrame, columns: Sequence[str]) -> str:
-    """The paper's columns that ours are compared with, as a sentence; empty without printed numbers."""
     info = cells.attrs["table"]
     compared = [in_words(name) for column in columns if (name := info.compared.get(column))]
     none = "" if info.paper is None else "The paper has no such column."
@@ -408,7 +406,6 @@ def print_table(cells: pd.DataFrame, file: IO[str] | None = None) -> None:
 
 
 def _fitting(texts: Sequence[Texts], heads: dict[str, str], width: int) -> list[str]:
-    """The keys of the columns that fit, with headings broken between words; always the first of `_FIRST`."""
     chosen: dict[str, int] = {}
     for key in (*(key for key in _FIRST if key in heads), *(key for key in heads if key not in _FIRST)):
         needed = 2 + max(map(len, [*(each[key] for each in texts), *heads[key].split()]))

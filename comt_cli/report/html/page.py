@@ -152,7 +152,6 @@ class _Page:
         return Part(self._anchor(path), name, *self.prose.parts(self.reader.text(path), path.parent))
 
     def _left(self, folder: Path) -> Iterator[Part]:
-        """The figures below a folder that the page does not show yet."""
         pictures = sorted(path for path in folder.rglob("*.png") if path not in self.prose.shown)
         for place in dict.fromkeys(path.parent for path in pictures):
             name = place.relative_to(folder).as_posix() if place != folder else folder.name

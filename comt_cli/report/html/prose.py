@@ -64,7 +64,6 @@ class Prose:
         return title, Markup(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {}))
 
     def _below(self, href: str, folder: Path) -> str:
-        """The path below the results that a relative address in a folder refers to."""
         path = posixpath.join(folder.relative_to(self.results).as_posix(), unquote(href.partition("#")[0]))
         return posixpath.normpath(path)
 
