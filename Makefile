@@ -243,6 +243,10 @@ docs: $(DOCS_READY)  ## The site of documentation, in build/docs/html; needs no 
 docs-serve: docs  ## The same at http://localhost:8000, with search
 	$(BIN)/python -m http.server 8000 --bind 127.0.0.1 --directory build/docs/html
 
+.PHONY: findings
+findings: $(READY)  ## results/FINDINGS.md and its figures, from the committed tables and docs/findings.md.j2
+	@$(HERE) docs/findings.py
+
 .PHONY: lint
 lint: $(LINT_READY)  ## ruff (rules and format) and mypy --strict
 	$(BIN)/ruff check

@@ -1,5 +1,5 @@
-"""The command line: finds the verbs and prints what they raise. Imports nothing heavy: a verb's file is imported when
-it is used."""
+"""The command line: finds the verbs and prints their errors. A verb's file is imported when the verb is used, so that
+`comt --help` imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -22,39 +22,52 @@ from comt_cli.streams import let_go, mend_streams
 from comt_cli.tasks import tasks
 from comt_cli.words import printed_lines
 
-VERBS = {
-    "recipes": ("verbs.recipes", "List the recipes, one a line."),
-    "show": ("verbs.show", "Print the plan of a recipe: every run and what it costs."),
-    **{command: ("verbs.train", str(type(task).__doc__)) for command, task in tasks().items()},
-    "ablate": ("verbs.train", "Train, tabulate and draw an ablation of the papers."),
-    "status": ("verbs.runs", "Show how far the runs of each table are."),
-    "runs": ("verbs.runs", "List every run, with its metric or state."),
-    "rm": ("verbs.runs", "Delete runs: their folders, and the links of all tables."),
-    "report": ("verbs.report", "Write the tables of finished runs."),
-    "curves": ("verbs.compare", "Draw what a recipe's rows learn while they train."),
-    "compare": ("verbs.compare", "Compare two runs, or two cells over their seeds."),
-    "reproduce": ("verbs.train", "Train every recipe that has the scale."),
-    "analyze-gates": ("verbs.models", "Draw the values that a trained model's gates take."),
-    "plot-cosine": ("verbs.models", "Draw how alike every layer's input and output are."),
-    "plot-gradients": ("verbs.models", "Draw the L2 norm of every convolution's gradient."),
-    "plot-images": ("verbs.models", "Draw images of the training split as a network sees them."),
-    "diagnose": ("lab.diagnose", "Look at residual connections before any training."),
-    "generate": ("verbs.models", "Let a model continue a text."),
-    "translate": ("verbs.models", "Translate lines with a trained model by beam search."),
-    "caption": ("verbs.models", "Say what images show, with a trained model."),
-    "score": ("verbs.score", "Score translations against references with sacreBLEU."),
-    "evaluate": ("verbs.evaluate", "Evaluate finished runs again, or language models on tasks."),
-    "average": ("verbs.models", "Write the mean of the weights of a run's last steps."),
-    "export": ("verbs.models", "Write a model as a folder for the transformers library."),
-    "doctor": ("doctor.checks", "Check what training needs."),
-    "bench": ("lab.bench", "Measure speed and memory, as ratios of interleaved runs."),
+_GROUPS = {
+    "Plan": {
+        "recipes": ("verbs.recipes", "List the recipes."),
+        "show": ("verbs.show", "Print the plan of a recipe: its runs and their cost."),
+        "doctor": ("doctor.checks", "Check that this machine can train."),
+    },
+    "Train": {
+        **{command: ("verbs.train", str(type(task).__doc__)) for command, task in tasks().items()},
+        "ablate": ("verbs.train", "Train and draw one ablation of the papers."),
+        "reproduce": ("verbs.train", "Train every recipe that has a scale."),
+    },
+    "Runs": {
+        "status": ("verbs.runs", "Show the progress of each table."),
+        "runs": ("verbs.runs", "List runs with their state and metric."),
+        "rm": ("verbs.runs", "Delete runs."),
+    },
+    "Tables": {
+        "report": ("verbs.report", "Write the tables of finished runs."),
+        "curves": ("verbs.compare", "Draw the learning curves of a recipe's rows."),
+        "compare": ("verbs.compare", "Compare two runs, or two cells over their seeds."),
+    },
+    "Inspect": {
+        "analyze-gates": ("verbs.models", "Draw the gate values of a trained model."),
+        "plot-cosine": ("verbs.models", "Draw how similar each layer's input and output are."),
+        "plot-gradients": ("verbs.models", "Draw the gradient norm of each convolution."),
+        "plot-images": ("verbs.models", "Draw training images as a network receives them."),
+        "diagnose": ("lab.diagnose", "Test residual connections before training."),
+    },
+    "Models": {
+        "generate": ("verbs.models", "Continue a text with a language model."),
+        "translate": ("verbs.models", "Translate lines with a trained model."),
+        "caption": ("verbs.models", "Caption images with a trained model."),
+        "score": ("verbs.score", "Score translations with sacreBLEU."),
+        "evaluate": ("verbs.evaluate", "Evaluate finished runs again, or models on tasks."),
+        "average": ("verbs.models", "Average the weights of a run's last steps."),
+        "export": ("verbs.models", "Export a model for the transformers library."),
+    },
+    "Speed": {"bench": ("lab.bench", "Measure speed and memory.")},
 }
-"""The file that has the function of its name, and the line of `--help`; in the order in which a newcomer meets them."""
+VERBS = {name: verb for verbs in _GROUPS.values() for name, verb in verbs.items()}
+"""By name, the file that has the function, and the line of `comt --help`."""
 
 
 @functools.cache
 def _verb(name: str) -> Any:
-    """The verb of that name, whose file is imported for it."""
+    """Import the file of a verb, and return its command."""
     module = importlib.import_module(f"comt_cli.{VERBS[name][0]}")
     common: dict[str, Any] = {"pretty_exceptions_short": True, "rich_markup_mode": None}
     if name == "bench":
@@ -64,15 +77,29 @@ def _verb(name: str) -> Any:
 
 
 class _Program(VerbGroup):
-    """The program. Help and completion read stand-ins; the file of a verb is imported when that is called."""
+    """The program. Help and completion read stand-ins; the file of a verb is imported when the verb is called."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         for name, (_, help) in VERBS.items():
             self.commands[name] = Verb(name, short_help=f"{help.partition('. ')[0].rstrip('.')}.")
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the verbs in groups, then the options. The name of a group is left of its first line."""
+        rows = [
+            (f"{'' if number else group:<9}{name}", self.commands[name].short_help or "")
+            for group, verbs in _GROUPS.items()
+            for number, name in enumerate(verbs)
+        ]
+        records = [record for parameter in self.get_params(ctx) if (record := parameter.get_help_record(ctx))]
+        formatter.write_paragraph()
+        formatter.write_dl(rows)
+        formatter.write_dl(
+            (f"{'' if number else 'Options':<9}{name}", text) for number, (name, text) in enumerate(records)
+        )
+
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """The verb that is called, in place of its stand-in."""
+        """The called verb, in place of its stand-in."""
         name, _, rest = super().resolve_command(ctx, args)
         return name, _verb(name) if name in VERBS else None, rest
 
@@ -80,20 +107,18 @@ class _Program(VerbGroup):
 app = typer.Typer(
     name="comt",
     cls=_Program,
-    help="""Train, measure and look inside networks with learnable or input-dependent residual connections.
+    help="""Train and compare networks with learnable residual connections and gates. A recipe (a YAML file) holds the
+    runs of one published table. Begin with `comt show table3`, which prints a plan and trains nothing. `comt
+    COMMAND --help` has options and examples.
 
     Examples:
-
-      comt show table3.yaml
-
-      comt train-lm --recipe table3.yaml
-
-      comt report
+      comt show table3
+      comt train-lm table3
     """,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
 
@@ -112,22 +137,21 @@ def _common(
 ) -> None:
     """Options of the program itself."""
     try:
-        os.getcwd()  # noqa: PTH109 - libraries deeper down end without a word of this
+        os.getcwd()  # noqa: PTH109 - libraries that fail later do not name this cause
     except OSError as error:
         raise UserError(
-            f"the folder that comt was started in cannot be used: {error.strerror}",
-            "It was removed, or may not be read: change to another one.",
+            f"the current folder cannot be used: {error.strerror}",
+            "It was removed, or its permissions do not allow reading: change to another folder.",
         ) from error
 
 
 def main() -> None:
-    """Run the command line, and end the process with its status. A `UserError` prints its message and hint, without a
-    traceback."""
+    """Run the command line and end the process with its exit status. A `UserError` is printed without a traceback."""
     try:
         _run()
     except SystemExit as ended:
         if "TORCHELASTIC_RUN_ID" in os.environ and "torch.distributed" in sys.modules:
-            # A process of torchrun's that has trained has threads that outlive the interpreter's end.
+            # A torchrun process that has trained has threads that outlive the interpreter.
             end_process = importlib.import_module("comt_cli.training.processes").end_process
             end_process(ended.code if isinstance(ended.code, int) else int(ended.code is not None))
         raise
@@ -136,30 +160,30 @@ def main() -> None:
 def _run() -> None:
     mend_streams()
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # else it is ignored in the background of a script
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # so that what is half written is removed
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # so that partly written files are removed
     try:
         try:
             app()
         finally:
-            sys.stdout.flush()  # what cannot be written is told here, not by the interpreter when it ends
-    except KeyboardInterrupt:  # before or after the verb, which has its own way of ending
+            sys.stdout.flush()  # so that a failed write is reported here, not by the interpreter at exit
+    except KeyboardInterrupt:  # before or after the verb, which handles its own
         sys.exit(128 + signal.SIGINT)
     except UserError as error:
-        _tell(error)
+        _fail(error)
     except (OSError, MemoryError, ImportError, UnicodeEncodeError, TypeError) as error:
-        if (told := of_surroundings(error, sys.argv[1:])) is not None:
-            _tell(told)
-        # What goes to a file by name is told as a StorageError; that of a descriptor without a name was printed.
+        if (known := of_surroundings(error, sys.argv[1:])) is not None:
+            _fail(known)
+        # Files with a name raise StorageError. These errors are of the output, which has none.
         if getattr(error, "errno", None) not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
         let_go(sys.stdout)
-        if not isinstance(error, BrokenPipeError):  # of a reader that has seen enough, `comt recipes | head`
+        if not isinstance(error, BrokenPipeError):  # a reader that has stopped reading: `comt recipes | head`
             typer.echo(f"comt: cannot write the output: {getattr(error, 'strerror', None) or error}", err=True)
         sys.exit(1)
 
 
-def _tell(error: UserError) -> NoReturn:
-    """Print an error, and end with its status."""
+def _fail(error: UserError) -> NoReturn:
+    """Print an error and exit with its status."""
     colour = "red" if sys.stderr.isatty() else None
     for line in printed_lines(f"comt: {error.message}", sys.stderr):
         typer.secho(line, err=True, fg=colour)

@@ -1,4 +1,4 @@
-"""The commit of the source that is running. Imports nothing heavy."""
+"""The commit of the running source. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from pathlib import Path
 
 
 def git_commit() -> str | None:
-    """The commit of the source tree that is running, with `-dirty` for local changes (other than of results); outside a
-    checkout `$COMT_COMMIT`, which `make gpu` sets where the tree came in an archive, or the commit that pip installed
-    from, or None."""
+    """The commit of the running source tree, with `-dirty` for local changes outside results. Without a checkout:
+    `$COMT_COMMIT` (set by `make gpu` for trees from an archive), else the commit that pip installed, else None."""
     folder = Path(__file__).resolve().parent.parent
     if not (folder / ".git").exists():
         return os.environ.get("COMT_COMMIT") or _installed_from()
@@ -30,7 +29,7 @@ def git_commit() -> str | None:
 
 
 def _installed_from() -> str | None:
-    """What pip noted of the repository that it installed from (PEP 610)."""
+    """The commit in pip's record of the installation (PEP 610)."""
     try:
         noted = json.loads(metadata.distribution("comt").read_text("direct_url.json") or "{}")
         return str(noted["vcs_info"]["commit_id"])[:12]

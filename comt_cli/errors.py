@@ -1,4 +1,4 @@
-"""The errors that are written for people: every room raises these, the command line prints them without a traceback."""
+"""Errors with messages for users. All packages raise them; the command line prints them without a traceback."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 
 class UserError(Exception):
-    """Something the user can mend: `message` says what is wrong and where, `hint` what would be right. The command line
-    prints both and exits with `exit_status` (2: nothing was started or changed)."""
+    """An error that the user can fix. `message` says what is wrong and where, `hint` what would be right. The command
+    line prints both and exits with `exit_status` (2: nothing was started or changed)."""
 
     exit_status = 2
 
     def __init__(self, message: str, hint: str | None = None, *more: object) -> None:
-        super().__init__(message, hint, *more)  # all arguments: errors travel between the processes of a run
+        super().__init__(message, hint, *more)  # all arguments, so that errors can be pickled between processes
         self.message = message
         self.hint = hint
 
@@ -23,7 +23,7 @@ class UserError(Exception):
 
 
 class RunInterrupted(UserError):
-    """A run was stopped by a signal after it saved its state; the exit status is the shell's 128 + signal."""
+    """A signal stopped a run, after it saved its state. The exit status is 128 + signal, as in a shell."""
 
     def __init__(self, message: str, hint: str | None, signal_number: int) -> None:
         super().__init__(message, hint, signal_number)
@@ -32,7 +32,7 @@ class RunInterrupted(UserError):
 
 
 class StorageError(UserError):
-    """Writing to disk failed (full, removed, read-only). What was saved before is intact."""
+    """A write to disk failed (full, removed, read-only). Everything saved before is intact."""
 
     exit_status = 1
 
@@ -41,21 +41,23 @@ _NO_ROOM = ("failed to map segment", "cannot allocate memory", "cannot create sh
 
 
 def of_surroundings(error: Exception, arguments: Sequence[str] = ()) -> UserError | None:
-    """An error for people where a process's surroundings are at fault: a file that cannot be used, a disk or memory
-    without room, too few open files, an argument that is no text. None where it is something else, and a defect."""
-    number, said = getattr(error, "errno", None), getattr(error, "strerror", None) or str(error)
+    """A `UserError` for an error that the environment caused: an unusable file, a full disk, too little memory, too few
+    open files, an argument that is not text. None for any other error, which is a defect of the program."""
+    number, text = getattr(error, "errno", None), getattr(error, "strerror", None) or str(error)
     if number in (errno.EMFILE, errno.ENFILE):
-        return StorageError(f"too few files may be open at once: {said}", "Raise the limit: ulimit -n 1024.")
-    if isinstance(error, MemoryError) or any(text in said.lower() for text in _NO_ROOM):
-        return StorageError("there is too little memory", "See ulimit -v, or the limit of the container or job.")
+        return StorageError(f"the limit of open files is too low: {text}", "Raise it: ulimit -n 1024.")
+    if isinstance(error, MemoryError) or any(part in text.lower() for part in _NO_ROOM):
+        return StorageError(
+            "there is too little memory", "Raise the limit: ulimit -v, or that of the container or job."
+        )
     if isinstance(error, OSError) and error.filename is not None:
         # A number is a descriptor.
         name = f"file {error.filename}" if isinstance(error.filename, int) else os.fsdecode(error.filename)
         kind = StorageError if number in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG) else UserError
-        refused = "Its permissions, or those of a folder on the way to it, do not allow that."
-        return kind(f"cannot use {name}: {said}", refused if isinstance(error, PermissionError) else None)
-    if isinstance(error, UnicodeEncodeError | TypeError):  # as tokenizers call a letter that is none
+        refused = "Check its permissions and those of the folders above it."
+        return kind(f"cannot use {name}: {text}", refused if isinstance(error, PermissionError) else None)
+    if isinstance(error, UnicodeEncodeError | TypeError):  # TypeError: a tokenizer's error for such a character
         for argument in arguments:
             if any("\ud800" <= letter <= "\udfff" for letter in argument):
-                return UserError(f"the argument {argument!a} is not UTF-8 text", "Is the terminal's encoding another?")
+                return UserError(f"the argument {argument!a} is not UTF-8 text", "Check the terminal's encoding.")
     return None

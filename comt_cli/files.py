@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, and where this program keeps things."""
+"""Reading and atomic writing of files, and the cache folder."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from comt_cli.errors import StorageError, UserError
 
 
 class Unreadable(ValueError):
-    """A file that is there and is not what it should be. The message says why, and leaves the naming to the caller."""
+    """A file exists but cannot be read as expected. The message has the reason; the caller adds the name."""
 
 
 def cache_folder() -> Path:
-    """Where prepared corpora, tokenizers and rendered images live: `$COMT_CACHE`, else the user's cache folder."""
+    """Folder for prepared corpora, tokenizers and rendered images: `$COMT_CACHE`, else the user's cache folder."""
     return Path(os.environ.get("COMT_CACHE") or platformdirs.user_cache_path("comt"))
 
 
@@ -37,15 +37,15 @@ def sha256(content: bytes | str) -> str:
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with sorted keys and no spare spaces, so that equal values have equal text and equal hashes."""
+    """JSON with sorted keys and without spaces, so that equal values have equal hashes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
-    """Open a temporary file beside `path`; on success flush it to disk and rename it over `path`: a reader, and a
-    process restarted after a crash at any moment, sees the old file or the new one, never a part. Raises `StorageError`
-    where the disk is full, or the folder was removed or cannot be written; the old file is untouched."""
+    """Open a temporary file next to `path`; on success flush it to disk and rename it to `path`. A reader, also after a
+    crash at any moment, sees the old file or the new one, never a part. Raises `StorageError` if the disk is full, or
+    the folder was removed or cannot be written; then the old file is unchanged."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     encoding = None if "b" in mode else "utf-8"
     try:
@@ -55,7 +55,7 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
                 handle.flush()
                 os.fsync(handle.fileno())
             temporary.replace(path)
-            descriptor = os.open(path.parent, os.O_RDONLY)  # to make a rename durable the folder must be flushed
+            descriptor = os.open(path.parent, os.O_RDONLY)  # a rename is durable only after a flush of the folder
             try:
                 os.fsync(descriptor)
             finally:
@@ -64,12 +64,12 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
     except OSError as error:
-        hint = "What was saved before is intact. Make room or restore the folder, then run the same command again."
+        hint = "Everything saved before is intact. Make room or restore the folder, then run the same command again."
         raise StorageError(f"cannot write {path}: {error.strerror or error}", hint) from error
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and what it is in, unless it is there. Raises `StorageError`."""
+    """Make a folder and its parents unless they exist. Raises `StorageError`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -77,8 +77,8 @@ def make_folder(folder: Path) -> None:
 
 
 def check_writable(folder: Path, option: str) -> None:
-    """Raise `UserError` where nothing could be written into `folder`, which `option` names, or into what has to be made
-    first. It is tried, as permissions do not tell all, and nothing is left behind."""
+    """Raise `UserError` if `folder`, the value of `option`, could not be made or written. The check writes and removes
+    a temporary folder, since permissions alone do not decide."""
     place = folder.absolute()
     try:
         while True:
@@ -89,12 +89,12 @@ def check_writable(folder: Path, option: str) -> None:
         with tempfile.TemporaryDirectory(prefix=".comt-", dir=place):
             pass
     except OSError as error:
-        said = f"{option}: {folder} cannot be written: nothing can be made in {place}: {error.strerror or error}"
-        raise UserError(said, f"Name another folder by {option}, or see to its permissions.") from error
+        wrong = f"{option}: {folder} cannot be written: {place}: {error.strerror or error}"
+        raise UserError(wrong, f"Choose another folder by {option}, or change the permissions.") from error
 
 
 def open_file(path: Path) -> io.BufferedReader:
-    """Open a file of the user's for reading. Raises `OSError`, also of a pipe, which would block for ever."""
+    """Open a user's file for reading. Raises `OSError`, also for a pipe, which would block for ever."""
     if path.exists() and not path.is_file():
         kind = "a folder" if path.is_dir() else "a pipe or a device"
         raise OSError(errno.EINVAL, f"it is {kind}, not a file", str(path))
@@ -102,7 +102,8 @@ def open_file(path: Path) -> io.BufferedReader:
 
 
 def read_bytes(path: Path, largest: int | None = None) -> bytes:
-    """The content of a file. Raises `FileNotFoundError`, and `Unreadable` of no file, or of over `largest` bytes."""
+    """The content of a file. Raises `FileNotFoundError`, or `Unreadable` if it is no file or has over `largest`
+    bytes."""
     try:
         with open_file(path) as handle:
             content = handle.read() if largest is None else handle.read(largest + 1)
@@ -116,7 +117,7 @@ def read_bytes(path: Path, largest: int | None = None) -> bytes:
 
 
 def if_damaged(hint: str, error: BaseException | None) -> str | None:
-    """The hint to delete a file, but not where it only could not be read: it may be whole, or another's."""
+    """The hint to delete a damaged file; None if the file only could not be read, since it may be intact."""
     while error is not None:
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             return None
@@ -125,8 +126,8 @@ def if_damaged(hint: str, error: BaseException | None) -> str | None:
 
 
 def read_text(path: Path) -> str:
-    """The text of an ordinary UTF-8 file, without the byte order mark that Windows puts at its start. Raises as
-    `read_bytes` does, and `Unreadable` where it is not UTF-8."""
+    """The text of a UTF-8 file, without a byte order mark. Raises as `read_bytes`, and `Unreadable` if it is not
+    UTF-8."""
     content = read_bytes(path)
     try:
         return content.decode("utf-8-sig")
@@ -136,13 +137,13 @@ def read_text(path: Path) -> str:
 
 
 def conversion(path: Path, begin: bytes) -> str:
-    """The command that makes UTF-8 of a file that is not, and begins with these bytes."""
+    """The command that converts a file, which begins with these bytes, to UTF-8."""
     is_wide = begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return f"iconv -f {'utf-16' if is_wide else 'latin1'} -t utf-8 {shlex.quote(path.name)}"
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
-    """The lines of a CSV, by its first. Raises as `read_text` does, and `Unreadable` where it is no CSV."""
+    """The rows of a CSV file, by the names in its header. Raises as `read_text`, and `Unreadable` if it is no CSV."""
     if not path.parent.is_dir():
         raise FileNotFoundError(path)
     try:
@@ -152,12 +153,12 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file. Raises as `read_text` does, and `Unreadable` where it is not JSON."""
+    """The value in a JSON file. Raises as `read_text`, and `Unreadable` if it is not JSON."""
     return parse_json(read_text(path))
 
 
 def parse_json(text: str) -> Any:
-    """The value that JSON text stands for. Raises `Unreadable` where it is none."""
+    """The value of a JSON text. Raises `Unreadable` if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -165,32 +166,32 @@ def parse_json(text: str) -> Any:
 
 
 def open_own(path: Path, flags: int) -> int:
-    """A descriptor of a file that this program writes into where it lies: a lock, a log. It is made if it is not there.
-    A link raises `OSError`: in a folder that came from a stranger it could lead to any file of the user's."""
+    """A descriptor of a file that this program writes in place, such as a lock or a log. The file is made if necessary.
+    A link raises `OSError`: in a folder from someone else it could point to any file of the user."""
     return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
 
 
 def refuse_same(out: Path, *inputs: Path) -> None:
-    """Raise `UserError` where what is to be written is one of the inputs, be it behind a link."""
+    """Raise `UserError` if the output is one of the inputs, also through a link."""
     for path in inputs:
-        with contextlib.suppress(OSError, ValueError):  # of a file that is not there, which cannot be lost
+        with contextlib.suppress(OSError, ValueError):  # a file that does not exist cannot be lost
             if out.samefile(path):
-                raise UserError(f"the output {out} is the input {path}, which would be lost", "Name another output.")
+                raise UserError(f"the output {out} would overwrite the input {path}", "Choose another output.")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON, whole or not at all. Raises `StorageError` (see `atomic_file`)."""
+    """Write `value` as indented JSON, atomically. Raises `StorageError` (see `atomic_file`)."""
     write_text(path, f"{json.dumps(value, indent=2, allow_nan=False)}\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text`, whole or not at all. Raises `StorageError` (see `atomic_file`)."""
+    """Write `text` atomically. Raises `StorageError` (see `atomic_file`)."""
     with atomic_file(path, "w") as handle:
         handle.write(text)
 
 
 def write_changed(path: Path, text: str) -> None:
-    """`write_text`, unless the file has that text already."""
+    """Write `text` atomically, unless the file has that text already."""
     with contextlib.suppress(OSError, Unreadable):
         if read_text(path) == text:
             return
@@ -198,20 +199,20 @@ def write_changed(path: Path, text: str) -> None:
 
 
 class Cache:
-    """Values that took time to find, in the cache folder by all that they depend on; both are JSON's. What was found by
-    another `version` of the code, or is damaged, was never there; on a disk that refuses nothing is kept."""
+    """Values in the cache folder, by a key of everything that they depend on; both are JSON values. Values of another
+    `version` of the code and damaged files count as missing. Failed writes are ignored."""
 
     def __init__(self, name: str, version: str) -> None:
         self.folder = cache_folder() / name / sha256(version)[:16]
 
     def get(self, key: Any) -> Any:
-        """The value that was put there for `key`; None if there is none."""
+        """The stored value of `key`; None if there is none."""
         with contextlib.suppress(OSError, Unreadable):
             return read_json(self._path(key))
         return None
 
     def put(self, key: Any, value: Any) -> None:
-        """Keep `value`, if the disk lets us."""
+        """Store `value` if the disk allows it."""
         with contextlib.suppress(OSError, StorageError):
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(self._path(key), value)

@@ -1,4 +1,4 @@
-"""Standard streams that may be closed, lack letters, or lose their reader. Imports nothing heavy."""
+"""Standard streams that may be closed, lack characters, or lose their reader. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any, TextIO
 
 
 def mend_streams() -> None:
-    """Have this process's standard streams take whatever is printed. Cron and some launchers close them, and the next
-    file that is opened, a checkpoint perhaps, would get their number. Of a letter that the encoding lacks the code is
-    printed."""
+    """Make the standard streams of this process accept any output. Cron and some launchers close them; the next opened
+    file, perhaps a checkpoint, would get their number. Characters that the encoding lacks are printed as escapes."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
             os.set_inheritable(number, True)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
@@ -28,14 +27,14 @@ def mend_streams() -> None:
 
 
 class Lasting:
-    """A stream of messages whose reader may go away: the terminal was closed, `| tee log` was killed, the disk of a log
-    is full. What is written after that goes nowhere, and ends no training."""
+    """A stream of messages that survives the loss of its reader: a closed terminal, a killed `| tee log`, a full disk.
+    Later output is discarded, and training continues."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """As the stream's."""
+        """Write to the stream while it accepts output."""
         try:
             return self._stream.write(text)
         except OSError:
@@ -43,7 +42,7 @@ class Lasting:
             return len(text)
 
     def flush(self) -> None:
-        """As the stream's."""
+        """Flush the stream while it accepts output."""
         try:
             self._stream.flush()
         except OSError:
@@ -54,7 +53,7 @@ class Lasting:
 
 
 def let_go(stream: TextIO) -> None:
-    """Have what is left in a stream's buffer, and what follows, go nowhere, so that the interpreter can end."""
+    """Discard the buffer of a stream and all later output, so that the interpreter can exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     with contextlib.suppress(OSError, ValueError):
         os.dup2(nowhere, stream.fileno())

@@ -1,4 +1,4 @@
-"""Text for people: lines that are broken between words on a terminal; times, counts, lists and names in words."""
+"""Text for display: lines wrapped for a terminal; times, counts, lists and names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TextIO
 
 
 def printed_lines(text: str, stream: TextIO) -> list[str]:
-    """The lines of a message for `stream`; on a terminal long ones are broken between words, and then indented."""
+    """The lines of a message for `stream`. On a terminal, long lines are wrapped between words and indented."""
     width = max(shutil.get_terminal_size().columns, 1)
     lines: list[str] = []
     for line in text.splitlines():
@@ -24,7 +24,7 @@ def printed_lines(text: str, stream: TextIO) -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """A time as precise as an estimate can be trusted: 40 s, 12 min, 3 h 20 min, 2 days 5 h."""
+    """A time, rounded like an estimate: 40 s, 12 min, 3 h 20 min, 2 days 5 h."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     minutes = round(seconds / 60)
@@ -54,8 +54,8 @@ def short_count(number: float) -> str:
 
 
 def in_units(number: float, units: Sequence[str]) -> str:
-    """In the first unit in which less than a thousand are shown, each a thousand times the one before, or in the last:
-    three digits at most, one decimal at most, and none of the first unit."""
+    """A number in the first of `units` (each 1000 times the one before) in which it is below 1000, or in the last. At
+    most three digits; one decimal, except in the first unit."""
     for power in range(len(units)):
         scaled = number / 1000**power
         text = f"{scaled:.{1 if power else 0}f}"
@@ -73,11 +73,11 @@ _NAMES = {
     "cifar100": "CIFAR-100",
     "imagenet": "ImageNet",
 }
-"""Data sets as papers write them, where that is not their name in a recipe."""
+"""Names of data sets in papers, where they differ from the recipes'."""
 
 
 def in_words(name: str) -> str:
-    """The name of a column or a data set as papers write it: `C4, 60m` for `c4/60m`."""
+    """The name of a column or data set as in papers: `C4, 60m` for `c4/60m`."""
     if name.startswith("files:"):
         return name
     return ", ".join(_NAMES.get(part, part) for part in name.split("/") if part)

@@ -65,6 +65,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("filterwarnings", rule)
 
 
+def pytest_markeval_namespace() -> dict[str, Any]:
+    """Conditions that are texts are evaluated before their test: the C++ kernels are compiled for the first that needs
+    them, and not when tests are collected."""
+    from comt_cli.kernels.cpu import build
+
+    return {"build": build}
+
+
 def pytest_collection_finish() -> None:
     """What is there before the first test stays: collecting garbage need not go through it again. Runs and benchmarks
     do so by themselves, and it took them a third of a second each time."""

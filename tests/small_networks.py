@@ -233,17 +233,17 @@ CASES = [
 
 
 def future_leaks(logits_of: Callable[[Tensor], Tensor], tokens_BT: Tensor, vocabulary: int) -> list[int]:
-    """The positions whose logits change, by any bit, when a later token does.
+    """The positions t up to which logits change, by any bit, when all tokens behind t do: each t in rows of its own.
 
     No tolerance: shapes stay equal, so the same instructions run on the same numbers.
     """
+    rows, last = len(tokens_BT), tokens_BT.shape[1] - 1
+    whole = tokens_BT.repeat(last, 1)
+    is_later = torch.arange(last + 1) > torch.arange(last).repeat_interleave(rows)[:, None]
     with torch.no_grad():
-        before, leaks = logits_of(tokens_BT), []
-        for t in range(tokens_BT.shape[1] - 1):
-            changed = torch.cat([tokens_BT[:, : t + 1], tokens_BT[:, t + 1 :] % (vocabulary - 1) + 1], dim=1)
-            if not same_bits(logits_of(changed)[:, : t + 1], before[:, : t + 1], Reason.CAUSAL):
-                leaks.append(t)
-    return leaks
+        before = logits_of(whole).split(rows)
+        after = logits_of(torch.where(is_later, whole % (vocabulary - 1) + 1, whole)).split(rows)
+    return [t for t in range(last) if not same_bits(after[t][:, : t + 1], before[t][:, : t + 1], Reason.CAUSAL)]
 
 
 class PoolingGate(ComtGate):

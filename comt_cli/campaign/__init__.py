@@ -1,1 +1,1 @@
-"""Many runs: which are open, what becomes of each, and who trains them: this process, workers, or a cluster."""
+"""Training of many runs: the queue, the outcomes, and execution in this process, in workers, or on a cluster."""

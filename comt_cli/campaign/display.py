@@ -1,4 +1,4 @@
-"""The display of a command's runs: bars on a terminal; elsewhere lines, when something starts or ends, or goes on."""
+"""The display of a command's runs: progress bars on a terminal; elsewhere lines for starts, ends and progress."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from comt_cli.training.events import Event, Note, RunStarted
 from comt_cli.words import duration, plural
 
 SILENT_SECONDS = 30.0
-"""After so long without a line, one shows the state of all workers."""
+"""After this time without a line, a line shows the state of all workers."""
 
 
 class Display:
-    """Receives what happens to a command's runs, in workers that go by their position. Shows it by lines on standard
-    error; on a terminal (`console`) above bars, for all runs and each worker; or not at all (`is_silent`)."""
+    """Shows the events of a command's runs. Workers are numbered. Lines go to standard error; on a terminal (`console`)
+    there are also bars for all runs and each worker. Nothing is shown if `is_silent`."""
 
     def __init__(self, console: Console | None = None, *, is_silent: bool = False) -> None:
         self.time_left = TimeLeft(())
@@ -38,18 +38,18 @@ class Display:
             self._bars.start()
 
     def preparing(self, stage: str, done: int, total: int | None) -> None:
-        """Something that all runs need is being prepared."""
+        """Show the preparation of something that all runs need."""
         count = f"{done:,} of {total:,}" if total else f"{done:,}" if done else ""
         if stage != self._stage:
             self._stage = stage
             self._print_line(f"{stage} ...")
         elif time.monotonic() - self._printed > SILENT_SECONDS:
-            self._print_line(f"{stage}: {count or 'at work'}")
+            self._print_line(f"{stage}: {count or 'working'}")
         if self._bars is not None:
             self._bars.show("stage", stage, done, total, count)
 
     def queue_started(self, queue: RunQueue, workers: Sequence[str], device: str, processes: int = 1) -> None:
-        """The first runs are about to begin. `device` is its name for people; `processes` such share every run."""
+        """Show the start of the queue. `device` is a display name; `processes` of them share every run."""
         if self._bars is not None:
             self._bars.hide("stage")
         self._stage, self._workers = "", workers
@@ -61,16 +61,16 @@ class Display:
             where = f"{processes} x {device}" if processes > 1 else device
             self._print(f"runs:  {len(waiting)} to train{finished}; files in {queue.runs}")
             self._print(f"where: {min(len(workers), len(waiting))} at a time on {where}")
-            self._print("stop:  Ctrl-C saves what runs; the same command resumes from there")
+            self._print("stop:  Ctrl-C saves the runs; the same command resumes from there")
         self._draw()
 
     def run_taken(self, worker: int, spec: RunSpec) -> None:
-        """A worker has received a run, and sets it up."""
+        """Show that a worker sets up a run."""
         self.time_left.take(worker, spec)
         self._draw()
 
     def run_event(self, worker: int, event: Event) -> None:
-        """Something happened to a worker's run."""
+        """Show an event of a worker's run."""
         run = self.time_left.running.get(worker)
         if isinstance(event, Note):
             name = "" if len(self._workers) < 2 else f"{self._workers[worker]}: "
@@ -81,7 +81,7 @@ class Display:
         self.time_left.receive(worker, event)
 
     def run_ended(self, worker: int, ended: RunOutcome | None) -> None:
-        """A worker is done with a run, however it ended; None where another worker will resume it."""
+        """Show the outcome of a worker's run; None if another worker will resume it."""
         self.time_left.end(worker, is_left=ended is None)
         if ended is not None:
             self._done += ended.ended
@@ -89,7 +89,7 @@ class Display:
         self._draw()
 
     def tick(self) -> None:
-        """Time passes. Called every second or sooner where there are workers, else after every event."""
+        """Update the display. Called at least every second with workers, else after every event."""
         if time.monotonic() - self._printed > SILENT_SECONDS and self.time_left.running:
             running = sorted(self.time_left.running.items())
             runs = "; ".join(f"{self._name(worker, run.spec)}: {self._progress(run)}" for worker, run in running)
@@ -98,21 +98,21 @@ class Display:
         self._draw()
 
     def stopping(self, again: bool) -> None:
-        """A signal came; called by its handler. `again`: it is the second, which ends workers at once."""
+        """Show that a signal came; called by its handler. `again`: it is the second, which ends workers at once."""
         begun = sum(run.began for run in self.time_left.running.values())
-        saving = f": saving {plural(begun, 'run')} after the step at hand" if begun else ""
-        text = "ending at once" if again else f"stopping{saving} ... (a second signal ends at once)"
+        saving = f": saving {plural(begun, 'run')} after the current step" if begun else ""
+        text = "stopping at once" if again else f"stopping{saving} ... (a second signal stops at once)"
         if self._bars is not None:
             self._bars.stop_text = text
             return
         if self._is_silent:
             return
-        # In a signal's handler, which may have interrupted a line: written past the buffer, which it would damage.
+        # The handler may have interrupted a line: bypass the buffer, which could be damaged.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             os.write(sys.stderr.fileno(), f"{text}\n".encode())
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Remove the bars."""
         if self._bars is not None:
             self._bars.stop()
 
@@ -152,7 +152,7 @@ class Display:
                 self._bars.show(worker, name, run.step, run.total if run.began else None, text)
 
     def _print_line(self, text: str) -> None:
-        """Print what a terminal shows by its bars."""
+        """Print a line that is redundant with the bars of a terminal."""
         if self._bars is None:
             self._print(text)
 
@@ -165,7 +165,7 @@ class Display:
 
 
 class _Bars(Progress):
-    """Bars at the bottom of a terminal, by name, and below them the answer to a signal; gone when all is done."""
+    """Named bars at the bottom of a terminal, with the reaction to a signal below them; removed at the end."""
 
     def __init__(self, console: Console) -> None:
         self.stop_text = ""
@@ -180,26 +180,26 @@ class _Bars(Progress):
         )  # fmt: skip
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """The bars and the answer."""
+        """The bars and the reaction to a signal."""
         yield from super().get_renderables()
         if self.stop_text:
             yield Text(self.stop_text)
 
     def show(self, name: str | int, description: str, done: float, total: float | None, text: str) -> None:
-        """Show a bar, or move it."""
+        """Show or update a bar."""
         if name not in self._ids:
             self._ids[name] = self.add_task(description, total=total, text=text)
         if total is not None:
-            done = min(done, 0.999 * total)  # the clock of a full bar stands still
+            done = min(done, 0.999 * total)  # the clock of a full bar would stop
         self.update(self._ids[name], description=description, completed=done, total=total, text=text)
 
     def hide(self, name: str | int) -> None:
-        """Remove a bar; its time begins anew when it comes back."""
+        """Remove a bar; its clock starts again if it is shown again."""
         if (found := self._ids.pop(name, None)) is not None:
             self.remove_task(found)
 
 
 def make_display(is_main: bool = True) -> Display:
-    """Bars on a terminal, lines elsewhere, silence in all processes but the main one."""
+    """A display with bars on a terminal and lines elsewhere; silent in all processes but the main one."""
     on_terminal = is_main and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     return Display(Console(stderr=True) if on_terminal else None, is_silent=not is_main)

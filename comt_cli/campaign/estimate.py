@@ -1,9 +1,9 @@
-"""Estimated time of runs: before they are trained (`Estimator`), and what is left while they are (`TimeLeft`).
+"""Estimated time of runs before training (`Estimator`), and remaining time during training (`TimeLeft`).
 
-The time of a run is its FLOPs, evaluations included, over the FLOP/s of the most similar run that is finished on such a
-device: of the same network, else of the same kind, nearest in the FLOPs of a step. Without one it is over a share of
-the device's peak, from its data sheet or measured by a matrix product. Runs that are trained at once share the cores,
-or the GPUs. Torch-free except where a speed is measured.
+The time of a run is its FLOPs, including evaluations, divided by the FLOP/s of the most similar run finished on the
+same kind of device: a run of the same network, else of the same kind with the nearest FLOPs per step. Without one, a
+share of the device's peak is used, from its data sheet or measured by a matrix product. Runs trained at once share the
+cores or the GPUs. Torch-free unless a speed is measured.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from comt_cli.training.events import Evaluating, Event, RunStarted, StepReport
 from comt_cli.training.hardware import Hardware, chip_of
 
 START_SECONDS = 10.0
-"""Time of a worker before its first step: torch and the data."""
+"""Seconds of a worker before its first step: importing torch and opening the data."""
 MOST_APART = 4.0
-"""How many times the FLOPs of a step, or what part of them, another network may have for its speed to be comparable."""
+"""Largest ratio of the FLOPs per step of two networks with comparable speed."""
 FORWARD_SHARE = 1 / 3
-"""The part of a training step's FLOPs that evaluating the same samples takes."""
+"""FLOPs of evaluating samples, relative to a training step on them."""
 
 
 class Finished(NamedTuple):
-    """A finished run; device and network as its files have them."""
+    """A finished run, with device and network as in its files."""
 
     device: str
     kind: tuple[str, str, Any]
@@ -45,7 +45,7 @@ class Finished(NamedTuple):
 
 
 def finished_runs(runs: Path, where: Hardware, processes: int = 1) -> list[Finished]:
-    """The runs below `runs` that are done and were trained on such a device. What cannot be read is skipped."""
+    """The runs below `runs` that are done and were trained on this kind of device. Unreadable ones are skipped."""
     found = []
     for file in sorted((runs / BY_ID).glob("*/result.json")):
         try:
@@ -64,22 +64,22 @@ def finished_runs(runs: Path, where: Hardware, processes: int = 1) -> list[Finis
 
 
 def _is_on(device: str, where: Hardware) -> bool:
-    """Whether a run's device is this one; a processor's name has the number of threads behind it."""
+    """Whether a run's device is this one. The name of a CPU is followed by the number of threads."""
     if where.chip is not None:
         return chip_of(device) == where.name
     return device == where.name or (where.kind == "cpu" and device.startswith(f"{where.name}, "))
 
 
 class Estimate(NamedTuple):
-    """Estimated seconds of a run, and where they come from."""
+    """Estimated seconds of a run, and their source."""
 
     seconds: float
     source: str
 
 
 class Estimator:
-    """Estimates runs that are trained `at_once` on `where`, each with `threads` (None: as torch chooses), or by several
-    `processes`. `finished` are those of `finished_runs` there."""
+    """Estimates the time of runs: `at_once` at a time on `where`, each with `threads` (None: torch's default), or each
+    by several `processes`. `finished` is the result of `finished_runs` for that device."""
 
     def __init__(
         self, finished: Sequence[Finished], where: Hardware, at_once: int, threads: int | None, processes: int = 1
@@ -90,7 +90,7 @@ class Estimator:
         self._fastest: dict[str, float] = {}
 
     def of(self, spec: RunSpec, at_once: int | None = None) -> Estimate:
-        """The whole run, one of so many at once, or of `at_once`; with evaluations, where a finished run has some."""
+        """The time of a whole run when `at_once` runs share the device; with evaluations if a finished run is known."""
         flops, train, slower = total_flops(spec), spec.settings.train, self._slower(at_once or self.at_once)
         like = self._most_similar(spec)
         if like is None:
@@ -109,10 +109,10 @@ class Estimator:
         return makespan((self.of(spec, at_once).seconds for spec in distinct), [START_SECONDS] * at_once)
 
     def _slower(self, at_once: int) -> float:
-        """The factor by which a run takes longer for sharing the processor's cores, or the GPUs, with others."""
+        """The factor by which a run is slower because it shares the cores or GPUs."""
         if self.where.kind != "cpu":
             return max(1.0, at_once / self.where.count)
-        cores = usable_cores()  # more threads than these are as slow already where one run has them to itself
+        cores = usable_cores()  # more threads than cores do not make a single run faster
         return max(1.0, at_once * min(self.threads, cores) / cores)
 
     def _most_similar(self, spec: RunSpec) -> Finished | None:
@@ -128,14 +128,14 @@ class Estimator:
         return min(near, key=distance, default=None)
 
     def _speed(self, spec: RunSpec) -> tuple[float, str]:
-        """FLOP/s that training is expected to reach: a share of what its data sheet says of a device that is not here,
-        else of its peak or of a product that is measured, by this process or an earlier one."""
+        """Expected FLOP/s of training, and their source: a share of the peak in the data sheet if the device is not
+        here, else of its known peak or of a measured matrix product (cached)."""
         where, precision, share = self.where, spec.settings.train.precision, spec.task.typical_share
         # On CUDA each process has a device of its own; on the CPU they share the cores.
         reached = share * (self.processes if where.kind == "cuda" else 1)
         if where.chip is not None:
             peak = where.chip.fp32_flops if precision == "fp32" else where.chip.bf16_flops
-            most = f"{peak / 1e12:g} TFLOP/s that {where.name} has at most by its data sheet"
+            most = f"{peak / 1e12:g} TFLOP/s in the data sheet of {where.name}"
             lossless = ", with no loss between devices" if self.processes > 1 else ""
             return peak * reached, f"an assumption: {share:.0%} of the {most}{lossless}"
         if precision not in self._fastest:
@@ -150,23 +150,24 @@ class Estimator:
                 found = peak_flops(device, precision) or measured_matmul_flops(device, precision, self.threads)
                 speeds.put(key, found)
             self._fastest[precision] = float(found)
-        return self._fastest[precision] * reached, "the speed of matrix products here, and rough"
+        return self._fastest[precision] * reached, "the speed of matrix products here (a rough estimate)"
 
 
 def _kind(spec: RunSpec) -> tuple[str, str, Any]:
-    """Key of runs whose FLOP/s are comparable: the verb, the precision, and what is minimised (None where a task has
-    one objective), since an objective may do work that FLOPs do not count."""
+    """The key of runs with comparable FLOP/s: the verb, the precision and the objective (None if the task has only
+    one). An objective may do work that FLOPs do not count."""
     train = spec.settings.train
     return spec.command, train.precision, getattr(train, "objective", None)
 
 
 SETTLED_SECONDS = 2.0
-"""How long a run's own steps must have been observed before their pace is used."""
+"""Seconds for which a run must be observed before its own pace is used."""
 
 
 @dataclass
 class RunProgress:
-    """Progress of one run. `first` and `last` are (time, step): paces count from the end of a first, compiling step."""
+    """Progress of one run. `first` and `last` are (time, step). The pace is measured from the end of the first step,
+    which may compile."""
 
     spec: RunSpec
     began: bool = False
@@ -177,7 +178,7 @@ class RunProgress:
     last: tuple[float, int] = (0.0, 0)
 
     def receive(self, event: Event, now: float) -> None:
-        """Take in an event of the run."""
+        """Update the progress by an event of the run."""
         match event:
             case RunStarted(step):
                 self.began, self.step = True, step
@@ -189,12 +190,12 @@ class RunProgress:
 
     @property
     def total(self) -> int:
-        """The run's steps."""
+        """The number of steps."""
         return self.spec.settings.train.steps
 
     @property
     def pace(self) -> float | None:
-        """Seconds a step, once enough of them were observed."""
+        """Seconds per step; None until enough steps were observed."""
         if self.first is None or self.last[1] == self.first[1]:
             return None
         seconds = self.last[0] - self.first[0]
@@ -207,8 +208,8 @@ class RunProgress:
 
 
 class TimeLeft:
-    """Remaining time of the `waiting` runs of a command and of those that are `running`, by worker. A run's time is its
-    steps times its pace (seconds a step): its own, once it has settled, else that of all runs, by a step's work."""
+    """Remaining time of the `waiting` runs of a command and of its `running` ones, by worker. The time of a run is its
+    steps times its pace (seconds per step): its own pace when known, else that of all runs, scaled by work per step."""
 
     def __init__(self, waiting: Iterable[RunSpec], clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -217,31 +218,31 @@ class TimeLeft:
         self._ended: list[RunProgress] = []
 
     def take(self, worker: int, spec: RunSpec) -> None:
-        """A worker has a run, and sets it up."""
+        """Record that a worker sets up a run."""
         self._waiting.pop(spec.id, None)
         self.running[worker] = RunProgress(spec)
 
     def receive(self, worker: int, event: Event) -> None:
-        """Something happened to the worker's run, if it has one."""
+        """Record an event of the worker's run, if it has one."""
         if worker in self.running:
             self.running[worker].receive(event, self._clock())
 
     def end(self, worker: int, *, is_left: bool = False) -> None:
-        """The worker is done with its run; where it `is_left`, another takes it."""
+        """Record the end of the worker's run. If it `is_left`, another worker takes it."""
         if run := self.running.pop(worker, None):
             self._ended.append(run)
             if is_left:
                 self._waiting = {run.spec.id: RunProgress(run.spec), **self._waiting}
 
     def of_run(self, run: RunProgress) -> float | None:
-        """Seconds until a run has its result; None while that is not known."""
+        """Seconds until a run has its result; None if unknown."""
         known = [each for each in (*self._ended, *self.running.values()) if each.pace]
         pace = run.pace or (run.work * fmean((each.pace or 0.0) / each.work for each in known) if known else None)
         since = self._clock() - run.last[0] if run.first is not None else 0.0
         return None if pace is None else max(0.0, pace * (run.total - run.step) - since)
 
     def of_all(self, workers: int) -> float | None:
-        """Seconds until `workers` workers have trained everything; None while that is not known."""
+        """Seconds until `workers` workers have trained everything; None if unknown."""
         free, waiting = ([self.of_run(run) for run in runs.values()] for runs in (self.running, self._waiting))
         if None in (*free, *waiting):
             return None
@@ -250,7 +251,7 @@ class TimeLeft:
 
 
 def makespan(seconds: Iterable[float], free: Sequence[float]) -> float:
-    """When the last of these runs ends, if each worker takes the next one as soon as it is free, from `free` on."""
+    """The time at which the last of these runs ends if workers, free at the times `free`, take the next in turn."""
     ends = list(free)
     heapq.heapify(ends)
     for length in seconds:

@@ -1,6 +1,6 @@
-"""The executor: trains the runs of a command one after the other in this process (`inline`), several at once in worker
-processes (`workers`), or one after the other by a group of processes that share every batch, as torchrun would start
-them; and prints the outcome of each. Imports torch only where it trains here."""
+"""The executor: trains the runs of a command and prints their outcomes. Runs are trained one after another in this
+process (`inline`), several at once in worker processes (`workers`), or one after another by a group of processes that
+share every batch, as under torchrun. Imports torch only to train in this process."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ Train = Callable[[RunQueue, str | None], object]
 """Trains a queue on a device in a process of a group."""
 START_METHOD: Final = "spawn"
 GRACE_SECONDS = 10.0
-"""How long the processes of a group may continue after one of them has failed."""
+"""Seconds for which the processes of a group may continue after one has failed."""
 _INTACT = "What was saved before is intact; the same command resumes from there."
 
 
 def train_on(
     processes: int, specs: Sequence[RunSpec], runs: Path, device: str | None, jobs: int | None = None
 ) -> Summary:
-    """Train those of `specs` that have no result, and print the outcome of them all on standard error. `processes`
-    share every run, one per GPU or all on the CPU; or else `jobs` runs are trained at once (None: see `processes`). A
-    run that fails stops no other: `Summary.check` raises. Raises `UserError` where nothing can be started, and of
-    several processes what the first raised; `RunInterrupted` where a signal left something to do; `StorageError`."""
+    """Train those of `specs` that have no result, and print all outcomes on standard error. Either `processes` share
+    every run, one per GPU or all on the CPU, or `jobs` runs are trained at once (None: see the module `processes`). A
+    failed run does not stop the others (`Summary.check` raises for it). Raises `UserError` if nothing can be started,
+    or the first error of several processes; `RunInterrupted` if a signal left runs to do; `StorageError`."""
     _check_options(processes, device, jobs)
     if rank_and_size() and processes not in (1, int(os.environ["WORLD_SIZE"])):
-        said = f"--gpus {processes}, but torchrun started {os.environ['WORLD_SIZE']} processes"
-        raise UserError(said, "Leave --gpus out.")
+        wrong = f"--gpus {processes} was given, but torchrun started {os.environ['WORLD_SIZE']} processes"
+        raise UserError(wrong, "Leave --gpus out.")
     queue = RunQueue(specs, runs)
     try:
         if rank_and_size():
@@ -82,8 +82,8 @@ def train_on(
 
 
 def check_training(processes: int, specs: Sequence[RunSpec], device: str | None, jobs: int | None) -> None:
-    """Raise `UserError`, before anything is moved or started, where `train_on` could not begin: of the device, of
-    `processes` and `jobs`, or of a batch or CUDA graphs that cannot be shared."""
+    """Raise `UserError`, before anything is moved or started, if `train_on` could not begin because of the device,
+    `processes`, `jobs`, a batch that cannot be divided, or CUDA graphs."""
     _check_options(processes, device, jobs)
     for spec in with_sources(specs):
         share_of_batch(spec.settings.train.batch_size, processes)
@@ -95,33 +95,33 @@ def check_training(processes: int, specs: Sequence[RunSpec], device: str | None,
 def _check_options(processes: int, device: str | None, jobs: int | None) -> None:
     check_device(device, processes)
     if jobs not in (None, 1) and processes > 1:
-        said = f"--jobs {jobs} with --gpus {processes}: runs on several devices are trained one after the other"
-        raise UserError(said, "Leave one of the two out.")
+        wrong = f"--jobs {jobs} and --gpus {processes} cannot be combined: runs on several devices are trained in turn"
+        raise UserError(wrong, "Leave one of the two out.")
     if jobs not in (None, 1) and rank_and_size():
-        raise UserError(f"--jobs {jobs} under torchrun: its processes train one run together", "Leave --jobs out.")
+        raise UserError(f"--jobs {jobs} cannot be used under torchrun: it trains runs in turn", "Leave --jobs out.")
     check_device_name(device)
 
 
 def train_here(queue: RunQueue, device: str | None, datasets: Mapping[str, AnyDataset] | None = None) -> None:
-    """Train the queue in this process, one of torchrun's perhaps, as `inline.train_queue`. `datasets` are its data
-    sets, if prepared already. PyTorch is imported for it: that takes seconds, and is announced."""
+    """Train the queue in this process, perhaps one of torchrun's, as `inline.train_queue`. `datasets` are its data sets
+    if they are prepared already. The import of PyTorch, which takes seconds, is announced."""
     with contextlib.closing(make_display(is_main_process())) as display, StopSignal(display.stopping) as stop:
         if "torch" not in sys.modules:
             display.preparing("starting PyTorch", 0, None)
         from comt_cli.campaign.inline import train_queue
 
-        if not rank_and_size():  # whose other processes would wait for this one
+        if not rank_and_size():  # else the other processes would wait for this one
             check_not_stopped(stop)
         train_queue(queue, device, display, stop, datasets)
 
 
 def _train_in_workers(queue: RunQueue, device: str | None, jobs: int | None) -> None:
-    """Prepare the data while the server of the workers imports PyTorch; then train in workers, or here for one."""
+    """Prepare the data while the workers' server imports PyTorch. Then train in workers, or here if one is enough."""
     with contextlib.closing(make_display()) as display:
         with StopSignal(display.stopping) as stop:
             start_server([shared.spec for shared in queue.every])
             datasets = queue.prepare_data(display.preparing, stop)
-            if not queue.open:  # on the data as it is now, all had been trained
+            if not queue.open:  # all runs on the present data are trained already
                 return
             display.preparing("starting PyTorch", 0, None)
             from comt_cli.campaign.inline import check_models
@@ -142,7 +142,7 @@ def _print_outcomes(queue: RunQueue) -> None:
     count = len(summary.outcomes)
     lines = summary.lines() if count > 1 else []
     if not queue.open and all(outcome.ended for outcome in summary.outcomes):
-        lines = [f"{count} of {count} runs are finished already"]
+        lines = [f"{count} of {count} runs were finished before: nothing to train"]
     for line in lines:
         print("\n".join(printed_lines(line, sys.stderr)), file=sys.stderr, flush=True)
 
@@ -151,36 +151,36 @@ def _print_outcomes(queue: RunQueue) -> None:
 
 
 def train_in_group(processes: int, specs: Sequence[RunSpec], runs: Path, device: str | None, train: Train) -> None:
-    """Start the processes, each of which calls `train`, and wait for them. Raises the `UserError` of the first that
-    raised one, `RunInterrupted` where a signal ended them, and `TrainingFailed` where one died."""
+    """Start processes that call `train`, and wait for them. Raises the first `UserError` of a process, `RunInterrupted`
+    if a signal ended them, or `TrainingFailed` if one died."""
     context = multiprocessing.get_context(START_METHOD)
     port = free_port()
-    with signals_blocked():  # a signal to all would end the helper of multiprocessing that a queue starts
+    with signals_blocked():  # the queue starts a helper of multiprocessing, which no signal may end
         errors = context.SimpleQueue()
     members = [
         context.Process(target=_member, args=(rank, processes, port, list(specs), runs, device, train, errors))
         for rank in range(processes)
     ]
-    # A terminal sends Ctrl-C to all processes itself, others signal only this one: they may receive it twice.
+    # A terminal sends Ctrl-C to all processes, other senders signal only this one: members may receive it twice.
     with StopSignal(children=lambda: members) as stop:
         with signals_blocked():
             for member in members:
                 member.start()
         failed = join(members)
     if stop.has_killed and sys.stderr.isatty():
-        print("\x1b[?25h", end="", file=sys.stderr)  # the cursor, which the killed display had hidden
+        print("\x1b[?25h", end="", file=sys.stderr)  # show the cursor, which the killed display had hidden
     if not errors.empty():
         raise errors.get()
     if failed and stop.number is not None:
-        raise RunInterrupted("stopped by a signal before all processes could end their step", _INTACT, stop.number)
+        raise RunInterrupted("stopped by a signal before all processes had finished the step", _INTACT, stop.number)
     if failed:
         how = "; then ".join(f"process {rank} of {processes} {exit_text(members[rank].exitcode)}" for rank in failed)
-        raise TrainingFailed(how, f"What it wrote before, if anything, is above. {_INTACT}")
+        raise TrainingFailed(how, f"Its output, if any, is above. {_INTACT}")
 
 
 def join(members: Sequence[BaseProcess]) -> list[int]:
-    """Wait for all; returns the ranks of those that failed by themselves, in the order in which they did: the others
-    die of the first death. Once one has failed they may wait for it for ever: they get a moment, and are then ended."""
+    """Wait for all processes. After the first failure the others may wait for it for ever, so they are killed after
+    `GRACE_SECONDS`. Returns the ranks of the processes that failed by themselves, in order."""
     running, failed = list(members), list[int]()
     patience: float | None = None
     while running:
@@ -219,6 +219,6 @@ def _member(
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+    """A free port of this machine."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])

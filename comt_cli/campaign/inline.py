@@ -1,4 +1,4 @@
-"""Runs one after the other in this process, and in those that share them with it."""
+"""Training of runs one after another in this process, and in the processes that share their batches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from comt_cli.training.start import check_starts
 
 
 def check_models(queue: RunQueue) -> None:
-    """Count a model of each method, and compare started runs with their sources. Raises `UserError`."""
+    """Count a model of each method, and check that start weights fit. Raises `UserError`."""
     not_begun = [shared.spec for shared in queue.open if not shared.directory(queue.runs).is_begun]
     check_methods(not_begun)
     check_starts(not_begun)
@@ -40,9 +40,9 @@ def train_queue(
     stop: StopSignal,
     datasets: Mapping[str, AnyDataset] | None = None,
 ) -> None:
-    """Train every open run of the queue, which has the outcome of each also after an error. `datasets` are the queue's,
-    where they are prepared already. Raises `UserError` where nothing can be started, and with several processes that of
-    a run that failed; `RunInterrupted` where a signal came, `StorageError` where the disk refused."""
+    """Train every open run of the queue and record its outcome there, also after an error. `datasets` are the queue's
+    data sets if they are prepared already. Raises `UserError` if nothing can be started, or, with several processes, if
+    a run failed; `RunInterrupted` after a signal; `StorageError` if the disk cannot be written."""
     with join_world(device) as world:
         for shared in queue.every:
             share_of_batch(shared.spec.settings.train.batch_size, world.size)
@@ -65,8 +65,8 @@ def train_queue(
             if run_id is None:
                 return
             if not isinstance(run_id, str) or run_id not in by_id:
-                said = f"the first process trains run {run_id}, which is none on the data that is prepared here"
-                raise UserError(said, "Put the cache (COMT_CACHE) on a file system that all processes share.")
+                wrong = f"the first process trains run {run_id}, which does not match the data prepared here"
+                raise UserError(wrong, "Put the cache (COMT_CACHE) on a file system that all processes share.")
             shared = by_id[run_id]
             dataset = datasets.get(shared.spec.data_fingerprint) or shared.spec.task.prepare(shared.spec.settings)
             display.run_taken(0, shared.spec)
@@ -76,7 +76,7 @@ def train_queue(
                 queue.record(RunOutcome.of(shared, queue.runs, Ending.left, error.message))
                 raise
             except UserError as error:
-                if began and error.exit_status == UserError.exit_status:  # which says that nothing was started
+                if began and error.exit_status == UserError.exit_status:  # which means that nothing was started
                     raise TrainingFailed(error.message, error.hint) from error
                 raise
             queue.record(outcome)
@@ -86,8 +86,8 @@ def train_queue(
 def guarded_run(
     shared: SharedRun, runs: Path, dataset: AnyDataset, world: World, listener: Listener, stop: StopSignal
 ) -> RunOutcome:
-    """Train a run, or resume it. Where it cannot be trained, `error.txt` in its directory says why. Raises
-    `RunInterrupted`, `StorageError`, and of several processes any error: one alone cannot begin the next run."""
+    """Train or resume a run. If it fails, `error.txt` in its directory has the reason. Raises `RunInterrupted` and
+    `StorageError`; with several processes any error, since one alone cannot begin the next run."""
     directory = shared.directory(runs)
     training = Training(shared.spec, directory, dataset, world, listener, stop)
     try:
@@ -110,10 +110,10 @@ def guarded_run(
         if world.is_main:
             link_runs(shared.specs, runs)
         return RunOutcome.with_result(shared, runs, result, already=not training.began)
-    # Out of the handler: the error keeps the frames alive, and these the model.
+    # Outside the handler: there the error keeps the frames alive, and these keep the model.
     del training
     gc.collect()
     if world.device.type == "cuda":
-        with contextlib.suppress(RuntimeError):  # what failed may have been the device
+        with contextlib.suppress(RuntimeError):  # the device may have failed
             torch.cuda.empty_cache()
     return failed

@@ -1,9 +1,10 @@
-"""Processes that train several runs at once: how many, on which devices, with how many threads, and how they start. The
-number is that of --jobs; else one run on each visible GPU; on the CPU one on each usable core, or fewer where there are
-fewer runs or the memory would not hold them. Runs on the CPU share its cores evenly, unless OMP_NUM_THREADS says how.
-All that is of the command and the machine, not of what is done already: a resumed run needs as many threads as before
-to end on the same bits. On the CPU processes are forked from a server that has imported PyTorch, and runs nothing: it
-has one thread. With a GPU each imports PyTorch by itself (`spawn`): CUDA's driver does not survive a fork."""
+"""Processes that train several runs at once: their number, devices, threads and start.
+
+The number is --jobs; by default one per visible GPU, or on the CPU one per usable core, but not more than there are
+runs or than memory holds. Runs on the CPU share its cores evenly unless OMP_NUM_THREADS is set. The rule depends on the
+command and the machine, not on finished runs: a resumed run needs the same number of threads to end on the same bits.
+On the CPU, processes are forked from a server that has imported PyTorch and has one thread. With a GPU each process
+imports PyTorch itself (`spawn`), since the CUDA driver does not survive a fork."""
 
 from __future__ import annotations
 
@@ -24,16 +25,16 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.training.processes import StopSignal, die_with_parent, environment_variable
 
 LOADED = ("torch", "torch._dynamo", "comt_cli.campaign.inline", "comt_cli.campaign.workers", "comt_cli.models.build")
-"""Modules that the server imports for every task."""
+"""Modules that the server always imports."""
 MEMORY_SHARE = 0.7
-"""Of the machine's memory, what runs may be estimated to take by default."""
+"""Share of the machine's memory that runs may take by their estimates."""
 PROCESS_BYTES = 600 * 2**20
 """Memory of a process with torch before it has a model."""
 
 
 @dataclass(frozen=True)
 class Workers:
-    """A device for every worker, and the threads of each; None: as torch chooses. `name` is as `result.json` has it."""
+    """One device per worker, and the threads of each (None: torch's default). `name` is the device in `result.json`."""
 
     devices: tuple[str, ...]
     threads: int | None = None
@@ -41,7 +42,7 @@ class Workers:
 
 
 def plan_workers(asked: str | None, jobs: int | None, runs: Sequence[SharedRun]) -> Workers:
-    """The rule above, for the runs of a command, done or not. Raises `UserError` where the device is missing."""
+    """The workers for all runs of a command, done or not. Raises `UserError` if the device is missing."""
     import torch
 
     from comt_cli.training.devices import device_name, pick_device
@@ -56,7 +57,7 @@ def plan_workers(asked: str | None, jobs: int | None, runs: Sequence[SharedRun])
 
 
 def runs_at_once(kind: str, count: int, jobs: int | None, runs: Sequence[SharedRun]) -> tuple[int, int | None]:
-    """The number of runs at once on `count` devices of a kind, by the rule above, and each one's threads, or None."""
+    """The number of runs at once on `count` devices of a kind, and the threads of each (None: torch's default)."""
     cores, given = usable_cores(), os.environ.get("OMP_NUM_THREADS")
     if jobs is None:
         jobs = min(cores // (_given_threads() or 1), _fitting(runs)) if kind == "cpu" else count
@@ -65,27 +66,27 @@ def runs_at_once(kind: str, count: int, jobs: int | None, runs: Sequence[SharedR
 
 
 def usual_threads() -> int:
-    """The threads that a process takes by default: OMP_NUM_THREADS, else one a core."""
+    """The default number of threads of a process: OMP_NUM_THREADS, else one per core."""
     return _given_threads() or usable_cores()
 
 
 def _given_threads() -> int:
-    """OMP_NUM_THREADS; 0 where it is no number. Of a superscript two `isdigit` is true, and `int` refuses it."""
+    """OMP_NUM_THREADS; 0 if it is not a number. (`isdigit` accepts superscripts, which `int` refuses.)"""
     given = os.environ.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdecimal() else 0
 
 
 def usable_cores() -> int:
-    """The processor's cores that this process may use: those it is bound to, and no more than its container grants."""
+    """The number of cores that this process may use, by its affinity and its container's limit."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _cgroup("cpu.max").split()  # microseconds of processor time, and of the clock's
+    quota = _cgroup("cpu.max").split()  # microseconds of processor time per microseconds of wall time
     if len(quota) == 2 and quota[0].isdecimal() and quota[1].isdecimal():
         bound = min(bound, max(1, int(quota[0]) // int(quota[1])))
     return bound
 
 
 def _fitting(runs: Sequence[SharedRun]) -> int:
-    """The number of these runs that the machine's memory holds at once, by the estimate for the largest of them."""
+    """The number of these runs that fit in memory at once, by the estimate for the largest."""
     from comt_cli.models.accounting import training_bytes
 
     trained = [(shared.spec, shared.spec.settings.train) for shared in runs]
@@ -94,13 +95,13 @@ def _fitting(runs: Sequence[SharedRun]) -> int:
 
 
 def _memory_bytes() -> int:
-    """The machine's memory, or what its container grants of it."""
+    """The memory of the machine or container, in bytes."""
     installed, granted = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), _cgroup("memory.max").strip()
     return min(installed, int(granted)) if granted.isdecimal() else installed
 
 
 def _cgroup(name: str) -> str:
-    """A limit of the container that this process runs in; "" where there is none."""
+    """A limit of this process's container; "" if there is none."""
     try:
         return (Path("/sys/fs/cgroup") / name).read_text(encoding="ascii")
     except (OSError, ValueError):
@@ -111,39 +112,39 @@ def _cgroup(name: str) -> str:
 
 
 def context_for(devices: Iterable[str]) -> ForkServerContext | SpawnContext:
-    """The way in which the processes that train on these devices are started."""
+    """The multiprocessing context for training on these devices."""
     if sys.platform == "linux" and all(device == "cpu" for device in devices):
         return multiprocessing.get_context("forkserver")
     return multiprocessing.get_context("spawn")
 
 
 def start_server(specs: Sequence[RunSpec]) -> None:
-    """Have the server import what these runs need, while this process does other things; once, and on Linux alone."""
+    """Start the server, which imports the modules of these runs in the background; only on Linux."""
     if sys.platform != "linux":
         return
     trained = dict.fromkeys(f"comt_cli.training.tasks.{spec.task.name}" for spec in specs)
     multiprocessing.set_forkserver_preload([*LOADED, *trained])
-    # NumPy's BLAS, which nothing here uses, starts its threads when it is imported; who forks should have none.
+    # NumPy's BLAS starts threads at import, which a process that forks should not have. Nothing here uses it.
     with signals_blocked(), environment_variable("OPENBLAS_NUM_THREADS", "1"):
         multiprocessing.forkserver.ensure_running()
 
 
 def begin_as_helper() -> None:
-    """Beginning of a process that works for its parent and saves nothing: it ends with its parent, however that
-    ends, leaves every signal of a terminal or of Slurm to it, and ends when asked to."""
+    """Set up a helper process that saves nothing: it ends with its parent, ignores signals of a terminal or of Slurm,
+    and ends at SIGTERM."""
     die_with_parent()
     for number in StopSignal.SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # at once: a compiler does not return to Python for seconds
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # immediate: a compiler may not return to Python for seconds
     signal.pthread_sigmask(signal.SIG_UNBLOCK, StopSignal.SIGNALS)
 
 
 @contextlib.contextmanager
 def signals_blocked() -> Iterator[None]:
-    """A process that is started here receives no signal until it unblocks them itself."""
+    """Block signals, so that processes started here receive none until they unblock them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, StopSignal.SIGNALS)
     try:
-        resource_tracker.ensure_running()  # which no signal to all may end; its start unblocks SIGINT and SIGTERM
+        resource_tracker.ensure_running()  # no signal may end it; its start unblocks SIGINT and SIGTERM
         signal.pthread_sigmask(signal.SIG_BLOCK, StopSignal.SIGNALS)
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The runs of a command that have no result yet, in their order, and the outcome of each. Torch-free."""
+"""The queue of a command's runs, and their outcomes. Torch-free."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from comt_cli.words import plural
 
 
 class TrainingFailed(UserError):
-    """Something was found to be wrong after training had begun. What was saved before is intact."""
+    """An error after training had begun. Everything saved before is intact."""
 
     exit_status = 1
 
 
 def check_not_stopped(stop: StopSignal) -> None:
-    """Raise `RunInterrupted` where a signal has come before the first run has begun."""
+    """Raise `RunInterrupted` if a signal came before the first run began."""
     if stop.number is not None:
-        raise RunInterrupted("stopped before a run had begun", "The same command begins with them.", stop.number)
+        raise RunInterrupted("stopped before the first run", "The same command starts again.", stop.number)
 
 
 class Ending(StrEnum):
-    """A run's state when a command ends; the value is for people."""
+    """A run's state when a command ends; the value is the displayed text."""
 
     done = "done"
     diverged = "diverged"
@@ -46,8 +46,8 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The outcome of one training, whose directory is `path`; `result.json`, and whether it was there `already`; in one
-    line why it failed, who else trains it, or where it stopped; what to fix, if trying again will not do."""
+    """The outcome of one run in the directory `path`: its `result.json`, and whether that existed `already`; the
+    `reason` in one line why it failed, who else trains it, or where it stopped; a `remedy` if a retry cannot help."""
 
     spec: RunSpec
     ending: Ending
@@ -59,21 +59,21 @@ class RunOutcome:
 
     @classmethod
     def of(cls, shared: SharedRun, runs: Path, ending: Ending, reason: str | None = None) -> RunOutcome:
-        """A run without a result."""
+        """The outcome of a run without a result."""
         return cls(shared.spec, ending, shared.directory(runs).shown, reason=reason)
 
     @classmethod
     def refused(cls, shared: SharedRun, runs: Path, error: UserError) -> RunOutcome:
-        """A run that failed by something that the user can fix. Its `error.txt` says how."""
+        """The outcome of a run that failed for a reason that the user can fix. Its `error.txt` has the remedy."""
         reason = " ".join(error.message.split())
-        remedy = error.hint or "Fix that first; the same command then tries again."
+        remedy = error.hint or "Fix this, then run the same command again."
         directory = shared.directory(runs)
         directory.note_error(reason, f"{remedy}\n")
         return cls(shared.spec, Ending.failed, directory.shown, reason=reason, remedy=remedy)
 
     @classmethod
     def with_result(cls, shared: SharedRun, runs: Path, result: dict[str, Any], *, already: bool) -> RunOutcome:
-        """A run that is done or diverged."""
+        """The outcome of a run that is done or diverged."""
         return cls(shared.spec, Ending(result["state"]), shared.directory(runs).shown, result, already)
 
     @property
@@ -91,7 +91,7 @@ class RunOutcome:
 
 @dataclass(frozen=True)
 class Summary:
-    """The outcomes of all runs of a command, in its order; a training that tables share counts once."""
+    """The outcomes of a command's runs, in order. A run that tables share counts once."""
 
     outcomes: tuple[RunOutcome, ...]
 
@@ -100,14 +100,14 @@ class Summary:
         return [outcome for outcome in self.outcomes if outcome.ending in endings]
 
     def lines(self) -> list[str]:
-        """One line with the counts, then one for every run that failed, or that another process is training."""
+        """One line with the counts, then one line per run that failed or is trained by another process."""
         counts = []
         for ending in Ending:
             if found := self.having(ending):
                 before = sum(outcome.already for outcome in found)
                 counts.append(f"{len(found)} {ending}" + (f" ({before} before)" if before else ""))
         lines = [f"{plural(len(self.outcomes), 'run')}: {', '.join(counts)}" if counts else "0 runs"]
-        for outcome in self.having(Ending.failed, Ending.elsewhere):  # of the others it was printed before
+        for outcome in self.having(Ending.failed, Ending.elsewhere):  # the others were printed before
             if outcome.reason is not None:
                 why = f" ({outcome.path}/error.txt)" if outcome.ending is Ending.failed else ""
                 lines.append(f"  {outcome.ending}: {run_name(outcome.spec, with_table=True)}: {outcome.reason}{why}")
@@ -116,29 +116,30 @@ class Summary:
         return lines
 
     def check(self) -> None:
-        """Raise `TrainingFailed`, whose exit status is 1, if a run failed, or nobody has trained it."""
+        """Raise `TrainingFailed` (exit status 1) if a run failed or was not trained."""
         failed = self.having(Ending.failed)
         if failed:
-            # First a run with a remedy: trying again will not help it.
+            # Name a run with a remedy first: a retry does not help it.
             first = min(failed, key=lambda outcome: outcome.remedy is None)
             others = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
-            said = f"{len(failed)} of {len(self.outcomes)} runs failed: {run_name(first.spec, with_table=True)}{others}"
-            hint = f"{first.path}/error.txt says why. The same command tries again, and resumes where they stopped."
-            raise TrainingFailed(said, hint if first.remedy is None else f"{first.reason}\n  {first.remedy}")
+            total = len(self.outcomes)
+            wrong = f"{len(failed)} of {total} runs failed: {run_name(first.spec, with_table=True)}{others}"
+            hint = f"The reason is in {first.path}/error.txt. The same command tries again from the last checkpoint."
+            raise TrainingFailed(wrong, hint if first.remedy is None else f"{first.reason}\n  {first.remedy}")
         if left := self.having(Ending.left):
-            said = f"{len(left)} of {len(self.outcomes)} runs are left to do"
-            raise TrainingFailed(said, "The same command resumes from there.")
+            wrong = f"{len(left)} of {len(self.outcomes)} runs are left to do"
+            raise TrainingFailed(wrong, "The same command resumes from there.")
 
 
 def run_name(spec: RunSpec, *, with_table: bool = False) -> str:
-    """A run in words: `pre-ln, 130m, seed 1`, with its values of a grid, after its table's name if that is asked."""
+    """The name of a run: `pre-ln, 130m, seed 1`, with its values of a grid and optionally its table."""
     table = f"{spec.paper}/{spec.table} " if with_table else ""
     point = f", {point_in_words(spec.point)}" if spec.point else ""
     return f"{table}{spec.row}, {spec.column}{point}, seed {spec.seed}"
 
 
 def result_text(task: Task[Any], result: dict[str, Any]) -> str:
-    """A run's `result.json`, which may come from anywhere, in a few words."""
+    """A short text for a run's `result.json`, which may come from anywhere."""
     if result["state"] == "diverged":
         return f"diverged at step {result.get('diverged_at', '?')}"
     metric = task.metrics[task.metric]
@@ -149,10 +150,10 @@ def result_text(task: Task[Any], result: dict[str, Any]) -> str:
 
 
 class RunQueue:
-    """Hands out runs one by one; one that another process is training is put off, and looked at again at the end. A run
-    that starts from another's weights begins when that one, its source, is done; where that has diverged or failed, so
-    has the run. Any number of processes and machines may work off the same list: each run has a lock. `every` training
-    is there once, sources first; `open` are those that had no result at first, and are needed."""
+    """Gives out runs one by one. A run that another process trains is checked again at the end. A run that starts from
+    the weights of another run, its source, waits until the source is done, and fails if the source diverged or failed.
+    Any number of processes and machines may share the same queue: each run has a lock. `every` holds each run once,
+    sources first; `open` the needed runs that had no result at the start."""
 
     def __init__(self, specs: Sequence[RunSpec], runs: Path) -> None:
         self.runs = runs
@@ -169,12 +170,12 @@ class RunQueue:
         self._waiting = deque(self.open)
 
     def _look(self, shared: SharedRun, *, at_owner: bool = True) -> None:
-        """Read what any process has made of a run: its result, or who trains it (`at_owner`); else it is open."""
+        """Read the state of a run: its result, or its owner (if `at_owner`); else it is open."""
         directory = shared.directory(self.runs)
         try:
             owner = directory.owner() if at_owner else None
             result = directory.result()  # after the lock: its owner writes the result first
-        except UserError as error:  # nobody can train it
+        except UserError as error:  # it cannot be trained
             self.record(RunOutcome.refused(shared, self.runs, error))
             return
         if result is not None:
@@ -186,21 +187,21 @@ class RunQueue:
             self._outcomes.pop(shared.id, None)
 
     def prepare_data(self, progress: ProgressCallback, stop: StopSignal) -> dict[str, AnyDataset]:
-        """Every data set that the open runs read, by its fingerprint. Called before the first run is taken: with the
-        content of the data, runs can turn out to be open, or done. Raises `RunInterrupted` where a signal comes."""
+        """Prepare the data sets of the open runs; returns them by fingerprint. Call it before the first run is taken:
+        the hash of the data decides whether a run is open or done. Raises `RunInterrupted` after a signal."""
 
         def preparing(stage: str, done: int, total: int | None) -> None:
             if stop.number is not None:
-                said = "stopped while the data was being prepared; finished data sets are kept"
-                raise RunInterrupted(said, "The same command resumes from there.", stop.number)
+                status = "stopped while preparing the data; finished data sets are kept"
+                raise RunInterrupted(status, "The same command resumes from there.", stop.number)
             progress(stage, done, total)
 
         datasets: dict[str, AnyDataset] = {}
         weights: dict[str, str] = {}
-        # Again where what was prepared has made other runs open: one whose source has turned out to be another run.
+        # Repeated because a data hash can open other runs: a run whose source turned out to be another run.
         while unprepared := [shared.spec for shared in self.open if shared.spec.data_fingerprint not in datasets]:
             for spec in unprepared:
-                is_begun = RunDirectory.of(self.runs, spec).is_begun  # it needs them no more
+                is_begun = RunDirectory.of(self.runs, spec).is_begun  # then it needs no start weights
                 if isinstance(spec.start, WeightsStart) and not is_begun and spec.start.key not in weights:
                     preparing("reading the weights to start from", 0, None)
                     weights[spec.start.key] = str(content_hash(spec.start.weights, fetch=True))
@@ -211,17 +212,16 @@ class RunQueue:
         return datasets
 
     def data_prepared(self, contents: dict[str, str]) -> None:
-        """Take the runs to be those on data of these contents, by its fingerprint. Called before a run is taken."""
+        """Replace the runs by those on data with these hashes (by fingerprint). Call it before a run is taken."""
         known = [spec.with_contents(contents) for spec in self._asked]
         if known != self._asked:
             self._fill(known)
 
     def look_at_open(self) -> None:
-        """Read what other processes have done with the open runs, whose data they may have prepared."""
+        """Read the results of other processes for the open runs, whose data they may have prepared."""
         contents = {}
         for planned, spec in {shared.spec.data_fingerprint: shared.spec for shared in self.open}.items():
-            # Data that cannot be read is left out, and what is not the planned data any more: the error that ended the
-            # training must be reported, not that.
+            # Unreadable or changed data is left out: the error that ended the training must be reported instead.
             with contextlib.suppress(UserError):
                 fingerprint, content = spec.task.identify(spec.settings)
                 if fingerprint == planned and content is not None:
@@ -234,12 +234,12 @@ class RunQueue:
                 self._fails_by_its_source(shared)
 
     def take(self) -> SharedRun | None:
-        """The next run to be tried; None where there is none for now."""
+        """The next run to train; None if there is none for now."""
         shared = self._next()
         if shared is None:
             for other in [each for each in self.open if self._ending(each.id) is Ending.elsewhere]:
                 self._look(other)
-                if other.id not in self._outcomes:  # left without a result: its process was stopped, or it died
+                if other.id not in self._outcomes:  # its process stopped or died without a result
                     self._waiting.append(other)
             shared = self._next()
         return shared
@@ -248,7 +248,7 @@ class RunQueue:
         return self._outcomes[run_id].ending if run_id in self._outcomes else None
 
     def _next(self) -> SharedRun | None:
-        """The first that waits for no other; those that wait in vain have failed."""
+        """Remove and return the first run that need not wait; record runs whose source failed as failed."""
         for shared in tuple(self._waiting):
             is_ready = self._source_awaited(shared) is None
             if is_ready or self._fails_by_its_source(shared):
@@ -258,14 +258,14 @@ class RunQueue:
         return None
 
     def _source_awaited(self, shared: SharedRun) -> RunSpec | None:
-        """The run whose weights a run has to wait for; None where it can begin, or resume."""
+        """The run whose weights `shared` waits for; None if it can begin or resume."""
         source = shared.spec.source
         if source is None or shared.directory(self.runs).is_begun:
             return None
         return None if self._ending(source.id) is Ending.done else source
 
     def _fails_by_its_source(self, shared: SharedRun) -> bool:
-        """Record that a run has failed, and why, where its source will leave no weights."""
+        """Record a run as failed if its source will leave no weights; returns whether it did."""
         source = self._source_awaited(shared)
         if source is None or self._ending(source.id) not in (Ending.diverged, Ending.failed):
             return False
@@ -280,7 +280,7 @@ class RunQueue:
         return True
 
     def give_back(self, shared: SharedRun) -> None:
-        """The run was taken but not trained: it is the next one again."""
+        """Put a run that was taken but not trained at the front."""
         self._waiting.appendleft(shared)
 
     def record(self, outcome: RunOutcome) -> None:
@@ -288,7 +288,7 @@ class RunQueue:
         self._outcomes[outcome.spec.id] = outcome
 
     def summary(self) -> Summary:
-        """The outcomes of all runs, by now."""
+        """The present outcomes of all runs."""
         shown = [each for each in self.every if each.id in self._needed | self._outcomes.keys()]
         outcomes = {each.id: RunOutcome.of(each, self.runs, Ending.left) for each in shown} | self._outcomes
         return Summary(tuple(outcomes[each.id] for each in shown))

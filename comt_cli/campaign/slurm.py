@@ -1,7 +1,7 @@
-"""`--slurm`: the site file, which has what a job of one cluster asks for (plain YAML, errors with lines); every run as
-a job of its own, through `submitit`; the work of such a job; and which run is in which job, as `squeue` says it. A job
-that Slurm warns of its time limit (SIGUSR2) finishes the step, saves, and has itself requeued by submitit under the
-same number; it resumes from its checkpoint, in the same log. Torch-free."""
+"""`--slurm`: the site file with the resources of a cluster's jobs (plain YAML; errors name their lines); submission of
+every run as one job through `submitit`; the work of a job; and the jobs of runs, by `squeue`. When Slurm warns a job of
+its time limit (SIGUSR2), the job finishes the step, saves, and submitit requeues it under the same number; it resumes
+from its checkpoint, in the same log. Torch-free."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.training.trackers import VARIABLE, trackers_in_use
 
 WARNING_SIGNAL = signal.SIGUSR2
-"""Signal that Slurm sends before the time limit; submitit's choice, which its requeueing listens to."""
+"""Signal that Slurm sends before the time limit; submitit chose it for requeueing."""
 UNFINISHED_STATUS = 1
 JOB_FILE: Final = "job.json"
-"""Next to the logs of a run's jobs: the number of the last one that it was given to."""
+"""Next to the logs of a run's jobs: the number of its last job."""
 LOGS: Final = "slurm"
-"""The folder of the jobs' logs, below the run directories."""
+"""Folder of the job logs, below the run directories."""
 ANSWER_SECONDS = 30.0
 _TIME = re.compile(
     r"(?:(?P<days>\d+)-(?=\d+(?::\d\d){0,2}$)|(?=\d+:\d\d:\d\d$))"
@@ -46,12 +46,12 @@ _SAID: Final = re.compile(
     "account|constraint|partition|qos|time|gres|gpus(-per-(node|socket|task))?|cpus-per-task|mem|(no-)?requeue|signal|"
     "array|chdir|error|job-name|nodes|ntasks|ntasks-per-node|open-mode|output|parsable|test-only|wait|wrap"
 )
-"""sbatch's options that have a key of their own, and those on which `--slurm` relies: one job a run, on one node."""
+"""Options of sbatch that have a key in the site file, or that `--slurm` sets itself: one job per run, on one node."""
 
 
 def minutes(value: object) -> object:
-    """Slurm's H:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS in whole minutes, rounded up; what is no text as it is. Raises
-    `ValueError` for any other text, MM:SS too: `12:00` looks like twelve hours."""
+    """Slurm's H:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS in whole minutes, rounded up; a value that is no text is returned
+    unchanged. Raises `ValueError` for other text, including MM:SS: `12:00` looks like twelve hours."""
     if not isinstance(value, str):
         return value
     found = _TIME.fullmatch(value)
@@ -64,21 +64,21 @@ def minutes(value: object) -> object:
 def _option_names(values: dict[str, Any]) -> dict[str, Any]:
     for name in values:
         if _SAID.fullmatch(name):
-            raise ValueError(f"{name} is said by a key of the site file, or decided by comt")
+            raise ValueError(f"{name} has its own key in the site file, or is set by comt")
         if not _OPTION.fullmatch(name):
-            raise ValueError(f"{name!r} is no long option of sbatch; write one without dashes, for instance mail-type")
+            raise ValueError(f"{name!r} is not a long option of sbatch; omit the dashes, for example mail-type")
     return values
 
 
 Text = Annotated[str, matching(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+", "should be one line of text")]
-Memory = Annotated[str, matching(r"[1-9]\d*[KMGT]", "is not an amount of memory; write a number and unit, such as 32G")]
+Memory = Annotated[str, matching(r"[1-9]\d*[KMGT]", "is not an amount of memory; write a number and a unit: 32G")]
 
 
 class Site(Section):
-    """Resources and options of every job. `time` limits one start of a job, in minutes (a file may have Slurm's text).
-    `warning` seconds before its end the run stops, saves, and its job is requeued, at most `requeues` times. `cpus` and
-    `memory` are the whole job's; `gpus` share every batch. `sbatch` holds further options by their long names, `true`
-    for one without a value; `setup` the lines of shell that a job begins with."""
+    """Resources and options of every job. `time` limits one start of a job, in minutes (files may use Slurm's format).
+    `warning` seconds before the limit the run stops and saves, and its job is requeued, at most `requeues` times.
+    `cpus` and `memory` are for the whole job; `gpus` share every batch. `sbatch` holds further options by their long
+    names (`true` for options without a value), `setup` the shell lines at the start of a job."""
 
     model_config = ConfigDict(strict=True)
 
@@ -97,25 +97,25 @@ class Site(Section):
 
     @property
     def processes(self) -> int:
-        """The processes that train a run: one a GPU, one without."""
+        """The number of processes per run: one per GPU, or one."""
         return max(1, self.gpus)
 
     @model_validator(mode="after")
     def _leaves_time_to_train(self) -> Self:
         if self.warning >= self.time * 60:
-            raise ValueError(f"warning: {self.warning} seconds are all of the time that a job has")
+            raise ValueError(f"warning: {self.warning} seconds are not less than the time of a job")
         return self
 
 
 def read_site(path: Path) -> Site:
-    """Read and check a site file. Raises `RecipeError` with everything that is wrong, each with its line."""
+    """Read and check a site file. Raises `RecipeError` with all problems and their lines."""
     document = read(path)
     if isinstance(document.data, dict):
         site = validate(Site, document.data, document)
         if site is not None and not document.problems:
             return site
     else:
-        document.problems.append(Problem("", "should be a group of keys, for instance time: 12:00:00", 1))
+        document.problems.append(Problem("", "should be a group of keys, for example time: 12:00:00", 1))
     raise RecipeError(path, document.problems)
 
 
@@ -123,7 +123,7 @@ def read_site(path: Path) -> Site:
 
 
 class Submission(NamedTuple):
-    """The outcome for one run: its job, new or queued earlier; no job if its state asks for none."""
+    """The outcome for one run: its job, new or queued earlier; None if its state needs no job."""
 
     spec: RunSpec
     state: RunState
@@ -132,13 +132,13 @@ class Submission(NamedTuple):
 
 
 class TrainJob:
-    """The work of a job; submitit stores it, and calls it anew after every requeue."""
+    """The work of a job; submitit stores it, and calls it again after every requeue."""
 
     def __call__(
         self, spec: dict[str, Any], runs: str, device: str | None, processes: int, trackers: list[str]
     ) -> None:
         """Train one run (`spec`: a `RunSpec` as plain data) to its end, or until Slurm's warning. Raises `SystemExit`
-        where it could not be trained, or was asked to stop; the log says why."""
+        if the run failed or was stopped; the log has the reason."""
         from comt_cli.campaign.executor import train_on
 
         os.environ[VARIABLE] = ",".join(trackers)
@@ -148,24 +148,24 @@ class TrainJob:
             print(f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S} comt: {error}", file=sys.stderr, flush=True)
             if not (isinstance(error, RunInterrupted) and error.signal_number == WARNING_SIGNAL):
                 raise SystemExit(error.exit_status) from None
-            # Everything is saved and submitit's own handler is back in place: it requeues the job, and ends it.
+            # Everything is saved, and submitit's handler is active again: it requeues the job and ends it.
             signal.raise_signal(WARNING_SIGNAL)
         else:
             if not all(outcome.ended for outcome in summary.outcomes):
-                raise SystemExit(UNFINISHED_STATUS)  # it failed, or is trained elsewhere: that was printed
+                raise SystemExit(UNFINISHED_STATUS)  # the reason was printed: it failed, or is trained elsewhere
 
     def checkpoint(self, *arguments: Any) -> Any:
-        """The call that submitit requeues: the same one again. The run's own checkpoint has the rest."""
+        """The call that submitit requeues: the same call. The run resumes from its own checkpoint."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, *arguments)
 
 
 def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site) -> Iterator[Submission]:
-    """Submit each distinct run of `specs` that has no result, is not being trained and is in no queued job; before them
-    the runs from whose weights they start. A job of a started run begins after its source's job, however that ended
-    (`afterany`): with `afterok` it would stay in the queue for ever. Raises `UserError` where submitit or Slurm is not
-    there, does not answer or refuses, and `StorageError`."""
+    """Submit each distinct run of `specs` that has no result, is not being trained and has no queued job, preceded by
+    the runs from whose weights they start. The job of such a run begins after its source's job, also after a failure
+    (`afterany`): with `afterok` it would stay in the queue for ever. Raises `UserError` if submitit or Slurm is
+    missing, does not answer or refuses a job; `StorageError`."""
     executor_class = _executor_class()
     distinct = needed_runs(adopt_contents(specs, runs, ambiguous=True), runs)
     sources = {shared.spec.source.id for shared in distinct if shared.spec.source is not None}
@@ -181,13 +181,13 @@ def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site)
             job = jobs.get(shared.id) if is_open[shared.id] else None
             yield Submission(spec, states[shared.id], job, False)
             continue
-        if spec.is_known:  # else its directory is known once the job has prepared the data
+        if spec.is_known:  # else the job prepares the data first, and the hash of the data names the directory
             directory.create(spec)
             link_runs(shared.specs, runs)
         executor = executor_class(folder=log_folder(runs, spec.request).resolve(), max_num_timeout=site.requeues)
         after = numbers.get(source.id) if source is not None and not directory.is_begun else None
         executor.update_parameters(**sbatch_parameters(site, spec, after))
-        # A job that paid for a GPU must not fall back on the CPU.
+        # A job with a GPU must not fall back to the CPU.
         wanted = device or ("cuda" if site.gpus else None)
         arguments = (spec.model_dump(mode="json"), str(runs.resolve()), wanted, site.processes, trackers_in_use())
         numbers[shared.id] = _submit_one(executor, arguments)
@@ -196,22 +196,22 @@ def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site)
 
 
 def begin_anew(specs: Sequence[RunSpec], runs: Path) -> list[Path]:
-    """Move the run directories of `specs` out of the way, so that jobs train them anew; returns where they went. Raises
-    `UserError` where a job is about to train one of them, or Slurm does not answer."""
+    """Move the run directories of `specs` aside, so that jobs train them again; returns the new folders. Raises
+    `UserError` if one of the runs is in Slurm's queue, or Slurm does not answer."""
     _executor_class()
     jobs = [job for shared in shared_runs(specs) if (job := job_of(runs, shared.spec)) is not None]
     queued = ask_squeue(jobs)
     if numbers := [job.number for job in jobs if job.run in queued]:
-        said = f"--fresh: {len(numbers)} of these runs are in Slurm's queue"
-        raise UserError(said, f"End their jobs first: scancel {' '.join(numbers)}")
+        wrong = f"--fresh: {len(numbers)} of these runs are in Slurm's queue"
+        raise UserError(wrong, f"End their jobs first: scancel {' '.join(numbers)}")
     return set_aside(adopt_contents(specs, runs, ambiguous=True), runs)
 
 
 def sbatch_parameters(site: Site, spec: RunSpec, after: str | None = None) -> dict[str, Any]:
-    """The parameters of submitit's Slurm executor. `after` is the number of a job that must have ended before."""
-    further: dict[str, Any] = {"requeue": True}  # also where the cluster's default is that jobs are not requeued
+    """The parameters of submitit's Slurm executor. `after` is the number of a job that must end before this one."""
+    further: dict[str, Any] = {"requeue": True}  # some clusters do not requeue by default
     further |= {name: value for name, value in site.sbatch.items() if value is not False}
-    if after is not None:  # and what the site file waits for
+    if after is not None:  # in addition to the site file's dependency
         further["dependency"] = ",".join([*map(str, filter(None, [further.get("dependency")])), f"afterany:{after}"])
     parameters = {
         "job_name": f"comt-{spec.request}",
@@ -223,9 +223,9 @@ def sbatch_parameters(site: Site, spec: RunSpec, after: str | None = None) -> di
         "ntasks_per_node": 1,  # comt starts the processes that share a batch itself
         "signal_delay_s": site.warning,
         "stderr_to_stdout": True,
-        # As many threads at every start of a run, whichever node it is on: their number decides the last bits.
+        # The same number of threads at every start of a run: it decides the last bits.
         "setup": [f"export OMP_NUM_THREADS={max(1, site.cpus // site.processes)}", *site.setup],
-        # Since Slurm 22.05 a step does not inherit how many processors its job has for each task.
+        # Since Slurm 22.05 a step does not inherit the number of CPUs per task.
         "srun_args": [f"--cpus-per-task={site.cpus}"],
         "additional_parameters": further,
         **site.model_dump(include={"partition", "account", "qos", "constraint"}),
@@ -240,7 +240,9 @@ def _executor_class() -> Any:
         raise UserError("--slurm needs the package submitit, which is missing", install_extra("slurm")) from None
     for program in ("sbatch", "srun"):
         if shutil.which(program) is None:
-            raise UserError(f"--slurm needs Slurm, but {program} is not on this machine", "Use a login node.")
+            raise UserError(
+                f"--slurm needs {program}, which is not on this machine", "Use a login node of the cluster."
+            )
     return SlurmExecutor
 
 
@@ -251,7 +253,7 @@ def _submit_one(executor: Any, arguments: tuple[Any, ...]) -> str:
         return str(executor.submit(TrainJob(), *arguments).job_id)
     except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError) as error:
         reasons = [line for line in str(error).splitlines() if "sbatch: error" in line] or [str(error)]
-        hint = "What was submitted before stays; the same command submits the rest, once the reason is fixed."
+        hint = "Earlier jobs stay in the queue. Fix the reason; the same command then submits the rest."
         raise UserError(f"Slurm refused a job: {' '.join(reasons)}", hint) from None
     except OSError as error:
         raise StorageError(f"cannot submit a job: {error}") from error
@@ -263,7 +265,7 @@ _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPE
 
 
 class Job(NamedTuple):
-    """A job for the run that is asked for as `run` (`RunSpec.request`: before its data is prepared it has no id)."""
+    """A job of the run with the request `run` (`RunSpec.request`: a run has no id before its data is prepared)."""
 
     number: str
     run: str
@@ -271,7 +273,7 @@ class Job(NamedTuple):
 
 
 class JobStanding(NamedTuple):
-    """A job's number, and its state in words, `queued (job 12)`. `is_active`: Slurm says that it waits or runs."""
+    """A job's number, and its state as text, `queued (job 12)`. `is_active`: squeue lists it as waiting or running."""
 
     number: str
     words: str
@@ -279,12 +281,12 @@ class JobStanding(NamedTuple):
 
 
 def log_folder(runs: Path, run: str) -> Path:
-    """The folder of a run's job logs."""
+    """Folder of a run's job logs."""
     return runs / LOGS / run
 
 
 def job_of(runs: Path, spec: RunSpec) -> Job | None:
-    """The job that `spec` was last given to; None if there is none. Raises `UserError` if its file is damaged."""
+    """The last job of `spec`; None if there is none. Raises `UserError` if its file is damaged."""
     folder = log_folder(runs, spec.request)
     try:
         number = read_json(folder / JOB_FILE)["job"]
@@ -297,20 +299,20 @@ def job_of(runs: Path, spec: RunSpec) -> Job | None:
 
 
 def ask_squeue(jobs: Iterable[Job]) -> dict[str, str]:
-    """By request, the states in words of those of `jobs` that Slurm has not done with. Raises `UserError` where there
-    is no squeue on this machine, or it gets no answer."""
+    """The states, as text by request, of those `jobs` that are waiting or running. Raises `UserError` if squeue is
+    missing or does not answer."""
     asked = {job.number: job.run for job in jobs}
     if not asked:
         return {}
     program = shutil.which("squeue")
     if program is None:
-        raise UserError("squeue is not on this machine", "Ask on one that submits to the cluster.")
+        raise UserError("squeue is not on this machine", "Use a login node of the cluster.")
     command = [program, "--noheader", f"--jobs={','.join(asked)}", "--format=%i|%T|%N|%j"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UserError(f"squeue does not answer: {error}") from None
-    # Asked for a single job that it has forgotten, squeue calls its number invalid; of several it leaves it out.
+    # For a single job that has ended, squeue reports an invalid number; of several it leaves that one out.
     if done.returncode and "Invalid job id" not in done.stderr:
         raise UserError(f"squeue does not answer: {done.stderr.strip() or f'status {done.returncode}'}")
     states = {}
@@ -324,7 +326,7 @@ def ask_squeue(jobs: Iterable[Job]) -> dict[str, str]:
 
 
 def job_standings(specs: Iterable[RunSpec], runs: Path) -> dict[str, JobStanding]:
-    """By request, the last job of each of `specs`, which have no result. One damaged file hides no other."""
+    """The last job of each of `specs` (which have no result), by request. Damaged job files are skipped."""
     jobs: dict[str, Job] = {}
     for spec in specs:
         with contextlib.suppress(UserError):
@@ -335,5 +337,5 @@ def job_standings(specs: Iterable[RunSpec], runs: Path) -> dict[str, JobStanding
         states = ask_squeue(jobs.values())
     except UserError as silence:
         states = {}
-        gone = {run: f"given to Slurm (job {job.number}; {silence.message})" for run, job in jobs.items()}
+        gone = {run: f"submitted to Slurm (job {job.number}; {silence.message})" for run, job in jobs.items()}
     return {run: JobStanding(jobs[run].number, states.get(run, gone[run]), run in states) for run in jobs}

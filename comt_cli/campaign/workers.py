@@ -1,7 +1,7 @@
-"""Several runs at once: this process hands them to workers, one at a time to each. A worker that dies is replaced, and
-its run counts as failed. A full disk stops the queue: what runs continues, nothing new is begun. A signal is passed on;
-every worker saves after its step. A worker sends through its pipe: `READY` once it can train; the `Event`s of its run;
-a `RunOutcome` when a run has ended; a `UserError` that ends the process. It ends when the parent closes the pipe."""
+"""Several runs at once: this process gives them to workers, one at a time to each. A worker that dies is replaced, and
+its run counts as failed. If the disk is full, running runs continue and no new one begins. A signal is passed on; every
+worker saves after its step. A worker sends through its pipe `READY` when it can train; the `Event`s of its run; a
+`RunOutcome` when a run has ended; a `UserError` that ends the process. It ends when the parent closes the pipe."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from comt_cli.training.processes import StopSignal, begin_as_worker, end_process
 READY = "ready"
 TICK_SECONDS = 1.0
 PATIENCE_SECONDS = 10.0
-"""How long a worker may take to end once there is no more work."""
+"""Seconds for a worker to end when there is no more work."""
 SAVING_SECONDS = 120.0
-"""How long workers may take to end their step and save it after an error in this process."""
+"""Seconds for workers to finish and save their step after an error in this process."""
 SECONDS_BETWEEN_REPORTS = 0.2
-"""A tiny model logs hundreds of steps a second; nobody reads that fast."""
+"""A tiny model logs hundreds of steps per second, too many to display."""
 
 
 @dataclass
 class _Worker:
-    """A process in its place, and the run that it has. `leaving`: it is about to end, and gets no more."""
+    """A worker process and its run. `leaving`: it is about to end and gets no more runs."""
 
     number: int
     process: BaseProcess
@@ -55,12 +55,12 @@ class WorkerPool:
         self._devices, self._threads, self._device_name = workers.devices, workers.threads, workers.name
         self._size = min(len(workers.devices), len(queue.open))
         self._workers: dict[int, _Worker] = {}
-        self._lost: set[int] = set()  # places whose worker could not even start
+        self._lost: set[int] = set()  # numbers of workers that could not start
         self._refused: StorageError | None = None
 
     def run(self, earlier: StopSignal | None = None) -> None:
-        """Train, on prepared data, until nothing can be taken; a signal that `earlier` has received counts here. Raises
-        `RunInterrupted` where a signal left something to do, `StorageError`, and `TrainingFailed` without a worker."""
+        """Train on prepared data until the queue is empty. A signal that `earlier` has received counts here. Raises
+        `RunInterrupted` if a signal left runs to do, `StorageError`, and `TrainingFailed` if no worker can start."""
         with StopSignal(self._display.stopping, self._processes) as stop, self._ending_workers():
             names = worker_names(self._devices[: self._size])
             self._display.queue_started(self._queue, names, self._device_name)
@@ -69,9 +69,9 @@ class WorkerPool:
         if self._refused is not None:
             raise self._refused
         if stop.number is not None and (left := len(self._queue.summary().having(Ending.left))):
-            said = f"stopped; {left} of {len(self._queue.every)} runs {'is' if left == 1 else 'are'} left to do"
-            hint = "What they had begun is saved: the same command resumes from there."
-            raise RunInterrupted(said, hint, stop.number)
+            status = f"stopped; {left} of {len(self._queue.every)} runs {'is' if left == 1 else 'are'} left to do"
+            hint = "Their progress is saved: the same command resumes from there."
+            raise RunInterrupted(status, hint, stop.number)
 
     def _processes(self) -> list[BaseProcess]:
         return [worker.process for worker in self._workers.values()]
@@ -84,7 +84,7 @@ class WorkerPool:
                     self._hand_out(number)
             elif stop.number is not None:
                 for worker in self._workers.values():
-                    if not worker.ready:  # it has nothing to save, and would react only once it has started
+                    if not worker.ready:  # it has nothing to save, and would react only after its start
                         worker.process.kill()
             here = {worker.pipe: worker for worker in self._workers.values()}
             if not any(worker.leaving or worker.shared is not None for worker in here.values()):
@@ -94,7 +94,7 @@ class WorkerPool:
             self._display.tick()
 
     def _hand_out(self, number: int) -> None:
-        """Give a worker that has nothing to do its next run; where there is no worker, start one for it."""
+        """Give an idle worker its next run; start the worker if there is none."""
         worker = self._workers.get(number)
         if number in self._lost or (worker is not None and (worker.leaving or worker.shared)):
             return
@@ -107,12 +107,12 @@ class WorkerPool:
         worker.shared = shared
         try:
             worker.pipe.send(shared)
-        except OSError:  # it died: the end of its pipe is received next
+        except OSError:  # it died: the end of its pipe is read next
             worker.leaving = True
             self._give_back(worker)
 
     def _give_back(self, worker: _Worker) -> None:
-        """The worker's run is the next one again."""
+        """Return the worker's run to the front of the queue."""
         if worker.shared is not None:
             self._queue.give_back(worker.shared)
             self._display.run_ended(worker.number, None)
@@ -148,25 +148,25 @@ class WorkerPool:
         self._display.run_ended(worker.number, outcome)
 
     def _gives_up(self, worker: _Worker, error: UserError, stop: StopSignal) -> None:
-        """A worker has sent the error with which it ends."""
+        """Handle an error that a worker sent before its end."""
         shared, worker.leaving = worker.shared, True
         if isinstance(error, StorageError):
             self._refused = self._refused or error
         if shared is None:
             return
         if isinstance(error, RunInterrupted) and stop.number is None:
-            # Someone signalled this worker alone. Its run is saved, and another worker resumes it.
+            # Only this worker received a signal. Its run is saved, and another worker resumes it.
             self._give_back(worker)
             self._display.run_event(worker.number, Note(error.message))
         elif isinstance(error, RunInterrupted):
             self._run_ended(worker, RunOutcome.of(shared, self._runs, Ending.left, error.message))
         elif worker.ready:
             self._run_ended(worker, RunOutcome.refused(shared, self._runs, error))
-        else:  # not the run's fault: `_has_died` does the rest
+        else:  # the run did not cause it: `_has_died` handles the run
             self._display.run_event(worker.number, Note(error.message))
 
     def _has_died(self, worker: _Worker, stop: StopSignal) -> None:
-        """A worker's process has ended: as intended, after a run that failed or was stopped; or by itself."""
+        """Handle the end of a worker's process, which was intended (after a failed or stopped run) or not."""
         del self._workers[worker.number]
         _end(worker)
         how, shared = f"its process {exit_text(worker.process.exitcode)}", worker.shared
@@ -176,7 +176,7 @@ class WorkerPool:
             shared.directory(self._runs).note_error(how)
             self._run_ended(worker, RunOutcome.of(shared, self._runs, Ending.failed, how))
         elif worker.ready:
-            reason = "its process was ended before its step was; it resumes from its last checkpoint"
+            reason = "its process ended before its step; it resumes from its last checkpoint"
             self._run_ended(worker, RunOutcome.of(shared, self._runs, Ending.left, reason))
         else:
             self._give_back(worker)
@@ -185,19 +185,19 @@ class WorkerPool:
             self._display.run_event(worker.number, Note(f"a worker ended before it could train: {how}"))
             self._lost.add(worker.number)
             if len(self._lost) == self._size:
-                said = f"no worker can be started for {self._devices[worker.number]}: {how}"
-                raise TrainingFailed(said, "Its output is above. --jobs 1 trains without workers.")
+                wrong = f"no worker can be started for {self._devices[worker.number]}: {how}"
+                raise TrainingFailed(wrong, "Its output is above. --jobs 1 trains without workers.")
 
     @contextlib.contextmanager
     def _ending_workers(self) -> Iterator[None]:
-        """Let no worker outlive this: when all went well they have nothing to do, and end by themselves."""
+        """End all workers at exit. After success they are idle and end by themselves."""
         try:
             yield
         except BaseException:
             for worker in self._workers.values():
                 if worker.shared is None:
-                    worker.pipe.close()  # it waits for work, and ends since there is no more
-            # The others save after their step: what they have computed was paid for.
+                    worker.pipe.close()  # it waits for work, and ends
+            # The others save after their step.
             for process in self._processes():
                 process.terminate()
             deadline = time.monotonic() + SAVING_SECONDS
@@ -220,16 +220,16 @@ def _end(worker: _Worker) -> None:
 
 
 def exit_text(exitcode: int | None) -> str:
-    """The end of a process in words, by the exit code that `multiprocessing` has of it."""
+    """The end of a process in words, from its exit code in `multiprocessing`."""
     if exitcode is None or exitcode >= 0:
         return f"ended with status {exitcode}"
     name = next((each.name for each in signal.Signals if each == -exitcode), f"signal {-exitcode}")
-    hint = ", as the system does where memory runs out" if -exitcode == signal.SIGKILL else ""
+    hint = " (perhaps out of memory)" if -exitcode == signal.SIGKILL else ""
     return f"was killed by {name}{hint}"
 
 
 def worker_names(devices: Sequence[str]) -> list[str]:
-    """`cuda:0` where a worker is alone on its device; `cpu 1`, `cpu 2` where there are several."""
+    """Names of workers: `cuda:0` for the only worker of a device; `cpu 1`, `cpu 2` for several."""
     before = [devices[: place + 1].count(device) for place, device in enumerate(devices)]
     return [each if devices.count(each) == 1 else f"{each} {n}" for each, n in zip(devices, before, strict=True)]
 
@@ -238,7 +238,7 @@ def worker_names(devices: Sequence[str]) -> list[str]:
 
 
 def work(pipe: Connection, runs: Path, device: str, threads: int | None) -> None:
-    """The worker's process, which is started with all signals of `StopSignal` blocked, so that none is lost."""
+    """The worker's process. It starts with all signals of `StopSignal` blocked, so that none is lost."""
     begin_as_worker()
     with StopSignal() as stop:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, StopSignal.SIGNALS)
@@ -248,7 +248,7 @@ def work(pipe: Connection, runs: Path, device: str, threads: int | None) -> None
             _send(pipe, error)
         except EOFError:  # no more work
             pass
-    end_process(0)  # all is sent and saved; taking the interpreter down with torch in it can take seconds
+    end_process(0)  # everything is sent and saved; a normal exit with torch can take seconds
 
 
 def _train_all(pipe: Connection, runs: Path, device: str, threads: int | None, stop: StopSignal) -> None:
@@ -268,14 +268,14 @@ def _train_all(pipe: Connection, runs: Path, device: str, threads: int | None, s
     while True:
         shared = pipe.recv()
         if stop.number is not None:
-            raise RunInterrupted("stopped before it was begun", None, stop.number)
+            raise RunInterrupted("stopped before it began", None, stop.number)
         spec = shared.spec
         if spec.data_fingerprint not in datasets:  # the parent has prepared it: this opens it
             datasets[spec.data_fingerprint] = spec.task.prepare(spec.settings)
         sent = 0.0
 
         def report(event: Event, steps: int = spec.settings.train.steps) -> None:
-            """Send the event; of steps and evaluated batches a few in a second."""
+            """Send an event; only a few per second for steps and evaluated batches."""
             nonlocal sent
             if (isinstance(event, StepReport) and event.step < steps) or (isinstance(event, Evaluating) and event.done):
                 if time.monotonic() - sent < SECONDS_BETWEEN_REPORTS:
@@ -286,11 +286,11 @@ def _train_all(pipe: Connection, runs: Path, device: str, threads: int | None, s
         outcome = guarded_run(shared, runs, datasets[spec.data_fingerprint], world, report, stop)
         _send(pipe, outcome)
         if outcome.ending is Ending.failed:
-            return  # what failed may have left the device or the memory in any state: the next one starts afresh
+            return  # the failure may have left device or memory in any state: the next run gets a new process
 
 
 def _send(pipe: Connection, message: object) -> None:
-    """Send a message; end the process if nobody receives it: it would keep its run locked."""
+    """Send a message. End the process if the parent is gone, so that the run does not stay locked."""
     try:
         pipe.send(message)
     except OSError:

@@ -1,5 +1,5 @@
-"""Completion by the shell, torch-free: a function gets the beginning of a word and returns the words that fit. A recipe
-that cannot be read offers nothing."""
+"""Shell completion, torch-free: functions from the start of a word to the words that fit. Unreadable recipes offer
+nothing."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ import typer
 
 
 def recipes(incomplete: str) -> list[str]:
-    """Names of recipes: `transponder/table2.yaml`, and by their short names those that need no paper."""
+    """Names of recipes: `transponder/table2.yaml`, and short names for recipes that need no paper."""
     from comt_cli.recipe.find import available_recipes
 
     return _fitting(_short(f"{name}.yaml" for name in available_recipes()), incomplete)
 
 
 def scales(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The scales of the recipes on the line, without recipes those of the shipped ones."""
+    """The scales of the recipes on the line, or of the shipped recipes."""
     from comt_cli.recipe.schema import SCALES
 
     return _fitting(_names(ctx, "scales") or SCALES, incomplete)
 
 
 def of_recipes(group: str) -> Callable[..., list[str]]:
-    """Completion of rows, or columns, of the recipes on the line and of their scales, after the last comma."""
+    """Completion of the rows or columns of the recipes on the line, after the last comma."""
     return lambda ctx, incomplete: _listed(_names(ctx, group), incomplete)
 
 
 def methods(incomplete: str) -> list[str]:
-    """Methods, after `NAME=` where a name is given."""
+    """Methods, perhaps after `NAME=`."""
     from comt_cli.methods import methods as every_method
 
     before, equals, _ = incomplete.rpartition("=")
@@ -40,7 +40,7 @@ def methods(incomplete: str) -> list[str]:
 
 
 def settings(ctx: typer.Context, incomplete: str) -> list[str]:
-    """`train.steps=` and the other keys of the settings of the verb's task, or of any task."""
+    """`train.steps=` and the other settings of the verb's task, or of all tasks."""
     from comt_cli.recipe.problems import every_key
     from comt_cli.tasks import tasks
 
@@ -50,7 +50,7 @@ def settings(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def selectors(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Runs below `--runs`: `table3:`, `table3:pre-ln:python-docs/tiny:1`, and the ids and names that begin as typed."""
+    """Runs below `--runs`: `table3:`, `table3:pre-ln:python-docs/tiny:1`, ids and names."""
     from comt_cli.runs.known import known_runs
 
     runs = known_runs(Path(ctx.params.get("runs") or "runs"))
@@ -63,18 +63,17 @@ def selectors(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def listed(module: str, constant: str) -> Callable[[str], list[str]]:
-    """Completion of the last name of a list by those of a constant of the program."""
+    """Completion of the last name of a list from a constant of the program."""
     return lambda incomplete: _listed(getattr(importlib.import_module(f"comt_cli.{module}"), constant), incomplete)
 
 
 def _names(ctx: typer.Context, group: str) -> list[str]:
-    """The names in a group of the recipes on the line, and in that of their scales. Recipes are not checked: that would
-    take too long."""
+    """The names in a group of the recipes on the line and of their scales. Recipes are not checked, to save time."""
     from comt_cli.errors import UserError
     from comt_cli.recipe.find import find_recipe, split_variant
     from comt_cli.recipe.problems import read
 
-    # What stands before an option that has no value yet is left in `args`.
+    # Words before an option without a value are left in `args`.
     given = next(filter(None, map(ctx.params.get, ("recipe", "recipe_", "recipes"))), None) or ctx.args
     found: list[Any] = []
     for name in [given] if isinstance(given, str) else given:
@@ -91,7 +90,7 @@ def _group(data: Any, key: str) -> dict[str, Any]:
 
 
 def _short(names: Iterable[str]) -> list[str]:
-    """Names that begin with a recipe's, those that need no paper also without it."""
+    """Names that begin with a recipe, also without the paper if it is not needed."""
     from comt_cli.recipe.find import DEFAULT_PAPER
 
     return [each for name in names for each in (name.removeprefix(f"{DEFAULT_PAPER}/"), name)]
@@ -102,7 +101,7 @@ def _fitting(names: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _listed(names: Iterable[str], incomplete: str) -> list[str]:
-    """Words with one of the names after the last comma; nothing twice."""
+    """Words with one of the unused names after the last comma."""
     before, comma, _ = incomplete.rpartition(",")
     taken = {name.strip() for name in before.split(",")}
     return _fitting((f"{before}{comma}{name}" for name in names if name not in taken), incomplete)

@@ -1,5 +1,5 @@
-"""Help of verbs, and options that several share. Those that go together are a group: a verb takes it as one parameter,
-and typer sees an option for each of its fields."""
+"""Help texts, and the options that several verbs share. A data class groups options that belong together: a verb takes
+it as one parameter, and typer sees one option for each field."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from comt_cli.commands import completion
 
 
 class _Help:
-    """Help of a docstring as click prints it, but an example, which begins with the program's name, on a line of its
-    own that can be pasted."""
+    """Help from a docstring. Paragraphs are wrapped; the lines of "Examples:" are not, so that they can be pasted."""
 
     help: str | None
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write the docstring, paragraph by paragraph."""
-        self.help = inspect.cleandoc(self.help or "").replace("\n\n  comt ", "\n\n\b\n  comt ")  # \b: as it is
+        """Write the docstring."""
+        self.help = inspect.cleandoc(self.help or "").replace("\n\nExamples:\n", "\n\n\b\nExamples:\n")  # \b: no wrap
         super().format_help_text(ctx, formatter)  # type: ignore[misc]
 
 
@@ -37,7 +36,7 @@ class VerbGroup(_Help, TyperGroup):
 
 
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb as typer can read it: each parameter that is a data class is an option for every field that has one."""
+    """The verb with a signature for typer: one option for each annotated field of its data class parameters."""
     hints = get_type_hints(verb, include_extras=True)
     groups = {name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)}
     options: list[inspect.Parameter] = []
@@ -66,26 +65,26 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def run_argument(help: str, metavar: str | None = None) -> Any:
-    """The argument by which verbs take a run, or a model."""
+    """The argument for a run or a model."""
     return typer.Argument(metavar=metavar, help=help, show_default=False, autocompletion=completion.selectors)
 
 
-RECIPE_HELP = "A recipe file, or the name of one that came with the program: table3.yaml, comt/table3."
+RECIPE_HELP = "A recipe file, or the name of a shipped recipe: table3, sas/table4."
 
-RecipeArgument = Annotated[str, typer.Argument(help=RECIPE_HELP, autocompletion=completion.recipes)]
+RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", help=RECIPE_HELP, autocompletion=completion.recipes)]
 Recipes = Annotated[
-    list[str] | None, typer.Argument(metavar="[RECIPE]...", help=RECIPE_HELP, autocompletion=completion.recipes)
+    list[str] | None, typer.Argument(metavar="RECIPE", help=RECIPE_HELP, autocompletion=completion.recipes)
 ]
-_SCALES = "smoke (a laptop, minutes), evening (a laptop, hours), small (one GPU), paper, or what else a recipe has."
-Scale = Annotated[str, typer.Option(help=_SCALES, autocompletion=completion.scales)]
+_SCALES = "smoke (minutes), evening (hours), small (one GPU), paper, or one of the recipe's own."
+Scale = Annotated[str, typer.Option(metavar="NAME", help=_SCALES, autocompletion=completion.scales)]
+_OF_SCALE = "Only runs of this scale; of all scales if not given."
 ScaleOfRuns = Annotated[
-    str | None,
-    typer.Option("--scale", help="Only runs of this scale; of any if not given.", autocompletion=completion.scales),
+    str | None, typer.Option("--scale", metavar="NAME", help=_OF_SCALE, autocompletion=completion.scales)
 ]
-_SETTING = "SECTION.KEY=VALUE"
+_SETTING = "Override a setting, for example train.steps=200; repeatable."
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar=_SETTING, help="Override a setting; repeatable.", autocompletion=completion.settings),
+    typer.Option("--set", metavar="KEY=VALUE", help=_SETTING, autocompletion=completion.settings),
 ]
 Rows = Annotated[
     str | None, typer.Option(metavar="A,B", help="Only these rows.", autocompletion=completion.of_recipes("rows"))
@@ -93,52 +92,54 @@ Rows = Annotated[
 Columns = Annotated[
     str | None, typer.Option(metavar="A,B", help="Only these columns.", autocompletion=completion.of_recipes("columns"))
 ]
-_TRIALS = "First try these values for every row, by runs with other seeds; show each row at its best."
+_TRIALS = "Try these values for every row first; show each row at its best value."
 Sweep = Annotated[
     list[str] | None,
-    typer.Option("--sweep", metavar="SECTION.KEY=A,B,C", help=_TRIALS, autocompletion=completion.settings),
+    typer.Option("--sweep", metavar="KEY=A,B,C", help=_TRIALS, autocompletion=completion.settings),
 ]
-Seeds = Annotated[str | None, typer.Option(metavar="1,2 or 1-3", help="These seeds instead of the recipe's.")]
-_ADDED = "Add a row that the paper does not have: half-gate, or wide='{name: comt, hidden: 64}'; repeatable."
+Seeds = Annotated[str | None, typer.Option(metavar="1,2 or 1-3", help="Use these seeds instead of the recipe's.")]
+_ADDED = "Add a row: half-gate, or wide='{name: comt, hidden: 64}'; repeatable."
 Also = Annotated[
     list[str] | None,
-    typer.Option("--also", metavar="METHOD or NAME=METHOD", help=_ADDED, autocompletion=completion.methods),
+    typer.Option("--also", metavar="[NAME=]METHOD", help=_ADDED, autocompletion=completion.methods),
 ]
-Runs = Annotated[Path, typer.Option(help="Folder of the run directories.", file_okay=False)]
+Runs = Annotated[Path, typer.Option(metavar="DIR", help="Folder of the run directories.", file_okay=False)]
 DEFAULT_RUNS = Path("runs")
-SELECTOR = (
-    "a run as recipe:row:column:seed, as far as is needed (table3:pre-ln+comt), by its name, or by how its id begins"
-)
-SELECTORS = "Runs as recipe:row:column:seed, where what is left out means all, by a name, or by how an id begins."
-ManyRuns = Annotated[list[str], run_argument(f"{SELECTORS} Or directories.", "RUN...")]
-Results = Annotated[Path, typer.Option(help="Folder that results are written to.", file_okay=False)]
-DEFAULT_RESULTS = Path("runs/results")  # not `results`: what a clone comes with is written by `make record` alone
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a table even if the new one lacks runs of it.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and print the plan; train nothing.")]
-Device = Annotated[str | None, typer.Option(help="cuda, cuda:1, mps or cpu; the best there is if not given.")]
-Gpus = Annotated[int, typer.Option(min=1, help="Processes that share every batch, one per GPU (or all on the CPU).")]
+SELECTOR = "recipe[:row[:column[:seed]]], the name of a run, or the start of its id"
+SELECTORS = "Runs: recipe[:row[:column[:seed]]] (a part left out means all), a name, or the start of an id."
+ManyRuns = Annotated[list[str], run_argument(f"{SELECTORS} Or directories.", "RUN")]
+Results = Annotated[Path, typer.Option(metavar="DIR", help="Folder for tables and figures.", file_okay=False)]
+DEFAULT_RESULTS = Path("runs/results")  # not `results`: only `make record` writes the results of a clone
+_REPLACE = "Replace a table even if the new one lacks some of its runs."
+Overwrite = Annotated[bool, typer.Option("--overwrite", help=_REPLACE)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check the options, print the plan, train nothing.")]
+_DEVICE = "cuda, cuda:1, mps or cpu; the best available device if not given."
+Device = Annotated[str | None, typer.Option(metavar="NAME", help=_DEVICE)]
+_GPUS = "Processes that share every batch of a run, one per GPU (or all on the CPU)."
+Gpus = Annotated[int, typer.Option(min=1, metavar="N", help=_GPUS)]
 _JOBS = (
-    "Runs trained at once, each in a process with its share of the processor's threads. If not given, one per GPU; on "
-    "the CPU one per core, fewer where runs or memory are few. Not with --gpus."
+    "Runs trained at once; not with --gpus. If not given: one per GPU, or one per CPU core (fewer if there are fewer "
+    "runs or too little memory)."
 )
 Jobs = Annotated[int | None, typer.Option(min=1, metavar="N", help=_JOBS)]
-_SLURM = "Submit each run that is open as a job to Slurm, asking for what this file says, and return."
+_SLURM = "Submit every open run as a Slurm job with the resources in this file, and exit."
 Slurm = Annotated[Path | None, typer.Option(metavar="SITE.YAML", dir_okay=False, help=_SLURM)]
 Track = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="Also log to tensorboard or wandb; repeatable. $COMT_TRACK if not given.",
+        help="Also log to tensorboard or wandb; repeatable. If not given: $COMT_TRACK.",
         autocompletion=completion.listed("training.trackers", "TRACKERS"),
     ),
 ]
-Out = Annotated[Path | None, typer.Option(help="Folder of the figures; else one below --results.", file_okay=False)]
+_FIGURES = "Folder for the figures; one below --results if not given."
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help=_FIGURES, file_okay=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Selected parts and changed settings of a recipe."""
+    """Which parts of a recipe, with which settings."""
 
     scale: Scale = "smoke"
     rows: Rows = None
@@ -151,7 +152,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class OfRuns:
-    """The folder of runs, and the runs among them that selectors mean."""
+    """Where selectors look for runs."""
 
     scale: ScaleOfRuns = None
     runs: Runs = DEFAULT_RUNS
@@ -159,7 +160,7 @@ class OfRuns:
 
 @dataclass(frozen=True)
 class Where:
-    """Devices that runs are trained on, and folders of their files."""
+    """Devices to train on, and the folders of the files."""
 
     device: Device = None
     gpus: Gpus = 1
@@ -170,12 +171,12 @@ class Where:
     results: Results = DEFAULT_RESULTS
     overwrite: Overwrite = False
     plan_for: str | None = None
-    """The GPU of another machine, of plans alone."""
+    """A GPU of another machine; only plans use it."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Folders of figures."""
+    """Folders for figures."""
 
     out: Out = None
     results: Results = DEFAULT_RESULTS
@@ -183,12 +184,17 @@ class Figures:
 
 @dataclass(frozen=True)
 class Decoding:
-    """Beam search for texts; None is as the run decodes."""
+    """Options of beam search; None means the value of the run."""
 
-    beam: Annotated[int | None, typer.Option(min=1, max=1000, help="Hypotheses kept; else the run's.")] = None
-    alpha: Annotated[
-        float | None, typer.Option(min=0, max=10, help="Exponent of the length penalty; else the run's.")
+    beam: Annotated[
+        int | None, typer.Option(min=1, max=1000, metavar="N", help="Beam size; the run's if not given.")
     ] = None
-    n_best: Annotated[int, typer.Option(min=1, help="Texts a line or image, each behind its number or name.")] = 1
-    scores: Annotated[bool, typer.Option("--scores", help="Score and log-probability before each text.")] = False
+    alpha: Annotated[
+        float | None,
+        typer.Option(min=0, max=10, metavar="X", help="Exponent of the length penalty; the run's if not given."),
+    ] = None
+    n_best: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Texts per line or image, each after its number or name.")
+    ] = 1
+    scores: Annotated[bool, typer.Option("--scores", help="Print score and log-probability before each text.")] = False
     device: Device = None

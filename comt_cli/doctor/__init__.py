@@ -8,7 +8,7 @@ Status = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of a check; `fix` says what to do about a status that is not ok."""
+    """The outcome of a check, with a `fix` if the status is not ok."""
 
     status: Status
     text: str
@@ -16,7 +16,7 @@ class Finding:
 
 
 def judge(text: str, *problems: tuple[bool, Status, str, str | None]) -> Finding:
-    """The first of `problems` (whether there is one, status, what is wrong, what to do) behind the text; ok without."""
+    """The finding for the first of `problems` (condition, status, problem, fix) that holds; else ok."""
     for is_one, status, wrong, fix in problems:
         if is_one:
             return Finding(status, f"{text}; {wrong}", fix)

@@ -1,4 +1,4 @@
-"""`comt doctor` and its checks, none of which relies on another having passed, nor on torch."""
+"""`comt doctor` and its checks. No check relies on another one, nor on torch."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from comt_cli.doctor import Finding, Status, judge
 from comt_cli.errors import UserError
 from comt_cli.files import cache_folder, check_writable
 from comt_cli.installing import install_package
+from comt_cli.words import plural
 
 PYTHONS = ((3, 11), (3, 13))
 TORCHES = ((2, 11), (2, 13))  # first and last supported versions; a test holds them to those of pyproject.toml
@@ -38,7 +39,7 @@ Check = Callable[[], Finding]
 
 
 def all_checks(runs: Path) -> dict[str, Sequence[Check]]:
-    """Every check by its name, with its parts; `runs` is where run directories are written."""
+    """The checks by name, each with its parts; `runs` is the folder of the run directories."""
     return {
         "Python": [check_python],
         "PyTorch": [check_torch],
@@ -50,21 +51,19 @@ def all_checks(runs: Path) -> dict[str, Sequence[Check]]:
 
 
 def _later(check: str, *of: str) -> Finding:
-    """A check of another file, whose imports fail with it alone."""
+    """Run a check of the file `needs`. If its imports fail, only this check fails."""
     found: Finding = getattr(importlib.import_module("comt_cli.doctor.needs"), check)(*of)
     return found
 
 
 def doctor(runs: options.Runs = options.DEFAULT_RUNS, as_json: options.AsJson = False) -> None:
-    """Check what training needs. Python, PyTorch, devices, precision, memory, disk, text, images, kernels.
+    """Check that this machine can train: Python, PyTorch, devices, memory, disk, data sets, kernels.
 
-    Continues after a failure, says how to fix each, and ends with status 1 if any check failed. Changes and downloads
-    nothing.
+    Every check runs, and each problem is printed with its fix. The exit status is 1 if a check failed. Nothing is
+    changed or downloaded.
 
     Examples:
-
       comt doctor
-
       comt doctor --runs /scratch/runs --json
     """
     outcomes = []
@@ -75,19 +74,19 @@ def doctor(runs: options.Runs = options.DEFAULT_RUNS, as_json: options.AsJson = 
             text = found.text.replace("\n", f"\n{' ' * 10}")
             typer.echo(f"{number:2}  {typer.style(f'{found.status:4}', fg=COLOURS[found.status])}  {name}: {text}")
             if found.fix:
-                typer.echo(f"          to fix it: {found.fix}")
+                typer.echo(f"          fix: {found.fix}")
     counts = Counter(outcome["status"] for outcome in outcomes)
     if as_json:
         typer.echo(json.dumps({"checks": outcomes, "failed": counts["fail"]}, indent=2))
     else:
-        counted = f"{counts['ok']} ok, {counts['warn']} to look at, {counts['fail']} failed"
+        counted = f"{counts['ok']} ok, {plural(counts['warn'], 'warning')}, {counts['fail']} failed"
         typer.echo(f"\n{len(outcomes)} checks: {counted}")
     if counts["fail"]:
         raise typer.Exit(1)
 
 
 def run_check(parts: Sequence[Check]) -> Finding:
-    """The findings of a check's parts as one, with the worst of their statuses."""
+    """The findings of a check's parts as one finding, with the worst status."""
     found = [_found(part) for part in parts]
     worst = max((each.status for each in found), key=list(COLOURS).index)
     fixes = [each.fix for each in found if each.fix]
@@ -95,24 +94,25 @@ def run_check(parts: Sequence[Check]) -> Finding:
 
 
 def _found(check: Check) -> Finding:
-    """Whatever a check raises is its failure, not the preflight's."""
+    """The finding of a check. An exception is a failure of that check alone."""
     try:
         return check()
     except UserError as error:
         return Finding("fail", error.message, error.hint)
     except Exception as error:
-        fix = "Install comt again (make setup), or report this line."
+        fix = "Install comt again (make setup). If that does not help, report this line."
         return Finding("fail", f"the check itself failed: {type(error).__name__}: {error}", fix)
 
 
 def check_python(version: tuple[int, int] | None = None) -> Finding:
-    """The interpreter is one of those that the tests run on."""
-    said, fix = platform.python_version(), "Install Python 3.12, then: make clean && make setup PYTHON=python3.12"
-    return _supported(f"{platform.python_implementation()} {said}", version or sys.version_info[:2], PYTHONS, fix)
+    """Check that the tests run on this version of Python."""
+    name = f"{platform.python_implementation()} {platform.python_version()}"
+    fix = "Install Python 3.12, then: make clean && make setup PYTHON=python3.12"
+    return _supported(name, version or sys.version_info[:2], PYTHONS, fix)
 
 
 def check_torch(version: str | None = None) -> Finding:
-    """PyTorch imports, and is within the supported range."""
+    """Check that PyTorch can be imported and is supported."""
     import torch
 
     version = version or str(torch.__version__)
@@ -127,7 +127,7 @@ def _supported(text: str, version: tuple[int, ...], supported: tuple[tuple[int, 
 
 
 def check_devices() -> Finding:
-    """The devices to train on, and whether a GPU stands idle because of a wrong build or driver."""
+    """List the devices, and check that a GPU is not idle because of a wrong build or driver."""
     import torch
 
     from comt_cli.training.devices import device_name
@@ -143,12 +143,12 @@ def check_devices() -> Finding:
     has_nvidia = Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi") is not None
     is_idle = not torch.cuda.is_available() and has_nvidia
     repair = "Install a CUDA build of PyTorch (make clean setup TORCH_BACKEND=auto) or repair the driver: nvidia-smi"
-    wrong = "there is an NVIDIA device, but this PyTorch cannot use it"
+    wrong = "this machine has an NVIDIA device, but this PyTorch cannot use it"
     return judge("; ".join(found), (is_idle, "warn", wrong, repair))
 
 
 def check_precision() -> Finding:
-    """bf16 works on the device that a run would take, and pays there: a product of matrices, measured."""
+    """Check that bf16 works on the default device, and is not slower there, by a matrix product."""
     import torch
 
     from comt_cli.training.devices import measured_matmul_flops, pick_device
@@ -161,22 +161,22 @@ def check_precision() -> Finding:
     return judge(
         f"on {device} fp32 reaches {fp32 / 1e12:.2f} TFLOP/s, bf16 {bf16 / 1e12:.2f} ({bf16 / fp32:.1f} times)",
         (not right, "fail", "bf16 products are wrong", fix),
-        (bf16 < fp32, "warn", "bf16 works, but does not pay", fix),
+        (bf16 < fp32, "warn", "bf16 is slower than fp32", fix),
     )
 
 
 def check_memory(available: int | None = None) -> Finding:
-    """Enough memory that can be had without swapping, within a container's limit, for the smallest scale at least."""
+    """Check that free memory, within a container's limit, is enough for the smallest scale."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     free = total if available is None else available
-    with contextlib.suppress(OSError):  # this system does not say how much is free
+    with contextlib.suppress(OSError):  # some systems do not report free memory
         if available is None:
             known = re.search(r"MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text(encoding="utf-8"))
             free = min(free, int(known[1]) * 1024) if known else free
             files = (Path(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
             limit, used = (file.read_text(encoding="utf-8").strip() for file in files)
             free = min(free, int(limit) - int(used)) if limit != "max" else free
-    more = "For larger ones: free memory, or lower train.micro_batch_size."
+    more = "For larger scales free memory, or lower train.micro_batch_size."
     return judge(
         f"{free / GIB:.1f} GiB of {total / GIB:.1f} GiB memory are free",
         (free < TOO_LITTLE_MEMORY, "fail", "scale smoke needs about 1 GiB", "Close other programs."),
@@ -185,7 +185,7 @@ def check_memory(available: int | None = None) -> Finding:
 
 
 def check_disk(runs: Path) -> Finding:
-    """The folders for runs and for prepared data can be written and have room."""
+    """Check that the folders for runs and prepared data can be written and have room."""
     texts, free = [], []
     for what, folder, option in (("runs", runs, "--runs"), ("cache", cache_folder(), "COMT_CACHE")):
         check_writable(folder, option)
@@ -193,16 +193,16 @@ def check_disk(runs: Path) -> Finding:
         free.append(shutil.disk_usage(place).free)
         texts.append(f"{what} in {folder}: {free[-1] / GIB:.1f} GiB free")
     other = "Make room, or choose other folders: --runs FOLDER, export COMT_CACHE=/some/folder."
-    more = "Checkpoints of scale paper take gigabytes each: make room."
+    more = "For scale paper make room: each checkpoint takes gigabytes."
     return judge(
         "; ".join(texts),
-        (min(free) < TOO_LITTLE_DISK, "fail", "too little", other),
+        (min(free) < TOO_LITTLE_DISK, "fail", "too little free space", other),
         (min(free) < LITTLE_DISK, "warn", "enough for scale smoke", more),
     )
 
 
 def check_compilation() -> Finding:
-    """`train.compile: true` finds what it needs: a C++ compiler and Python's headers on the CPU, Triton on a GPU."""
+    """Check the needs of `train.compile: true`: a C++ compiler and Python's headers on the CPU, Triton on a GPU."""
     import torch
 
     names = (os.environ.get("CXX"), "g++", "clang++", "c++")
@@ -213,5 +213,5 @@ def check_compilation() -> Finding:
         f"Triton ({install_package('triton')})": torch.cuda.is_available() and not importlib.util.find_spec("triton"),
     }
     missing = [what for what, is_missing in install.items() if is_missing]
-    fix = f"Install {', '.join(missing)}; or leave it off."
-    return judge(f"to compile: C++ compiler {compiler}", (bool(missing), "warn", "train.compile will not work", fix))
+    fix = f"Install {', '.join(missing)}. Or train without train.compile."
+    return judge(f"C++ compiler: {compiler}", (bool(missing), "warn", "train.compile will not work", fix))

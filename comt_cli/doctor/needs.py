@@ -1,5 +1,5 @@
-"""The checks of `comt doctor` that need more of the program: for data sets, what their kind needs on this machine and
-whether the cache is whole; for kernels, which there are, and which `train.kernels: auto` would take."""
+"""The checks of `comt doctor` that import more of the program: requirements and cache of data sets, available kernels,
+and the choices of `train.kernels: auto`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from comt_cli.scoring.captions import JAVA_METRICS, why_missing
 from comt_cli.tasks.captioning import SCORES
 from comt_cli.tasks.settings.language import LLAMA_SIZES
 
-PACKAGES = ("babel", "sacrebleu", "sacremoses")  # what translation needs beside a network
+PACKAGES = ("babel", "sacrebleu", "sacremoses")  # for translation
 
 
 def check_data(name: str) -> Finding:
-    """The needs of a kind of data here, its sets in the cache, and those whose list of files cannot be read."""
+    """Check the requirements of a kind of data, and its sets in the cache."""
     needs, place, manifest = KINDS[name]
     found, damaged = needs(), []
     folders = sorted(path.parent for path in (cache_folder() / place).glob(f"*/{MANIFEST}"))
@@ -46,40 +46,40 @@ def check_data(name: str) -> Finding:
 
 
 def _corpora() -> Finding:
-    """Without network there is text to train on: this Python carries its library's sources and its topics."""
+    """Check that this Python includes its library's sources and help topics, the offline text."""
     has_sources = any(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     is_whole = has_sources and find_spec("pydoc_data.topics") is not None
-    wrong = "this Python lacks sources or topics of its library: python-docs is smaller, and numbers will differ"
+    wrong = "this Python lacks sources or topics of its library: python-docs is smaller, so numbers differ"
     fix = "Use a Python with its whole library (from python.org or pyenv), or --set data.corpus=files:GLOB."
-    text = "without network python-docs, python-source and files:GLOB; c4 and openwebtext need it once"
+    text = "python-docs, python-source and files:GLOB need no network; c4 and openwebtext are downloaded once"
     return judge(text, (not is_whole, "warn", wrong, fix))
 
 
 def _images() -> Finding:
-    """Without network there are letters to train on; CIFAR and ImageNet need torchvision, and their files once."""
+    """Check for torchvision, which reads CIFAR and ImageNet; glyphs are rendered without it."""
     try:
         pictures.torchvision_datasets()
     except UserError as error:
-        text = f"glyphs10 and glyphs100, drawn here; no cifar10, cifar100 and imagenet: {error.message}"
+        text = f"glyphs10 and glyphs100 (rendered here); not cifar10, cifar100 and imagenet: {error.message}"
         return Finding("warn", text, error.hint)
-    return Finding("ok", "glyphs10 and glyphs100, drawn here")
+    return Finding("ok", "glyphs10 and glyphs100 (rendered here); cifar10, cifar100 and imagenet through torchvision")
 
 
 def _pairs() -> Finding:
-    """Sentences of almanac are made and scored with packages of other projects, whose versions decide both."""
+    """Check the packages that make and score the sentences of almanac; their versions decide both."""
     missing = [package for package in PACKAGES if find_spec(package) is None]
     versions = [f"{package} {metadata.version(package)}" for package in PACKAGES if package not in missing]
-    text, fix = ", ".join(["almanac, made here", *versions]), install_package(*missing)
+    text, fix = ", ".join(["almanac (generated here)", *versions]), install_package(*missing)
     return judge(text, (bool(missing), "fail", f"missing: {', '.join(missing)}", fix))
 
 
 def _captions() -> Finding:
-    """Scenes are drawn and scored here; METEOR and SPICE, which no training needs, take Java and a package."""
+    """Report whether METEOR and SPICE, which need Java and a package, are available. Training needs neither."""
     reasons = {SCORES[key][0]: why_missing(key) for key in JAVA_METRICS}
-    said = [name if reason is None else f"no {name} ({reason})" for name, reason in reasons.items()]
+    parts = [name if reason is None else f"no {name} ({reason})" for name, reason in reasons.items()]
     if any(reasons.values()):
-        said.append(f"to install them: apt-get install default-jre; {install_extra('caption-metrics')}")
-    return Finding("ok", f"scenes, drawn here; {', '.join(said)}")
+        parts.append(f"to install them: apt-get install default-jre; {install_extra('caption-metrics')}")
+    return Finding("ok", f"scenes (rendered here); {', '.join(parts)}")
 
 
 KINDS: dict[str, tuple[Callable[[], Finding], str, type[Manifest]]] = {
@@ -88,11 +88,11 @@ KINDS: dict[str, tuple[Callable[[], Finding], str, type[Manifest]]] = {
     "parallel text": (_pairs, "pairs", PairManifest),
     "captions": (_captions, "captions", CaptionManifest),
 }
-"""Whether this machine has what a kind needs, the cache's folder of its sets, and their record."""
+"""For each kind of data: the check of its requirements, the cache folder of its sets, and their manifest."""
 
 
 def check_kernels() -> Finding:
-    """How gates of a typical language model, and its loss, would be computed on each device here, and why."""
+    """List the kernels that `auto` chooses on each device for the gates and the loss of a typical language model."""
     import torch
 
     from comt_cli.kernels import choice, products
@@ -116,10 +116,10 @@ def check_kernels() -> Finding:
                 chosen = choice.choose(op, "auto", device, dtype, width, gates, compiled=compiled, may_build=False)
                 by_choice.setdefault(chosen, []).append(op)
             of = f"{str(dtype).removeprefix('torch.')}{' compiled' if compiled else ''}"
-            said = [f"{', '.join(ops)} {chosen}" for chosen, ops in by_choice.items()]
-            lines.append(f"{device}, {of}: {'; '.join(said)}")
+            choices = [f"{', '.join(ops)} {chosen}" for chosen, ops in by_choice.items()]
+            lines.append(f"{device}, {of}: {'; '.join(choices)}")
     lines.append(f"cpu, fp32 products: {f'PyTorch ({kept})' if kept else 'oneDNN'}")
     lines.append(f"cpu, bf16 attention of up to {MOST_TOKENS} tokens: {attention_form('cpu', torch.bfloat16)}")
     damaged = [str(path) for path in (*measurements(FILE)[1], *measurements(STEP_FILE)[1])]
-    again = "Delete it and measure anew: comt bench kernels, comt bench step."
+    again = "Delete the file and measure again: comt bench kernels, comt bench step."
     return judge("\n".join(lines), (bool(damaged), "warn", f"damaged: {', '.join(damaged)}", again))

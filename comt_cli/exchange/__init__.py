@@ -8,8 +8,8 @@ from pathlib import Path
 from comt_cli.errors import UserError
 
 ACCEPTED = (
-    "Give a checkpoint.pt or run directory of comt, a Hugging Face folder (config.json and safetensors), "
-    "a hub name (owner/model), or a .gguf file."
+    "Give a run (table3:pre-ln), a run directory, a checkpoint.pt, a Hugging Face folder (config.json and "
+    "safetensors), a hub name (owner/model), or a .gguf file."
 )
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 

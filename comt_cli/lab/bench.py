@@ -1,4 +1,4 @@
-"""`comt bench`: speed and memory, measured as ratios in one interleaved run, and written down."""
+"""`comt bench`: measure speed and memory in interleaved repetitions, and write the results."""
 
 from __future__ import annotations
 
@@ -26,15 +26,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=VerbGroup,
-    help="""Measure speed and memory, as ratios of interleaved runs.
+    help="""Measure speed and memory. Variants are timed in turn and reported as ratios.
 
-    Steps, kernels and decoding are written to bench/DEVICE of the results, a CSV and a page each. A run replaces an
-    earlier one of the same sizes and types that has no other variants; otherwise it is shown and not written.
+    Steps, kernels and decoding are written to bench/DEVICE below --results, each as a CSV and a page. A measurement
+    replaces an earlier one of the same sizes and data types unless that has other variants; then it is only printed.
 
     Examples:
-
       comt bench all --minutes 9
-
       comt bench step --sizes bench --precision fp32
     """,
     no_args_is_help=True,
@@ -45,18 +43,17 @@ def _option(help: str, metavar: str | None = "A,B") -> Any:
     return typer.Option(metavar=metavar, help=help)
 
 
-_SIZES = """Networks; all that are for the device if not given. Language models: 60m, 130m, 250m, 350m, 1b as
-published, for steps also 60m-b64 and residual-60m; resnet18, resnet18-b64, resnet50, resnet152, resnet50-224; base,
-caption-base, bert-base. For a CPU: bench, smoke, resnet18-b32, mt-bench, caption-bench, bert-bench, residual-bench.
-Kernels and decoding are those of language models."""
-_VARIANTS = """Only these variants, such as plain-compiled,transponder-fused; of images window-fused, of translators and
-captioners sas-eager, at 60m-b64 plain-compiled-graphs."""
-_DTYPES = "Types of the numbers: bf16, fp32. If not given both, of decoding bf16."
-_TUNE = "On an NVIDIA GPU: find the fastest tiles of each kernel first; go on where it was stopped."
-_ROUNDS = """Rounds; each times every variant once. Up to as many more follow until the times have settled. With fewer
-than 14 in all there is no interval, and nothing for `kernels: auto` to go by."""
-_MINUTES = """After so many, finish no round but a first one, and begin nothing: what whole rounds have measured is
-written, as not settled, and what is left out is said. Of all 9, with --tune 3 if not given."""
+_SIZES = """Networks; all for the device if not given. Language models: 60m, 130m, 250m, 350m, 1b. Steps also: 60m-b64,
+residual-60m, resnet18, resnet18-b64, resnet50, resnet152, resnet50-224, base, caption-base, bert-base. On a CPU: bench,
+smoke; steps also: resnet18-b32, mt-bench, caption-bench, bert-bench, residual-bench."""
+_VARIANTS = """Only these variants, such as plain-compiled,transponder-fused; images: window-fused; translators and
+captioners: sas-eager; 60m-b64: plain-compiled-graphs."""
+_DTYPES = "bf16, fp32; if not given both, for decoding bf16."
+_TUNE = "On an NVIDIA GPU: find the fastest tiles of each kernel; resumes after a stop."
+_ROUNDS = """Repetitions of every variant; up to as many more follow until the times are stable. With fewer than 14 in
+all, no interval is given, and `kernels: auto` ignores the result."""
+_MINUTES = """Time limit. Only whole repetitions are written, marked as not settled; skipped cases are printed. `all`: 9
+if not given; --tune: 3."""
 
 Sizes = Annotated[str | None, _option(_SIZES)]
 Variants = Annotated[str | None, _option(_VARIANTS)]
@@ -65,22 +62,22 @@ Dtypes = Annotated[str | None, _option(_DTYPES)]
 
 @dataclass(frozen=True)
 class How:
-    """Options of all that is measured."""
+    """Options of all measurements."""
 
-    rounds: Annotated[int, typer.Option(min=3, help=_ROUNDS)] = 15
+    rounds: Annotated[int, typer.Option(min=3, metavar="N", help=_ROUNDS)] = 15
     minutes: Annotated[float | None, typer.Option(min=0, metavar="N", help=_MINUTES, show_default=False)] = None
     device: options.Device = None
     results: options.Results = options.DEFAULT_RESULTS
 
     def where(self) -> torch.device:
-        """Import PyTorch; the device to measure on."""
+        """Import PyTorch, and return the device to measure on."""
         loading("PyTorch", self.device)
         from comt_cli.training.devices import pick_device
 
         return pick_device(self.device)
 
     def session(self, usual_minutes: float | None = None) -> Session:
-        """So many rounds for so many minutes from now, or until a signal comes; rows go below `results`."""
+        """A session that ends after the minutes or at a signal, and writes its rows below `results`."""
         from comt_cli.lab.record import writer
         from comt_cli.lab.runner import Session
 
@@ -96,20 +93,20 @@ _HOW = How()
 def step(
     sizes: Sizes = None,
     precision: Annotated[
-        str | None, _option("fp32, bf16-mixed, bf16-pure. If not given that of the recipes, on a CPU fp32 too.")
+        str | None, _option("fp32, bf16-mixed, bf16-pure; the recipes' if not given, on a CPU also fp32.")
     ] = None,
     variants: Variants = None,
     how: How = _HOW,
 ) -> None:
-    """Time a training step of each network, and count its memory. That is of plain, CoMT and Transponder models beside
-    transformers' LLaMA, of ResNets without and with CoMT's modulators, of translators, of captioners, of BERTs, and of
-    LLaMAs with other residual connections.
+    """Time a training step of each network, and measure its memory. Language models are plain, CoMT, Transponder and
+    transformers' LLaMA; the others are ResNets, translators, captioners, BERTs, and LLaMAs with other residual
+    connections.
 
-    Writes step.csv, step-images, step-translation, step-captioning, step-bert and step-residual. For `kernels: auto` on
-    this machine steps of ResNets are added to the cache folder, too. What does not fit in a GPU's memory is left out.
+    Write step.csv, step-images, step-translation, step-captioning, step-bert and step-residual. Steps of ResNets also
+    go to the cache folder, for `kernels: auto` on this machine. Networks that do not fit in GPU memory are skipped.
 
-    Example:
-
+    Examples:
+      comt bench step --sizes bench --precision fp32
       comt bench step --sizes 60m,130m --variants plain-compiled,plain-fused,transponder-fused
     """
     every = SUBJECTS.values()
@@ -131,21 +128,18 @@ def step(
 @options.grouped
 def kernels(
     sizes: Sizes = None,
-    ops: Annotated[str | None, _option("Only these: heads, swiglu, add_norm, modulate.", None)] = None,
+    ops: Annotated[str | None, _option("Only these operations: heads, swiglu, add_norm, modulate.")] = None,
     dtypes: Dtypes = None,
     tune: Annotated[bool, typer.Option("--tune", help=_TUNE)] = False,
     how: How = _HOW,
 ) -> None:
-    """Time each gated operation in PyTorch, compiled, and fused. By these times `kernels: auto` chooses.
+    """Time each gated operation in PyTorch, compiled, and fused. `kernels: auto` chooses by these times.
 
-    For `kernels: auto` on this machine they are added to the cache folder, too, and come before what was measured
-    elsewhere. With --tune nothing is measured again that the cache folder has of this card with these kernels, PyTorch
-    and Triton.
+    The times also go to the cache folder; `kernels: auto` prefers them to measurements of other machines. --tune skips
+    cases that the cache folder has for this card and these versions of the kernels, PyTorch and Triton.
 
     Examples:
-
       comt bench kernels --sizes 60m --ops swiglu,heads --dtypes bf16
-
       comt bench kernels --tune --sizes 60m,1b --minutes 3
     """
     named = None if sizes is None else select(sizes, LANGUAGE.shapes, "size")
@@ -155,12 +149,12 @@ def kernels(
     from comt_cli.lab.runner import run_cases
 
     if tune and where.type != "cuda":
-        raise UserError("--tune is for NVIDIA GPUs", "Without it a CPU's kernels are measured.")
+        raise UserError("--tune needs an NVIDIA GPU", "Leave --tune out to measure the kernels of the CPU.")
     usual = LANGUAGE.gpu_sizes[:5] if where.type == "cuda" else ("bench", "smoke")
     shapes = [LANGUAGE.shapes[size] for size in named or usual]
     cases = kernel_cases(shapes, operations, types, where)
     if tune and not (cases := to_tune(cases)):
-        typer.echo("all that kernels take here has been measured on this card, with these kernels and versions")
+        typer.echo("everything is tuned already: this card was measured with these versions")
         return
     with how.session(3 if tune else None) as session:
         (run_tuning if tune else run_cases)(cases, session)
@@ -170,18 +164,15 @@ def kernels(
 @options.grouped
 def decode(
     sizes: Sizes = None,
-    batch: Annotated[
-        str | None, _option("Batch sizes: texts that are written at once. 1,4,16,64 if not given.", "1,4")
-    ] = None,
+    batch: Annotated[str | None, _option("Batch sizes; 1,4,16,64 if not given.", "1,4")] = None,
     variants: Variants = None,
     dtypes: Dtypes = None,
     how: How = _HOW,
 ) -> None:
-    """Time how language models decode. That is a step with a key-value cache, and the reading of a prompt of 512
-    tokens.
+    """Time the decoding of language models: a step with a key-value cache, and the prefill of a 512-token prompt.
 
-    Example:
-
+    Examples:
+      comt bench decode --sizes bench
       comt bench decode --sizes bench --batch 1,64 --variants plain,comt-fused
     """
     named = None if sizes is None else select(sizes, LANGUAGE.shapes, "size")
@@ -206,25 +197,23 @@ def costs(
     also: options.Also = None,
     how: How = _HOW,
 ) -> None:
-    """Measure what a training step of every row costs. Of a recipe, beside its baseline's: FLOPs, bytes, memory, time.
+    """Measure the cost of a training step for every row of a recipe: FLOPs, bytes, memory, time.
 
-    Writes SCALE/PAPER/NAME-costs.csv and a page; the recipe's table, when it is written next to them, has columns of
-    them. Steps are timed in turns, as the recipe trains them and compiled; a baseline that was not chosen is measured,
-    too. Rows that were measured before beside the same baseline on this device stay. Rates play no part.
+    Write SCALE/PAPER/NAME-costs.csv and a page below --results; the recipe's table there gets cost columns. Steps are
+    timed in turn with the baseline's, as the recipe trains them and compiled. The baseline is always measured. Earlier
+    rows of the same baseline and device are kept. Learning rates do not matter.
 
     Examples:
-
+      comt bench costs table3 --rows pre-ln+comt
       comt bench costs ours/modern --scale evening --results results
-
-      comt bench costs table3.yaml --rows pre-ln+comt
     """
     planned = plan_recipe(recipe, scale, set_, rows=rows, columns=columns, also=also_rows(also))
     loaded, baseline = planned.loaded, planned.loaded.recipe.baseline
     if loaded.recipe.figure is not None:
-        raise UserError(f"{loaded.name} is a figure, which has no rows to compare", "comt recipes lists the tables.")
+        raise UserError(f"{loaded.name} is a figure and has no rows to compare", "comt recipes lists the tables.")
     if loaded.recipe.command == "finetune" or any(spec.source is not None for spec in planned.specs):
-        hint = "Measure the recipe of those: the networks are the same."
-        raise UserError(f"{loaded.name}: its runs start from trained weights", hint)
+        hint = "Measure the recipe that trains those weights: its networks are the same."
+        raise UserError(f"the runs of {loaded.name} start from trained weights", hint)
     if rows is not None and baseline not in {spec.row for spec in planned.specs}:
         planned = plan_loaded(loaded, scale, rows=f"{baseline},{rows}", columns=columns)
     where = how.where()
@@ -235,11 +224,11 @@ def costs(
 
 @app.command(cls=Verb)
 def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
-    """Write all pages anew from the measured CSVs. Measures nothing.
+    """Write all pages again from the measured CSVs. Measure nothing.
 
-    Example:
-
+    Examples:
       comt bench page
+      comt bench page --results results
     """
     from comt_cli.lab.record import pages, renew_page
 
@@ -247,7 +236,7 @@ def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
     there = folder.is_dir() and any(folder.iterdir())  # since Python 3.13 glob hides a folder that may not be read
     found = {path: page for name, page in pages().items() for path in folder.glob(f"*/{name}.csv")} if there else {}
     if not found:
-        raise UserError(f"nothing has been measured in {folder}", "comt bench all measures.")
+        raise UserError(f"there are no measurements in {folder}", "comt bench all measures everything.")
     for path in sorted(found):
         say_written([renew_page(found[path], path)])
 
@@ -255,14 +244,14 @@ def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
 @app.command("all", cls=Verb)
 @options.grouped
 def everything(how: How = _HOW) -> None:
-    """Measure everything on a CPU, the most wanted first. What the minutes do not allow is left out.
-    `make bench` calls it.
+    """Measure everything on a CPU, the most important parts first.
 
-    No part begins that is not likely to end in time. Everything takes about 31 minutes on two cores.
+    Parts that would not end in time are skipped. Everything takes about 31 minutes on two cores. `make bench` runs this
+    command.
 
-    Example:
-
-      comt bench all --minutes 9
+    Examples:
+      comt bench all
+      comt bench all --minutes 35
     """
     where = how.where()
     from comt_cli.lab.kernels import kernel_cases
@@ -270,7 +259,7 @@ def everything(how: How = _HOW) -> None:
     from comt_cli.lab.step import decoding_cases, step_cases
 
     if where.type == "cuda":
-        raise UserError("comt bench all is for a CPU", "On a GPU comt bench gpu measures (make gpu); or: --device cpu.")
+        raise UserError("comt bench all measures a CPU", "Add --device cpu. For a GPU: comt bench gpu (make gpu).")
     with how.session(9) as session:
         for needed, kind, size, type_, *of in TABLES["all"]:
             if needed > session.left():
@@ -286,26 +275,25 @@ def everything(how: How = _HOW) -> None:
 
 @app.command(cls=Verb)
 def gpu(
-    minutes: Annotated[float, typer.Option(min=0, help="How long, in all.")] = 9,
+    minutes: Annotated[float, typer.Option(min=0, metavar="N", help="Time limit for all parts.")] = 9,
     folder: Annotated[
-        Path, typer.Option(file_okay=False, help="Folder for what is measured, logs, runs and the state.")
+        Path, typer.Option(metavar="DIR", file_okay=False, help="Folder for measurements, logs, runs and the state.")
     ] = Path("runs/gpu"),
 ) -> None:
-    """Test, tune and measure on a GPU, part by part. That is exact resume, the CUDA tests, the tuning of kernels,
-    training steps of 60m, 350m and 1b, decoding, and Table 3 of CoMT at scale small with its gates. What `make gpu`
-    calls.
+    """Test, tune and measure on a GPU, part by part. `make gpu` runs this command.
 
-    When the minutes are up, a part is ended and keeps what it has. The same command goes on where the last one stopped.
-    FOLDER/gpu.tar.gz holds all there is to keep. Without a GPU: small training steps, decoding and Table 3 at scale
-    smoke, on the CPU.
+    The parts: exact resume, the CUDA tests, tuning of kernels, training steps of 60m, 350m and 1b, decoding, and CoMT's
+    Table 3 at scale small with its gates. At the time limit the running part stops and keeps its results; the same
+    command resumes there. DIR/gpu.tar.gz holds all results. Without a GPU: small training steps, decoding and Table 3
+    at scale smoke, on the CPU.
 
-    Example:
-
-      comt bench gpu --minutes 9
+    Examples:
+      comt bench gpu
+      comt bench gpu --minutes 30 --folder runs/gpu
     """
     from comt_cli.training.hardware import cuda_names
 
-    names = cuda_names()  # before PyTorch is there, which would take memory on the device
+    names = cuda_names()  # before PyTorch is imported, which would take memory on the device
     loading("PyTorch")
     from comt_cli.lab.gpu import measure_parts
 

@@ -36,37 +36,31 @@ _TRAINED = "ours/modern"  # the recipe whose rows are looked at beside the metho
 _ALSO = {"name": "resformer", "learned": True}
 """A row of no recipe, which learns something where the method as it comes has nothing that could."""
 _BRANCHES = ("linear-relu", "gelu-mlp", "llama")
-_CONNECTIONS_HELP = "Residual connections to compare, or methods that have one, or all connections."
-_BRANCH_HELP = """What the blocks compute: linear-relu and gelu-mlp with LayerNorm, as in the chapter, or llama, our
-language models' block with RMSNorm."""
-_METHODS_HELP = """Methods, or rows of the recipe ours/modern, whose language models' start is compared with Pre-LN's,
-and followed for 20 updates; all, or none."""
+_CONNECTIONS_HELP = "Residual connections, or methods with one, to compare; or all."
+_BRANCH_HELP = "Branch of the blocks: linear-relu and gelu-mlp with LayerNorm, or llama with RMSNorm."
+_METHODS_HELP = """Methods, or rows of ours/modern, whose initial state is compared with Pre-LN's and followed for 20
+updates; all or none."""
 
 
 def diagnose(
     connections: Annotated[str, typer.Option(metavar="A,B", help=_CONNECTIONS_HELP)] = _COMPARED,
     depths: Annotated[str, typer.Option(metavar="5,20", help="Depths, in blocks.")] = "5,10,15,20,25,30,35,40,45,50",
     branch: Annotated[str, typer.Option(metavar="A,B", help=_BRANCH_HELP)] = ",".join(_BRANCHES),
-    seeds: Annotated[str, typer.Option(metavar="1,2 or 1-3", help="The tables show mean and spread.")] = "1-3",
+    seeds: Annotated[str, typer.Option(metavar="1,2 or 1-3", help="Seeds; tables show mean and spread.")] = "1-3",
     methods: Annotated[str, typer.Option(metavar="A,B", help=_METHODS_HELP)] = "all",
     out: options.Out = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Look at residual connections before any training. Needs no data: do signals and gradients get through?
+    """Test residual connections before training: do signals and gradients propagate? No data is needed.
 
-    Measures the gradient at the input against depth, the stream's norm along the layers, networks with skip paths
-    against such without, and which connections start as the identity; how language models of every method, and of every
-    row of ours/modern, start, beside what their papers say, and what of them is asleep after 20 updates. Checks the
-    printed claims of the chapter on residual connections (Brenndoerfer 2025) in its own set-up, whatever the options
-    say. Takes about two minutes.
+    Measure the gradient at the input against depth, the stream's norm along the layers, networks with and without skip
+    paths, and which connections start as the identity. Compare the initial state of every method, and of every row of
+    ours/modern, with its paper; list the parameters that are inactive after 20 updates. Also check the printed claims
+    of the chapter on residual connections (Brenndoerfer 2025), with fixed settings. This takes about two minutes.
 
     Examples:
-
       comt diagnose
-
       comt diagnose --connections all --branch llama
-
-      comt diagnose --connections pre-norm,post-norm,comt --branch llama --depths 2,4,8,16 --seeds 1-5 --results look
     """
     chosen_depths, chosen_seeds = sorted({*whole_numbers(depths, "--depths")}), parse_seeds(seeds) or []
     branches = select(branch, _BRANCHES, "branch")

@@ -8,8 +8,8 @@ Sinkhorn has 20 iterations, columns before rows.
 Deviations: the paper says neither where b and phi start nor how streams are read behind the last block. By default
 (`start: pre-ln`) the start is Pre-LN, up to H_post = 1 and the norm, which takes the read's size away, with staggered
 reading; `mhc-lite` is the start of mHC-lite's code, `random` near Megatron-LM's. With equal streams H_res has gradients
-below Adam's epsilon of 1e-8, and a short training hardly moves it from either start (720 updates in
-results/FINDINGS.md). The streams' sum is read. b and alpha have no weight decay. The n-stream norm has no gain.
+below Adam's epsilon of 1e-8, and a short training hardly moves it from either start (720 updates:
+results/evening/ours/README.md). The streams' sum is read; b and alpha have no weight decay; the n-stream norm no gain.
 """
 
 from typing import ClassVar, Literal

@@ -11,7 +11,7 @@ from typing import Any
 
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json, sha256
-from comt_cli.recipe.problems import nearest
+from comt_cli.recipe.problems import closest
 from comt_cli.recipe.schema import NAME_LENGTH
 from comt_cli.recipe.settings import RunSettings
 
@@ -50,9 +50,10 @@ def find_recipe(name: str) -> Path:
             if candidate.is_file() and candidate.parent.name != SETUPS:
                 return candidate
     short = {key.removeprefix(f"{DEFAULT_PAPER}/"): None for key in available_recipes()}
-    hint = nearest(full_name(name).removeprefix(f"{DEFAULT_PAPER}/"), dict.fromkeys([*short, *available_recipes()]))
-    others = " or ".join(namesakes(name))
-    raise UserError(f"there is no recipe {name}", f"did you mean {others}?" if others else hint)
+    near = closest(full_name(name).removeprefix(f"{DEFAULT_PAPER}/"), [*short, *available_recipes()])
+    meant = " or ".join(namesakes(name)) or near
+    hint = f"did you mean {meant}?" if meant else "comt recipes lists the recipes."
+    raise UserError(f"there is no recipe {name}", hint)
 
 
 def full_name(name: str) -> str:

@@ -1,6 +1,6 @@
 """Settings that all runs have in common: the types of keys, a section of keys, and training. The sections of each task
 stand with it (`tasks/settings`), those of data with its reader. A field's type, limits and default are in its class and
-nowhere else; `recipes/README.md` explains each once, and a test holds the two together."""
+nowhere else; its meaning is in `docs/site/keys`, from which the pages of `docs/recipe-keys` are written."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def write_overview(results: Path, reader: Reader | None = None) -> Path:
     found, page = Overview.of(results, reader or Reader()), results / "README.md"
     besides = {  # what has no scale: residual connections before any training, figures of other models, and speeds
         "Residual connections at the start of training": sorted(results.glob("diagnose/diagnose.md")),
-        "Figures of trained networks": sorted(results.glob("figures/*/*.png")),
+        "Other figures": sorted(results.glob("figures/*/*.png")),
         "Speed": sorted(results.glob("bench/*/*.md")),
     }
     made = template("overview.md.jinja", results)
@@ -249,7 +249,7 @@ def _scale(results: Path, scale: str, written: Sequence[Written], reader: Reader
     tables = [one for one in written if one.cells and not one.changed_settings]
     judged = [cell for one in tables for cell in one.cells if cell.direction]
     ended = {run["id"]: run for one in written for run in one.runs if run["state"] in ENDED}
-    path = results / scale / NOT_ARCHIVED
+    path, superseded = results / scale / NOT_ARCHIVED, reader.lines(results / SUPERSEDED)
     return {
         "name": scale,
         "written": written,
@@ -259,11 +259,9 @@ def _scale(results: Path, scale: str, written: Sequence[Written], reader: Reader
         "resolved": [cell for cell in judged if cell.verdict.is_resolved],
         "runs": len(ended),
         "commits": values(ended.values(), "git_commit"),
-        "again": sum(
-            line.get("id") in ended and f" {scale}/" in f" {line.get('tables')}"
-            for line in reader.lines(results / SUPERSEDED)
-        ),
+        "again": sum(line.get("id") in ended and f" {scale}/" in f" {line.get('tables')}" for line in superseded),
         "archives": sorted((results / scale).glob("*.tar.xz")),
+        "notes": sorted((results / scale).glob("*/README.md")),
         "not_archived": (path, len(reader.lines(path))),
         "of_runs": {
             folder.name: sorted(folder.glob("*.png"))

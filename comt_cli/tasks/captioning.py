@@ -41,17 +41,15 @@ def _metrics() -> dict[str, Metric]:
 
 
 class Captioning(EncoderDecoderTask["CaptioningSettings"]):
-    """Train a recipe's captioners and write its table. The paper's numbers stand beside them.
+    """Train the captioners of a recipe. Write its table with the paper's numbers.
 
-    Finished runs are skipped and stopped ones resume, as with comt train-lm, whose options these are. Self-critical
-    runs start from those that cross-entropy trained, which are trained first. The test images are captioned once, after
-    training; a run that is stopped in the middle of it resumes there.
+    Finished runs are skipped and stopped runs resume, as with comt train-lm. Self-critical runs start from runs trained
+    with cross-entropy, which are trained first. The test images are captioned once, after training; a run that is
+    stopped there resumes there. More: recipes/CAPTIONS.md, recipes/RUNNING.md
 
     Examples:
-
-      comt train-caption --recipe sas/table5
-
-      comt train-caption --recipe sas/table5-cross-entropy --scale paper --set data.folder=mscoco
+      comt train-caption sas/table5
+      comt train-caption sas/table5-cross-entropy --scale paper --set data.folder=mscoco
     """
 
     name: ClassVar = "captioning"

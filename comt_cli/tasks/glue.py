@@ -40,17 +40,15 @@ def _metrics() -> dict[str, Metric]:
 
 
 class Glue(TokenTask["GlueSettings"]):
-    """Fine-tune BERTs on a recipe's tasks and write its table. The paper's numbers stand beside them.
+    """Fine-tune BERTs on the tasks of a recipe. Write its table with the paper's numbers.
 
-    Finished runs are skipped and stopped ones resume, as with comt train-lm, whose options these are. The runs that
-    they start from, of comt train-bert, are trained first. Of GLUE's own tasks the development set is the test; the
-    score is of a tenth of the training examples, which are not trained on.
+    Finished runs are skipped and stopped runs resume, as with comt train-lm. The comt train-bert runs that they start
+    from are trained first. For GLUE's own tasks the development set is the test set. The validation score uses a tenth
+    of the training examples, which are not trained on. More: recipes/BERT.md, recipes/RUNNING.md
 
     Examples:
-
-      comt finetune --recipe eau-grc/glue
-
-      comt finetune --recipe eau-grc/glue --scale paper --columns mrpc/accuracy,mrpc/f1 --set data.glue_folder=glue
+      comt finetune eau-grc/glue
+      comt finetune eau-grc/glue --scale paper --columns mrpc/accuracy,mrpc/f1 --set data.glue_folder=glue
     """
 
     name: ClassVar = "glue"

@@ -13,18 +13,15 @@ if TYPE_CHECKING:
 
 
 class ImageClassification(Task["ImageSettings"]):
-    """Train a recipe's image classifiers and write its table. The paper's numbers stand beside them.
+    """Train the image classifiers of a recipe. Write its table with the paper's numbers.
 
-    Finished runs are skipped and stopped ones resume, as with comt train-lm, whose options these are.
-
-    At scale smoke the images are glyphs, drawn here. CIFAR is downloaded once; ImageNet is read from the folder that
-    --set data.folder=DIR names.
+    Finished runs are skipped and stopped runs resume, as with comt train-lm. At scale smoke the images are glyphs,
+    rendered here. CIFAR is downloaded once; ImageNet is read from the folder of --set data.folder=DIR. More:
+    recipes/IMAGES.md, recipes/RUNNING.md
 
     Examples:
-
-      comt train-resnet --recipe table1.yaml
-
-      comt train-resnet --recipe sas/table4 --scale small --device cuda
+      comt train-resnet table1
+      comt train-resnet sas/table4 --scale small --device cuda
     """
 
     name: ClassVar = "images"

@@ -40,17 +40,15 @@ def _of_test(metric: Metric) -> Metric:
 
 
 class LanguageModelling(TextTask["Settings"]):
-    """Train a recipe's language models and write its table. The paper's numbers stand beside them.
+    """Train the language models of a recipe. Write its table with the paper's numbers.
 
-    Finished runs are skipped and stopped ones resume, so the same command can always be given again; on several
-    machines that share the folder of the runs too, which then divide them. A run that fails does not stop the others.
-    A table that is there already, with finished runs that this one lacks, is kept; runs with --set have another.
+    Finished runs are skipped and stopped runs resume, so the same command can be repeated, also on several machines
+    that share the folder of runs. A run that fails does not stop the others. An existing table is kept if the new one
+    lacks some of its finished runs. Runs with --set get a table of their own. More: recipes/RUNNING.md
 
     Examples:
-
-      comt train-lm --recipe table3.yaml
-
-      comt train-lm --recipe table3.yaml --scale paper --slurm site.yaml --track tensorboard
+      comt train-lm table3
+      comt train-lm table3 --scale paper --slurm site.yaml --track tensorboard
     """
 
     name: ClassVar = "language"

@@ -17,16 +17,14 @@ _perplexity = partial(relative, beside="masked_accuracy")
 
 
 class MaskedLanguageModelling(TextTask["MaskedSettings"]):
-    """Train a recipe's masked language models, write its table. The paper's numbers stand beside them.
+    """Train the masked language models of a recipe. Write its table with the paper's numbers.
 
-    Finished runs are skipped and stopped ones resume, as with comt train-lm, whose options these are. The loss counts
-    hidden tokens alone; in validation the same tokens are hidden in every run.
+    Finished runs are skipped and stopped runs resume, as with comt train-lm. The loss counts masked tokens only. In
+    validation the same tokens are masked in every run. More: recipes/BERT.md, recipes/RUNNING.md
 
     Examples:
-
-      comt train-bert --recipe eau-grc/bert
-
-      comt train-bert --recipe mine.yaml --set "data.corpus=files:texts/*.txt"
+      comt train-bert eau-grc/bert
+      comt train-bert mine.yaml --set "data.corpus=files:texts/*.txt"
     """
 
     name: ClassVar = "masked_lm"

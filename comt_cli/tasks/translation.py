@@ -52,17 +52,15 @@ def _beside(prefix: str, key: str) -> str | None:
 
 
 class Translation(EncoderDecoderTask["TranslationSettings"]):
-    """Train a recipe's translators and write its table. The paper's numbers stand beside them.
+    """Train the translators of a recipe. Write its table with the paper's numbers.
 
-    Finished runs are skipped and stopped ones resume, as with comt train-lm, whose options these are. The test set is
-    translated once, after training, with the weights that the run ends with; a run that is stopped in the middle of it
-    resumes there.
+    Finished runs are skipped and stopped runs resume, as with comt train-lm. The test set is translated once, after
+    training, with the final weights; a run that is stopped during translation resumes there. More:
+    recipes/TRANSLATION.md, recipes/RUNNING.md
 
     Examples:
-
-      comt train-mt --recipe sas/table3
-
-      comt train-mt --recipe mine.yaml --set data.corpus=pairs:texts.en,texts.de
+      comt train-mt sas/table3
+      comt train-mt mine.yaml --set data.corpus=pairs:texts.en,texts.de
     """
 
     name: ClassVar = "translation"

@@ -1,2 +1,2 @@
-"""The verbs, several to a file where they share a subject. A file is imported when one of its verbs is used, and
-imports what needs torch only within them."""
+"""The verbs. A file holds verbs that share a subject and is imported when one of them is used; functions import the
+modules that need torch."""

@@ -1,4 +1,4 @@
-"""Runs beside each other: two cells paired by seed, and the learning curves of a recipe's rows."""
+"""`comt compare` and `comt curves`: two cells paired by seed, and the learning curves of a recipe's rows."""
 
 from __future__ import annotations
 
@@ -34,34 +34,32 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-_RUN = f"A run directory; {options.SELECTOR}. Without a seed all seeds of the cell."
-Line = tuple[list[str], dict[str, Any]]  # a line of a section: its texts, and the numbers that they are made of
+_RUN = f"A run directory, {options.SELECTOR}. Without a seed: all seeds of the cell."
+Line = tuple[list[str], dict[str, Any]]  # a line of a section: its texts, and their numbers
 _HEADS = {
     "settings": ["Settings that differ", "A", "B"],
     "circumstances": ["Trained with", "A", "B"],
-    "metrics": ["Metric", "A", "B", "B to A [95 %]", "B is", "so many seeds would show"],
-    "costs": ["Cost, mean of the seeds", "A", "B", "B / A"],
+    "metrics": ["Metric", "A", "B", "B vs A [95 %]", "B is", "detectable with n seeds"],
+    "costs": ["Cost, mean over seeds", "A", "B", "B / A"],
 }
-"""The sections of a comparison, with the headings of their texts."""
+"""The sections of a comparison, with the headings of their columns."""
 _COSTS = ("parameters", "flops", "train_seconds", "peak_memory_bytes")
 
 
 def compare(
     baseline: Annotated[str, options.run_argument(_RUN, "BASELINE")],
-    run: Annotated[str, options.run_argument("The same.", "RUN")],
+    run: Annotated[str, options.run_argument("Likewise.", "RUN")],
     *,
     of: OfRuns,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare two runs, or two cells over their seeds. Shows settings, circumstances, metrics and costs.
+    """Compare two runs, or two cells over their seeds. Show settings, circumstances, metrics and costs.
 
-    Differences are of the second to the first, paired by seed, with the interval and the verdict that tables use, and
-    what so many seeds would show. What makes the comparison unfair is said first.
+    Differences are those of RUN from BASELINE, paired by seed, with the 95 % interval, the verdict that tables use, and
+    the effect that this number of seeds can detect. Reasons why the comparison is unfair come first.
 
     Examples:
-
       comt compare table3:pre-ln table3:pre-ln+comt
-
       comt compare table3@steps-200:pre-ln::1 table3@steps-200:pre-ln+comt::1 --json
     """
     names = (baseline, run)
@@ -69,8 +67,8 @@ def compare(
     first, second = (cell.runs[0].spec for cell in cells)
     if first.command != second.command:
         raise UserError(
-            f"{baseline} is {first.task.model_kind}, and {run} {second.task.model_kind}",
-            "Runs of one task can be compared.",
+            f"{baseline} is {first.task.model_kind}, but {run} is {second.task.model_kind}",
+            "Compare runs of the same task.",
         )
     settings = [*_differing(_settings(first), _settings(second))]
     sections = {
@@ -98,12 +96,12 @@ def compare(
 
 
 def _cell(directories: Sequence[RunDirectory]) -> Cell:
-    """The runs of these directories as a cell. Raises `UserError` where one has not ended or cannot be read."""
+    """The runs of these directories as a cell. Raises `UserError` if one has not ended or cannot be read."""
     runs = []
     for directory in directories:
         spec, state = directory.spec(), directory.state()
         if state not in ENDED:
-            raise UserError(f"{directory.shown} is {state.value}", "Only runs that have ended are compared.")
+            raise UserError(f"{directory.shown} is {state.value}", "Only runs that have ended can be compared.")
         runs.append(Run(spec, state, directory, directory.result() or {}))
     runs.sort(key=lambda run: run.spec.seed)
     return Cell(runs[0].spec.row, runs[0].spec.column, tuple(runs))
@@ -132,7 +130,8 @@ def _settings(spec: RunSpec) -> dict[str, Any]:
 
 
 def _circumstances(runs: Sequence[Run]) -> dict[str, Any]:
-    """Data, device, versions and kernels of the runs; several values are joined. What is unreadable is not recorded."""
+    """Data, device, versions and kernels of the runs; several values are joined. Unreadable values are "not
+    recorded"."""
 
     def joined(values: Iterable[Any]) -> str:
         return ", ".join(sorted({str(each) for each in values}))
@@ -140,7 +139,7 @@ def _circumstances(runs: Sequence[Run]) -> dict[str, Any]:
     recorded = ("data_content", "device", "git_commit", "numerics")
     found = {key: joined((run.result or {}).get(key) or "not recorded" for run in runs) for key in recorded}
     last = [_last_start(run) for run in runs]
-    # Starts without a record of CUDA graphs had none, and their products and attention were PyTorch's.
+    # Older records lack these keys: those runs used no CUDA graphs, and PyTorch's products and attention.
     otherwise = {"torch": "not recorded", "captured": False, "products": PYTORCH, "attention": PYTORCH}
     found |= {key: joined(each.get(key, default) for each in last) for key, default in otherwise.items()}
     kernels = [each["kernels"] if isinstance(each.get("kernels"), dict) else {} for each in last]
@@ -169,17 +168,17 @@ def _unfair(cells: Sequence[Cell], names: Sequence[str], settings: Sequence[str]
     if scales[0] != scales[1]:
         yield f"the scales differ: {scales[0]} and {scales[1]}"
     if len({frozenset(run.content for run in cell.runs) for cell in cells}) > 1:
-        yield "the data differ by the hash of their content: no metric can be compared"
-    if beside := [name for name in settings if name.partition(".")[0] not in ("method", "start")]:
-        yield f"not the method alone differs: {', '.join(beside)}"
+        yield "the data differ (by their hashes): metrics cannot be compared"
+    if others := [name for name in settings if name.partition(".")[0] not in ("method", "start")]:
+        yield f"settings other than the method differ: {', '.join(others)}"
     for name, cell in zip(names, cells, strict=True):
         if seeds := [str(run.spec.seed) for run in cell.having(RunState.diverged)]:
-            yield f"{name} diverged with seed {', '.join(seeds)}: the seeds that did not are the lucky ones"
+            yield f"{name} diverged with seed {', '.join(seeds)}: its remaining seeds are a biased sample"
 
 
 def _metrics(base: Cell, other: Cell) -> Iterator[Line]:
-    """The second side's difference to the first over the seeds both have; the verdict is that of a table's row without
-    a published value."""
+    """The differences of the second cell from the first over their common seeds. The verdict is that of a table's row
+    without a published value."""
     lost, base_lost = (bool(cell.having(RunState.diverged)) for cell in (other, base))
     for key, metric in base.runs[0].spec.task.metrics.items():
         theirs, ours, unit = base.values(key), other.values(key), metric.difference
@@ -209,21 +208,21 @@ def curves(
     recipe: options.RecipeArgument,
     *,
     of: Selection,
-    quantity: Annotated[str, typer.Option(help="The training loss, or what is logged on validation data.")] = "loss",
+    quantity: Annotated[
+        str, typer.Option(metavar="NAME", help="loss (training), or a validation metric of the logs: validation_loss.")
+    ] = "loss",
     runs: options.Runs = options.DEFAULT_RUNS,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Draw what a recipe's rows learn while they train. Also draws their differences to the baseline at equal steps.
+    """Draw the learning curves of a recipe's rows, and their differences to the baseline at equal steps.
 
-    Means over seeds with their span; differences paired by seed with their 95 % interval. Of runs that are still
-    training what is there; of a sweep the runs at each row's own best. Writes PNG, PDF, caption and CSV beside the
-    recipe's table; of chosen or added rows, columns or seeds under a name of their own.
+    The curves are means over seeds with their range; differences are paired by seed, with their 95 % interval.
+    Unfinished runs are drawn up to their last step. Of a sweep, the runs at each row's best value are drawn. The figure
+    (PNG, PDF, caption, CSV) is next to the recipe's table; with selected rows, columns or seeds it has its own name.
 
     Examples:
-
-      comt curves table3.yaml
-
-      comt curves table3.yaml --rows pre-ln,pre-ln+comt --seeds 1-3
+      comt curves table3
+      comt curves table3 --rows pre-ln,pre-ln+comt --seeds 1-3
     """
     from comt_cli.report.figures import of_all
 
@@ -233,10 +232,10 @@ def curves(
     if frame.empty:
         if frame.attrs["known"]:
             raise UserError(f"the logs have no {quantity}", nearest(quantity, frame.attrs["known"]))
-        hint = "--runs, --set and --seeds, as they were given to the training, show others."
+        hint = "Give the same --scale, --set, --seeds and --runs as in the training command."
         raise UserError(f"no run of {loaded.name} at scale {of.scale} below {runs} has a log", hint)
     name = exhibit.name
-    if of.rows or of.columns or of.seeds or of.also:  # beside the recipe's own, not in its place
+    if of.rows or of.columns or of.seeds or of.also:  # must not replace the figure of the whole recipe
         name += f"-{of_all(spec.id for spec in planned.specs)}"
     path = place(results, of.scale, loaded, f"-{name}")
     say_written(write_exhibit(exhibit, frame, path.parent, path.name, anew=True))
@@ -245,8 +244,8 @@ def curves(
 
 
 def _shown_runs(planned: Planned, runs: Path) -> pd.DataFrame:
-    """The runs of every cell that are shown: of a grid those of the chosen point, of a sweep those at the own best. Of
-    columns that show several metrics of the same runs the first. Raises `UserError` where nothing is chosen yet."""
+    """The runs to draw: of a grid those at the chosen configuration, of a sweep those at each row's best. Of several
+    columns with the same runs, the first. Raises `UserError` if nothing is chosen yet."""
     loaded, specs = planned.loaded, planned.with_contents(runs).specs
     if planned.has_trials:
         state = read_sweep(loaded, planned.scale, specs, runs)
@@ -255,11 +254,12 @@ def _shown_runs(planned: Planned, runs: Path) -> pd.DataFrame:
     if frame is not None:
         for (row, column), cell in cells_of(frame).items():
             if cell.is_open:
-                typer.echo(f"comt: left out, since nothing is chosen yet: {row} at {column}", err=True)
+                typer.echo(f"comt: skipped {row} at {column}: no configuration is chosen yet", err=True)
         cells = zip(frame["_cell"], frame["_run"], strict=True)
         frame = frame[[not cell.is_open and run.chosen is not False for cell, run in cells]]
     if frame is None or frame.empty:
-        raise UserError(f"nothing is chosen at scale {planned.scale} yet", "comt status says what is left to train.")
+        hint = "comt status lists the runs that are left to train."
+        raise UserError(f"no configuration is chosen at scale {planned.scale} yet", hint)
     columns: dict[tuple[str, ...], str] = {}
     for name, own in frame.groupby("column", sort=False):
         columns.setdefault(tuple(own["id"]), str(name))

@@ -1,4 +1,4 @@
-"""Trained models at work: they continue, translate and caption what they are given, line by line."""
+"""The bodies of `comt generate`, `translate` and `caption`."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def continue_texts(
     *,
     as_json: bool,
 ) -> None:
-    """Print the texts of the model at `source` for each prompt: a single one as it comes, several under each other."""
+    """Print the texts of the model at `source` for each prompt: one text token by token, several at the end."""
     where, loaded = pick_device(device), load(source, LoadedModel)
     texts = completion.begin(loaded, prompts)
     longest = max(len(text.ids) for text in texts) + sampling["max_new_tokens"]
     if loaded.context_length is not None and longest > loaded.context_length:
-        typer.echo(f"{longest} tokens are more than the {loaded.context_length} it was trained on", err=True)
+        typer.echo(f"comt: {longest} tokens exceed the training length of {loaded.context_length}", err=True)
     model = loaded.model.to(where, _DTYPES[precision]).eval()
     dtype = model.embedding.weight.dtype
     choices = model_kernels.use_kernels(model, "auto", where, dtype, compiled=False, training=False, tokens=len(texts))
@@ -71,25 +71,24 @@ def continue_texts(
 
 
 def show(text: str) -> None:
-    """Print without ending the line. A model's text may hold anything: a terminal is not given control characters."""
+    """Print without a newline. On a terminal, control characters in a model's text are replaced."""
     shown = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text) if sys.stdout.isatty() else text
-    typer.echo(shown, nl=False, color=True)  # without `color`, what looks like an escape sequence is left out
+    typer.echo(shown, nl=False, color=True)  # without `color`, text that looks like an escape sequence is removed
 
 
 def _settings(decoding: Decoding, decode: Decode) -> Decode:
-    """Settings of the beam search: the run's, but for those that the user gives. Raises `UserError` where more texts
-    are wanted than there are beams."""
+    """The run's settings of beam search, with the user's overrides. Raises `UserError` if `n_best` exceeds the
+    beam."""
     given = {"beam": decoding.beam, "alpha": decoding.alpha}
     settings = decode.model_copy(update={key: value for key, value in given.items() if value is not None})
     if decoding.n_best > settings.beam:
-        said = f"{decoding.n_best} texts cannot be had from a beam of {settings.beam}"
-        raise UserError(said, f"Give --beam {decoding.n_best} or more.")
+        wrong = f"--n-best {decoding.n_best} is more than the beam size {settings.beam}"
+        raise UserError(wrong, f"Give --beam {decoding.n_best} or more.")
     return settings
 
 
 def _rows(decoding: Decoding, name: str, found: Sequence[Decoded]) -> list[str]:
-    """The lines of output of what is called `name`, which stands before each of several; empty where there is no
-    text."""
+    """`n_best` lines of output. With several, `name` precedes each text. Missing texts are empty."""
     lines = []
     for each in (*found, *[None] * decoding.n_best)[: decoding.n_best]:
         hypothesis = each.hypothesis if each is not None else None
@@ -102,7 +101,8 @@ def _rows(decoding: Decoding, name: str, found: Sequence[Decoded]) -> list[str]:
 
 
 def translate_lines(source: str, lines: Iterable[str], out: Path | None, decoding: Decoding) -> None:
-    """Print the translations of lines by the model at `source`, or write them to `out`, resuming a stopped call."""
+    """Print the translations of lines by the model at `source`, or write them to `out`, where a stopped call
+    resumes."""
     where, loaded = pick_device(decoding.device), load(source, LoadedTranslator)
     settings = _settings(decoding, loaded.decode)
     using = translation.translator(loaded, where, lambda text: typer.echo(f"comt: {text}", err=True))
@@ -111,11 +111,11 @@ def translate_lines(source: str, lines: Iterable[str], out: Path | None, decodin
         lines = list(lines)
         about = [_stamp(source), settings.model_dump(mode="json"), decoding.n_best, decoding.scores, *lines]
         key = sha256(canonical_json(about))
-        transcript = Transcript(out.parent, out.name, f"part-{key[:8]}", key)  # one a call: none removes another's
+        transcript = Transcript(out.parent, out.name, f"part-{key[:8]}", key)  # by call: none removes another's
         done = next(number for number in count() if number not in transcript.done)
-        done -= done % translation.POOL  # what is translated together must be, as before
+        done -= done % translation.POOL  # pools must stay the same: batches decide the last bits
         if done:
-            typer.echo(f"comt: {transcript.own} has the first {done:,} of {len(lines):,} lines", err=True)
+            typer.echo(f"comt: resuming: {transcript.own} has {done:,} of {len(lines):,} lines", err=True)
         lines = lines[done:]
     for pool in using.pools(lines, settings, decoding.n_best, done + 1):
         texts = {
@@ -132,14 +132,14 @@ def translate_lines(source: str, lines: Iterable[str], out: Path | None, decodin
 
 
 def _stamp(checkpoint: str) -> list[object]:
-    """The checksums of the records of a file of weights, which stay where it is copied, linked or mounted elsewhere."""
+    """The checksums of the records in a file of weights. They do not change when the file is copied or moved."""
     path = Path(checkpoint)
     with ZipFile(path / "checkpoint.pt" if path.is_dir() else path) as archive:
         return [(info.filename, info.CRC) for info in archive.infolist()]
 
 
 def caption_images(source: str, images: Sequence[Path], decoding: Decoding) -> None:
-    """Print captions of images by the model at `source`. Raises `UserError` where an image cannot be read."""
+    """Print captions of images by the model at `source`. Raises `UserError` if an image cannot be read."""
     where, loaded = pick_device(decoding.device), load(source, LoadedCaptioner)
     settings = _settings(decoding, loaded.decode)
     using = ImageCaptioner(loaded, where)

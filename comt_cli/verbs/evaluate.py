@@ -1,4 +1,4 @@
-"""`comt evaluate`: finished runs again on their own data, or language models on tasks of lm-evaluation-harness."""
+"""`comt evaluate`: finished runs on their own data, or language models on tasks of lm-evaluation-harness."""
 
 from __future__ import annotations
 
@@ -24,48 +24,45 @@ if TYPE_CHECKING:
 
 _MODELS = f"{options.SELECTORS} Or directories; with --tasks also exported folders and hub names."
 _TASKS = "Tasks of lm-evaluation-harness, python-docs-cloze, python-docs-choice, or paths of task files."
+_CODE = "Run the Python code in a model's folder or on the hub."
 
 
 def evaluate(
-    chosen: Annotated[list[str], options.run_argument(_MODELS, "RUN...")],
+    chosen: Annotated[list[str], options.run_argument(_MODELS, "RUN")],
     tasks: Annotated[str | None, typer.Option(metavar="A,B", help=_TASKS)] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first items of each task, for a try.")] = None,
-    num_fewshot: Annotated[int | None, typer.Option(min=0, help="Examples in each prompt; else the task's.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Requests that are answered at once; else 16.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Only the first N items of each task, for a test.")
+    ] = None,
+    num_fewshot: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Examples in each prompt; the task's if not given.")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, metavar="N", help="Batch size; 16 if not given.")] = None,
     *,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run the Python code that a folder or hub name brings.")
-    ] = False,
+    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help=_CODE)] = False,
     device: options.Device = None,
     of: OfRuns,
 ) -> None:
-    """Evaluate finished runs again, or language models on tasks. Tasks are those of lm-evaluation-harness.
+    """Evaluate finished runs again, or language models on tasks of lm-evaluation-harness.
 
-    Without --tasks the weights that a run has ended with are evaluated on its validation and test data, and what its
-    result lacks is added to it. Nothing that is there changes: every value must come out as it was, but for rounding,
-    else that is said and nothing is added.
+    Without --tasks, the final weights of a run are evaluated on its validation and test data. Metrics that its result
+    lacks are added. Existing values must be reproduced up to rounding; otherwise nothing is added.
 
-    With --tasks the numbers are those of `lm_eval --model hf` on what `comt export` writes. Each task's result is kept
-    with the run and not computed again; a task that was stopped goes on where it was. `comt report` shows them as
-    columns. python-docs-cloze and python-docs-choice need no network.
+    With --tasks, the numbers equal those of `lm_eval --model hf` on the folder that `comt export` writes. Results are
+    kept with the run, and a stopped task resumes. `comt report` shows them as columns. More: docs/evaluating.md
 
     Examples:
-
       comt evaluate table3:pre-ln+comt
-
       comt evaluate table3 --tasks python-docs-cloze,python-docs-choice
-
-      comt evaluate my-exported-folder HuggingFaceTB/SmolLM2-135M --tasks lambada_openai,piqa --limit 200
     """
     if tasks is None:
         if (limit, num_fewshot, batch_size) != (None, None, None) or trust_remote_code:
-            said = "--limit, --num-fewshot, --batch-size and --trust-remote-code are of --tasks"
-            raise UserError(said, "Name tasks: --tasks A,B.")
+            wrong = "--limit, --num-fewshot, --batch-size and --trust-remote-code need --tasks"
+            raise UserError(wrong, "For example: --tasks python-docs-cloze,python-docs-choice")
         _again(chosen, device, of)
         return
     names = list(dict.fromkeys(name.strip() for name in tasks.split(",") if name.strip()))
     if not names:
-        raise UserError("--tasks names no task", "For instance: --tasks python-docs-cloze,python-docs-choice")
+        raise UserError("--tasks names no task", "For example: --tasks python-docs-cloze,python-docs-choice")
     loading("lm-evaluation-harness", device)
     from comt_cli.harness.evaluate import load_tasks, results
     from comt_cli.training.devices import pick_device
@@ -74,7 +71,7 @@ def evaluate(
         if not done:
             typer.echo(stage, err=True)
 
-    # All models are looked at, and the tasks loaded with their data, before the first is run.
+    # All models are checked, and all tasks loaded with their data, before the first evaluation.
     subjects = {each.kept.resolve(): each for text in chosen for each in _subjects(text, of, trust_remote_code)}
     loaded, tables, picked = load_tasks(names, num_fewshot, progress), [], str(pick_device(device))
     for number, subject in enumerate(subjects.values(), 1):
@@ -92,7 +89,7 @@ def evaluate(
 
 
 def _heading(subject: Subject) -> str:
-    """A run as a selector, with its scale, another model by its name."""
+    """The selector and scale of a run, or the name of another model."""
     if not isinstance(subject.source, RunDirectory):
         return subject.name
     spec = subject.source.spec()
@@ -102,7 +99,7 @@ def _heading(subject: Subject) -> str:
 
 def _again(chosen: list[str], device: str | None, of: OfRuns) -> None:
     """Evaluate runs on their own data."""
-    # A run that was moved aside has the id of the one in its place.
+    # A run that was moved aside has the same id as the run that replaced it.
     every = {(directory.spec().id, directory.path.resolve()): directory for directory in run_directories(chosen, of)}
     loading("PyTorch", device)
     from comt_cli.training.devices import pick_device
@@ -112,8 +109,8 @@ def _again(chosen: list[str], device: str | None, of: OfRuns) -> None:
     for directory in every.values():
         typer.echo(f"evaluating {directory.shown} ...", err=True)
         added, off = evaluate_again(directory, World(pick_device(device)))
-        said = ", ".join(added) or "nothing, it lacks nothing"
-        typer.echo(f"{directory.shown}: all as before (largest difference {off:.1e} of a value); added: {said}")
+        new = ", ".join(added) or "nothing (the result is complete)"
+        typer.echo(f"{directory.shown}: values reproduced (largest relative difference {off:.1e}); added: {new}")
 
 
 def _subjects(text: str, of: OfRuns, is_trusted: bool) -> Iterator[Subject]:
@@ -126,7 +123,7 @@ def _subjects(text: str, of: OfRuns, is_trusted: bool) -> Iterator[Subject]:
     elif HUB_NAME.fullmatch(text) and not path.exists() and not is_selector(text, of.runs):
         yield of_folder(None, text, is_trusted=is_trusted)
     elif path.is_file() and path.name != "checkpoint.pt":
-        hint = f"comt export {text} DIR makes a folder of a .pt or .gguf file."
+        hint = f"Make a folder of a .pt or .gguf file: comt export {text} DIR."
         raise UserError(f"{text} is a file, not a run or a folder", hint)
     else:
         yield from map(of_run, run_directories([text], of))

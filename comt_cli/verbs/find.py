@@ -1,5 +1,4 @@
-"""Runs as records of names, settings and numbers, and those of them that a condition holds for; trained models by the
-selectors of their runs."""
+"""Runs as records of names, settings and numbers, filtered by conditions; trained models by selectors of runs."""
 
 from __future__ import annotations
 
@@ -32,27 +31,27 @@ _COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     **{ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt},
     **{ast.GtE: operator.ge, ast.In: lambda one, many: one in many, ast.NotIn: lambda one, many: one not in many},
 }
-_EXAMPLE = 'For instance: train.steps > 500 and row in ["pre-ln", "post-ln"]; text stands in quotes.'
+_EXAMPLE = 'For example: train.steps > 500 and row in ["pre-ln", "post-ln"]. Put text in quotes.'
 
 
 def find_runs(
     *selectors: str, where: str | None = None, scale: str | None = None, runs: str | Path = "runs"
 ) -> pd.DataFrame:
-    """The runs below the folder `runs` as a data frame, in the order of their tables, rows, columns and seeds.
+    """The runs below the folder `runs` as a data frame, sorted by table, row, column and seed.
 
-    A line is a run in its place in a table. Columns: `recipe`, `row`, `column`, `seed`, `scale`, `command`, `id`,
-    `name` (see `comt runs --name`), `state` and `folder`; its settings by dotted key (`train.steps`, `method.hidden`);
-    and the numbers of its result, such as `perplexity`, in the units of `result.json`. What a run lacks is missing.
+    Each row is a run in its place in a table. Columns: `recipe`, `row`, `column`, `seed`, `scale`, `command`, `id`,
+    `name` (see `comt runs --name`), `state` and `folder`; the settings by dotted key (`train.steps`, `method.hidden`);
+    and the numbers of the result, such as `perplexity`, in the units of `result.json`. Absent values are missing.
 
     Args:
-        selectors: recipes, `recipe:row:column:seed`, ids or names of runs; all runs if there is none.
-        where: an expression over the columns: comparisons, `in`, `and`, `or`, `not`, numbers and quoted text. What is
-            missing is unequal to everything, and neither smaller nor larger.
+        selectors: recipes, `recipe:row:column:seed`, ids or names of runs; the default is all runs.
+        where: an expression over the columns, made of comparisons, `in`, `and`, `or`, `not`, numbers and quoted text. A
+            missing value is unequal to everything, and neither smaller nor larger.
         scale: only runs of this scale.
         runs: the folder of the run directories.
 
     Raises:
-        UserError: nothing is so called, or the expression is none, or names a column that no run has.
+        UserError: a selector means no run, or the expression is invalid or names a column that no run has.
 
     >>> from comt_cli import find_runs
     >>> found = find_runs("mine.yaml", where="train.steps > 2 and row == 'comt'")
@@ -65,7 +64,7 @@ def find_runs(
 
 
 def having(found: Iterable[tuple[KnownRun, Place]], where: str | None) -> dict[tuple[KnownRun, Place], Record]:
-    """The records of those runs for which an expression holds. Raises `UserError` as `find_runs` does."""
+    """The records of the runs for which an expression holds. Raises `UserError` as `find_runs` does."""
     records = {each: record_of(*each) for each in found}
     if where is None:
         return records
@@ -76,20 +75,20 @@ def having(found: Iterable[tuple[KnownRun, Place]], where: str | None) -> dict[t
 
 
 def record_of(run: KnownRun, place: Place) -> Record:
-    """A line of `find_runs`."""
+    """A row of `find_runs`."""
     spec, names = run.spec, [place.recipe, place.row, place.column, run.seed, run.label("scale"), run.label("command")]
     names += [run.id, run.given_name, run.standing.value, str(run.directory.path)]
     record: Record = dict(zip(_NAMES, names, strict=True))
     if spec is not None:
         sections: dict[str, Any] = spec.settings.model_dump(mode="json") | {"method": spec.method}
-        with contextlib.suppress(KeyError, ValueError):  # else of a method that is not there any more
+        with contextlib.suppress(KeyError, ValueError):  # the method may have been removed
             sections["method"] = {"name": spec.method["name"], **method_from(spec.method).model_dump(mode="json")}
         record |= {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
     return {key: value for key, value in run.result.items() if isinstance(value, int | float)} | record
 
 
 def frame_of_records(records: Iterable[Record]) -> pd.DataFrame:
-    """Records as `find_runs` returns them."""
+    """Records as a data frame, with the columns in the order of `find_runs`."""
     import pandas as pd
 
     every = list(records)
@@ -98,7 +97,7 @@ def frame_of_records(records: Iterable[Record]) -> pd.DataFrame:
 
 
 def _condition(text: str, known: Sequence[str]) -> Callable[[Record], Any]:
-    """An expression over the keys of a record as a function of one. Raises `UserError`."""
+    """A function of a record that evaluates the expression `text`. Raises `UserError`."""
 
     def wrong(why: str) -> UserError:
         return UserError(f"where {text[:200]!r}: {why[:200]}", _EXAMPLE)
@@ -119,12 +118,12 @@ def _condition(text: str, known: Sequence[str]) -> Callable[[Record], Any]:
                 return -number
             case ast.UnaryOp(op=ast.Not(), operand=part):
                 return not value(part, of)
-            case ast.BoolOp(op=kind, values=parts):  # of all parts: what is wrong with one is said in any case
+            case ast.BoolOp(op=kind, values=parts):  # no short cut: an error in any part must be reported
                 return (all if isinstance(kind, ast.And) else any)([value(part, of) for part in parts])
             case ast.Compare(left=left, ops=kinds, comparators=others) if {*map(type, kinds)} <= {*_COMPARED}:
                 sides = [value(side, of) for side in (left, *others)]
                 return all(compare(*each) for each in zip(kinds, sides, sides[1:], strict=False))
-        raise wrong(f"{ast.unparse(node)} cannot stand there")
+        raise wrong(f"{ast.unparse(node)} is not allowed here")
 
     def compare(kind: ast.cmpop, one: Any, two: Any) -> bool:
         if None in (one, two) and not isinstance(kind, ast.Eq | ast.NotEq):
@@ -136,29 +135,29 @@ def _condition(text: str, known: Sequence[str]) -> Callable[[Record], Any]:
 
     try:
         expression = ast.parse(text.strip(), mode="eval").body
-        value(expression, {})  # also where there are no runs
+        value(expression, {})  # check it even if there are no runs
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise wrong(f"is no expression: {getattr(error, 'msg', None) or error}") from None
+        raise wrong(f"not an expression: {getattr(error, 'msg', None) or error}") from None
     return partial(value, expression)
 
 
 def load(source: str | Path, *, scale: str | None = None, runs: str | Path = "runs") -> tuple[nn.Module, Any]:
-    """A trained model, on the CPU, for evaluation, in the types that it was stored in; and its tokenizer.
+    """A trained model in evaluation mode, on the CPU, in its stored data types; and its tokenizer.
 
-    The model takes token ids `[B, T]` to logits `[B, T, V]`, or images `[B, 3, H, W]` to `[B, C]`; those of other tasks
-    say it of themselves (`comt_cli.models`). The tokenizer has `encode(text) -> ids` and `decode(ids) -> text`
-    (`exchange.codecs.TextCodec`, of translators and captioners `data.tokenizer.Tokenizer`), and is None where there is
-    none.
+    The model maps token ids `[B, T]` to logits `[B, T, V]`, or images `[B, 3, H, W]` to logits `[B, C]`. For the models
+    of other tasks see `comt_cli.models`. The tokenizer has `encode(text) -> ids` and `decode(ids) -> text`
+    (`exchange.codecs.TextCodec`; for translators and captioners `data.tokenizer.Tokenizer`). It is None for models
+    without one.
 
     Args:
-        source: a run as `recipe:row:column:seed`, by its id or its name; its folder, or a `checkpoint.pt`; a Hugging
-            Face folder or hub name, or a GGUF file, of LLaMA's architecture; a folder that a wrapped model of
-            transformers was saved to, or a run was exported to. No code of a folder is run.
-        scale: of the run.
-        runs: the folder that runs are looked up in.
+        source: a run (`recipe:row:column:seed`, its id or its name), its folder, or a `checkpoint.pt`; a Hugging Face
+            folder or hub name, or a GGUF file, of LLaMA's architecture; a folder with a saved wrapped model of
+            transformers, or with an exported run. No code in a folder is run.
+        scale: the scale of the run.
+        runs: the folder of the run directories.
 
     Raises:
-        UserError: there is no such model, or several runs are so called.
+        UserError: there is no such model, or the selector means several runs.
 
     >>> from comt_cli import load
     >>> model, tokenizer = load("mine.yaml:comt")

@@ -1,4 +1,4 @@
-"""From what the user typed to the runs it means: shared by the verbs that work on recipes. Torch-free."""
+"""Plans from the options of the command line, for the verbs that work on recipes. Torch-free."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from comt_cli.runs.plan import CHANGED, RunSpec, parse_seeds, plan, table_folder
 
 @dataclass(frozen=True)
 class Planned:
-    """A checked recipe at a scale, and the runs selected of it."""
+    """A checked recipe at a scale, and its selected runs."""
 
     loaded: LoadedRecipe
     scale: str
@@ -28,14 +28,14 @@ class Planned:
 
     @property
     def has_trials(self) -> bool:
-        """Whether trials decide what is trained next."""
+        """Whether trials decide which runs are trained next."""
         return self.loaded.has_trials(self.scale)
 
     def with_contents(self, runs: Path) -> Planned:
-        """The plan with the content of its data as it is known by now: of what is prepared here, else of the runs.
-        Raises as `adopt_contents`."""
+        """The plan with the known hashes of its data: of the data prepared here, else of the runs. Raises as
+        `adopt_contents`."""
         asked = {spec.data_fingerprint: spec for spec in with_sources(self.specs)}
-        # Of data that has changed since it was planned, another fingerprint.
+        # Data that has changed since the plan was made has another fingerprint.
         here = dict(spec.task.identify(spec.settings) for spec in asked.values())
         contents = {fingerprint: content for fingerprint, content in here.items() if content is not None}
         specs = [spec.with_contents(contents) for spec in self.specs]
@@ -43,8 +43,8 @@ class Planned:
 
 
 def with_settings(name: str, overrides: Sequence[str] | None, runs: Path) -> tuple[Path, list[str]]:
-    """The file of a recipe, and the `--set` arguments: with those of `table3@steps-12`, as they are kept beside its
-    links. Raises `UserError` where there are no such runs."""
+    """The file of a recipe and the `--set` arguments, preceded by the stored settings of a name such as
+    `table3@steps-12`. Raises `UserError` if there are no such runs."""
     recipe, variant = split_variant(name)
     path = find_recipe(recipe)
     if not variant:
@@ -55,9 +55,9 @@ def with_settings(name: str, overrides: Sequence[str] | None, runs: Path) -> tup
         return path, [*as_arguments(dict(read_json(file))), *(overrides or ())]
     except (OSError, ValueError, TypeError):
         names = [f"{paper}/{each.parent.name}" for each in file.parent.parent.glob(f"{table}{MARK}*/{CHANGED}")]
-        there = f"There are {', '.join(sorted(names))}; " if names else ""
+        there = f"Known names: {', '.join(sorted(names))}. " if names else ""
         why = f"{file} is damaged" if file.exists() else f"no run of {paper}/{table} has settings called {variant}"
-        raise UserError(why, f"{there}--set KEY=VALUE says them, too.") from None
+        raise UserError(why, f"{there}Or give the settings: --set KEY=VALUE.") from None
 
 
 def plan_recipe(
@@ -72,9 +72,9 @@ def plan_recipe(
     sweep: Sequence[str] | None = None,
     **selection: str | None,
 ) -> Planned:
-    """Find, check and expand a recipe, of `command` where that is given. `also` are rows added to it, see
-    `load_recipe`; `selection` is as `plan_loaded` takes it. With `runs` its name may say changed settings,
-    `table3@steps-12`. Raises `UserError` (`RecipeError`) with everything that is wrong."""
+    """Find, check and expand a recipe; with `command`, only a recipe of that command. `also` holds added rows (see
+    `load_recipe`), `selection` the arguments of `plan_loaded`. With `runs`, the name may include changed settings
+    (`table3@steps-12`). Raises `UserError` (`RecipeError`) with all problems."""
     if runs is not None:
         path, overrides = with_settings(str(recipe), overrides, runs)
     else:
@@ -83,7 +83,7 @@ def plan_recipe(
         path, catalogue(), overrides or (), scale, also, also_fits_all=also_fits_all, sweep=sweep or ()
     )
     if command not in (None, loaded.recipe.command):
-        others, instead = also_called(str(recipe)), f"comt {loaded.recipe.command} --recipe {recipe}"
+        others, instead = also_called(str(recipe)), f"Use comt {loaded.recipe.command} {recipe}."
         raise UserError(
             f"{recipe} is a recipe of comt {loaded.recipe.command}, not of comt {command}",
             instead if others is None else f"{instead}\n  {others}",
@@ -92,21 +92,21 @@ def plan_recipe(
 
 
 def plan_selected(recipe: str, of: Selection, **more: Any) -> Planned:
-    """`plan_recipe` with the options of the command line, and what else that takes."""
+    """`plan_recipe` with the options of the command line."""
     selection: dict[str, Any] = {"rows": of.rows, "columns": of.columns, "seeds": of.seeds}
     return plan_recipe(recipe, of.scale, of.set_, also=also_rows(of.also), sweep=of.sweep, **selection, **more)
 
 
 def plan_loaded(loaded: LoadedRecipe, scale: str, *, seeds: str | None = None, **selection: str | None) -> Planned:
-    """Expand a recipe that was read and checked: the `rows`, `columns` and `seeds` that are named, or all. Raises
-    `UserError` where the selection or the scale is not in it."""
+    """Expand a checked recipe to its runs: the named `rows`, `columns` and `seeds`, or all. Raises `UserError` if the
+    recipe has no such row, column or scale."""
     return Planned(loaded, scale, plan(loaded, scale, seeds=parse_seeds(seeds), **selection))
 
 
 def also_rows(arguments: Sequence[str] | None) -> dict[str, Any]:
-    """`--also` arguments as rows: name -> method. `half-gate` is a row of that name; `NAME=METHOD` names it otherwise.
-    A method is a name, or a group in YAML's braces: `wide={name: comt, hidden: 64}`. Whether there is such a method is
-    checked with the recipe. Raises `UserError` where an argument is not of that form, or two name one row."""
+    """`--also` arguments as rows: name -> method. `half-gate` adds a row of that name, `NAME=METHOD` a row with another
+    name. A method is a name or a YAML mapping: `wide={name: comt, hidden: 64}`. The recipe checks whether the method
+    exists. Raises `UserError` if an argument has another form, or if two arguments name the same row."""
     rows: dict[str, Any] = {}
     for argument in arguments or ():
         before, equals, after = argument.partition("=")
@@ -116,21 +116,21 @@ def also_rows(arguments: Sequence[str] | None) -> dict[str, Any]:
         if isinstance(method, dict) and isinstance(method.get("name"), str):
             name = name or method["name"]
         elif isinstance(method, dict | list) or not text:
-            problem = problem or "should be METHOD or NAME=METHOD"
+            problem = problem or "it should be METHOD or NAME=METHOD"
         else:
             name, method = name or text, text
         if rows.get(name, method) != method:
-            problem = problem or f"there are two rows {name!r}; call one other-{name}=..."
+            problem = problem or f"two rows are called {name!r}; rename one: other-{name}=..."
         if problem:
-            hint = "for instance half-gate, or wide='{name: comt, hidden: 64}' (comt show lists what a recipe has)"
+            hint = "For example: half-gate, or wide='{name: comt, hidden: 64}'. comt show lists the rows of a recipe."
             raise UserError(f"--also {argument}: {problem}", hint)
         rows[name] = method
     return rows
 
 
 def check_added(rows: Mapping[str, Any], recipes: Iterable[LoadedRecipe]) -> None:
-    """Refuse a row that was to be added to several recipes, and is in none of them, since none can have its method."""
+    """Raise `UserError` if a row of `--also` was added to no recipe, since its method fits none of them."""
     there = {row for loaded in recipes for row in loaded.recipe.rows}
     if missing := [name for name in rows if name not in there]:
-        hint = "comt recipes says by which verb each is run."
-        raise UserError(f"--also {missing[0]}: its method is for none of these recipes", hint)
+        hint = "comt recipes lists the recipes with the command that trains each."
+        raise UserError(f"--also {missing[0]}: its method fits none of these recipes", hint)

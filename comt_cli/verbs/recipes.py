@@ -1,4 +1,4 @@
-"""Recipes there are: listed, and one of them in detail."""
+"""`comt recipes`: the list of recipes, or one recipe in detail."""
 
 from __future__ import annotations
 
@@ -22,33 +22,28 @@ def recipes(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[WORD]...",
-            help="A recipe, for its details; or words that a recipe must have: a paper, a verb, a part of its title or "
-            "of the name of a method.",
+            metavar="WORD",
+            help="A recipe, to show its details; or words to search for in name, command, title, rows and methods.",
             autocompletion=completion.recipes,
         ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the recipes, one a line. With each stand its file, the verb that runs it, and its title.
+    """List the recipes. Each line has the file, the command that trains the recipe, and the title.
 
-    A recipe by its name is shown with its file, its rows, its ablations, and its scales with rows x columns x seeds. A
-    recipe file that is broken is listed with what is wrong with it. A copy of a recipe's file, wherever it lies, is a
-    recipe of its own: its runs and results go by its file, and do not mix with those of the original.
+    One recipe is shown with its file, rows, ablations, and its scales with rows x columns x seeds. A broken recipe is
+    listed with its errors. A copy of a recipe file is a recipe of its own: its runs and results do not mix with those
+    of the original.
 
     Examples:
-
-      comt recipes
-
-      comt recipes train-resnet cifar
-
       comt recipes table3
+      comt recipes train-resnet cifar
     """
     listed = _listed(words or [])
     if as_json:
         typer.echo(json.dumps(listed, indent=2))
     elif words and not listed:
-        raise UserError(f"no recipe has {' and '.join(words)}", "comt recipes lists them all.")
+        raise UserError(f"no recipe contains {' and '.join(words)}", "comt recipes lists all recipes.")
     elif words and len(listed) == 1:
         _print_details(listed[0])
         if others := also_called(words[0]):
@@ -58,10 +53,10 @@ def recipes(
 
 
 def _listed(words: Sequence[str]) -> list[dict[str, Any]]:
-    """The recipe that is named, or those that have every word in name, verb, title, rows or methods. One that is broken
-    has its `error`."""
+    """The named recipe, or all recipes with every word in name, command, title, rows or methods. A broken one has an
+    `error`."""
     paths, wanted = available_recipes(), [word.casefold().removesuffix(".yaml") for word in words]
-    with contextlib.suppress(UserError):  # else it is a word to look for
+    with contextlib.suppress(UserError):  # else it is a word to search for
         if len(words) == 1:
             path = find_recipe(words[0])
             name = next((name for name, each in paths.items() if each.resolve() == path.resolve()), words[0])
@@ -107,16 +102,15 @@ def _described(name: str, loaded: LoadedRecipe) -> dict[str, Any]:
 
 
 def _print_lines(listed: Sequence[dict[str, Any]]) -> None:
-    """A line a recipe, those of one folder of recipes under its path."""
+    """Print one line per recipe, grouped by folder."""
     width = max((len(recipe["name"]) for recipe in listed), default=0) + len(".yaml")
     for root in recipe_roots():
         here = [each for each in listed if each["path"] == f"{root}/{each['name']}.yaml"]
         if here:
             typer.echo(f"in {root}:")
         for recipe in here:
-            said = "broken" if "error" in recipe else f"{recipe['command']:<12}  {_title(recipe)}"
-            line = f"  {recipe['name'] + '.yaml':<{width}}  {said}"
-            typer.echo(line)
+            text = "broken" if "error" in recipe else f"{recipe['command']:<12}  {_title(recipe)}"
+            typer.echo(f"  {recipe['name'] + '.yaml':<{width}}  {text}")
             if "error" in recipe:
                 typer.echo(textwrap.indent(recipe["error"], "    "))
 
@@ -134,14 +128,14 @@ def _print_details(recipe: dict[str, Any]) -> None:
     for heading in ("rows", "ablations"):
         if recipe[heading]:
             _print_wrapped(f"{heading}: {', '.join(recipe[heading])}", "  ")
-    typer.echo(f"  {recipe['metric']}, against the row {recipe['baseline']}")
+    typer.echo(f"  metric: {recipe['metric']}; baseline: {recipe['baseline']}")
     for name, scale in recipe["scales"].items():
         shape = " x ".join(plural(scale[f"{noun}s"], noun) for noun in ("row", "column", "seed"))
-        points = plural(scale["points"], "point") if "points" in scale else ""
+        points = plural(scale["points"], "configuration") if "points" in scale else ""
         if "trial_seeds" in scale:
             shape += f", after a sweep of {points} x {plural(scale['trial_seeds'], 'seed')}"
         elif points:
-            shape += f" x {points} of a grid"
+            shape += f" x {points}"
         typer.echo(f"  {name}: {shape} ({', '.join(scale['column_names'])})")
         _print_wrapped(scale["description"], "    ")
 

@@ -1,4 +1,4 @@
-"""`comt report`, and what follows training: a recipe's table with the figures beside it, or the figure that it is."""
+"""`comt report`, also called after training: writes a recipe's table with its figures, or the figure of a recipe."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from comt_cli.runs.directory import RunDirectory
 from comt_cli.streams import let_go
 from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_selected
 
-_PAGE = " from the tables there; no others unless named."
+_PAGE = " from its tables; write no table unless RECIPE is given."
 
 
 def report(
@@ -40,19 +40,15 @@ def report(
     overview: Annotated[bool, typer.Option("--overview", help=f"Write <results>/README.md{_PAGE}")] = False,
     html: Annotated[bool, typer.Option("--html", help=f"Write <results>/index.html, for a browser,{_PAGE}")] = False,
 ) -> None:
-    """Write the tables of finished runs. They are CSV, Markdown and LaTeX, with the papers' numbers beside them.
+    """Write the tables of finished runs as CSV, Markdown and LaTeX, next to the papers' numbers.
 
-    Without recipes: every table that has runs. Seeds are the recipe's unless --seeds names others. A table with
-    finished runs that this one lacks is kept. Runs with --set have a table of their own, such as table3@steps-200,
-    which is a name for them here, too. Of a recipe that is a figure it says whether it is drawn; training draws it.
+    Without RECIPE, write every table that has runs. A table is kept if the new one lacks some of its finished runs.
+    Runs with --set have a table of their own, such as table3@steps-200; that name is also a RECIPE. Figure recipes are
+    drawn by training; here only their state is printed.
 
     Examples:
-
       comt report
-
-      comt report table3.yaml --scale small --seeds 1-3
-
-      comt report --overview --html
+      comt report table3 --scale small --seeds 1-3
     """
     planned = [] if (overview or html) and not recipes else _planned(recipes or [], of, runs)
     unwritten = []
@@ -68,20 +64,20 @@ def report(
     for write in ([write_overview] if overview else []) + ([write_page] if html else []):
         typer.echo(f"wrote {write(results, reader)}")
     for damaged in reader.damaged.values():
-        typer.echo(f"comt: {damaged}; it is left out", err=True)
+        typer.echo(f"comt: skipped a damaged file: {damaged}", err=True)
     reasons = [reason for reason in unwritten if reason is not None]
     if reader.damaged or (reasons and (recipes or len(reasons) == len(unwritten))):
         raise typer.Exit(1)
 
 
 def _planned(recipes: Sequence[str], of: Selection, runs: Path) -> list[Planned]:
-    """The tables that are named, or those that have runs; broken ones of these are left out."""
+    """The named tables, or all tables with runs except broken ones."""
     every = () if recipes else tables_with_runs(runs, [*available_recipes()], of.scale, is_set=bool(of.set_))
     named = recipes or [name for name, _ in every]
     if not named:
         raise UserError(
-            f"there are no runs of a recipe that came with comt below {runs}",
-            "comt report FILE writes the table of a recipe file; comt runs lists all runs.",
+            f"there are no runs of a shipped recipe below {runs}",
+            "To begin: comt train-lm table3. For your own recipe: comt report FILE. comt runs lists all runs.",
         )
     planned = []
     for name in named:
@@ -90,7 +86,7 @@ def _planned(recipes: Sequence[str], of: Selection, runs: Path) -> list[Planned]
         except UserError as error:
             if recipes or not (isinstance(error, RecipeError) or MARK in name):
                 raise
-            typer.echo(f"comt: {name} is left out: {error.message}", err=True)
+            typer.echo(f"comt: skipped {name}: {error.message}", err=True)
     if planned:
         check_added(also_rows(of.also), (plan.loaded for plan in planned))
     return planned
@@ -105,17 +101,17 @@ def write_outcome(
     draw: bool = True,
     shown: Planned | None = None,
 ) -> str | None:
-    """Write and print the results of a plan's runs, below `results`: a table with the figures of its ablations, or the
-    figure that the recipe is; without `draw`, which needs torch, only its state. All of a table is written, and the
-    rows and columns of the plan `shown` are printed, or all, of changed settings those that have runs; of a sweep also
-    the rates that were tried. Returns why nothing was written, which has been printed; None if it was, or is there as
-    it should be. Raises `UserError` and `StorageError` where a checkpoint cannot be read, or a file not written."""
+    """Write below `results` and print the results of a plan's runs: a table with the figures of its ablations, or the
+    figure of a figure recipe (without `draw`, which needs torch, only its state). The whole table is written; the rows
+    and columns of `shown` are printed (default: all; with changed settings, those that have runs). For a sweep the
+    trials are printed too. Returns the printed reason if nothing was written, else None. Raises `UserError` or
+    `StorageError` if a checkpoint cannot be read or a file cannot be written."""
     planned = planned.with_contents(runs)
     loaded = planned.loaded
     if loaded.recipe.figure is not None:
         return _draw_figure(planned, runs, results, overwrite=overwrite, draw=draw)
     chosen = (shown or planned).specs
-    if shown is None and loaded.changed(planned.scale):  # of such a table nobody may have chosen some rows
+    if shown is None and loaded.changed(planned.scale):  # with --set often only some rows are trained
         chosen = [spec for spec in chosen if RunDirectory.of(runs, spec).path.exists()] or chosen
     cells = {(spec.row, spec.column) for spec in chosen}
     written: list[Path] = []
@@ -144,8 +140,8 @@ def write_outcome(
 def _write_sweep(
     planned: Planned, runs: Path, results: Path, *, overwrite: bool, shown: set[tuple[str, str]]
 ) -> tuple[Report | None, str | None, list[Path]]:
-    """Write the table of a sweep at every row's own best, and print the rates that were tried. Returns the table, or
-    why none was written; and what was written beside it."""
+    """Write the table of a sweep at every row's own best, and print the trials. Returns the table, the reason if none
+    was written, and the other written files."""
     loaded, scale = planned.loaded, planned.scale
     state, csv = read_sweep(loaded, scale, planned.specs, runs), table_csv(results, scale, loaded)
     best, written = None, []
@@ -155,10 +151,12 @@ def _write_sweep(
         if not is_kept:
             written += write_exhibits("table", best.runs, csv)
     else:
-        yet = "." if state.problems else " yet: no row has trials that have all ended."
-        unwritten, is_kept = f"Nothing is chosen at scale {scale}{yet}", csv.exists() and not overwrite
+        yet = "." if state.problems else " yet: every row has trials that have not ended."
+        unwritten, is_kept = f"No value is chosen at scale {scale}{yet}", csv.exists() and not overwrite
         if is_kept:
-            unwritten += f" {csv} is kept: --results DIR writes these trials elsewhere, --overwrite in its place."
+            unwritten += (
+                f" {csv} is kept: use --results DIR to write these trials elsewhere, --overwrite to replace it."
+            )
     frame = sweep_frame(state, runs)
     trials = frame[frame["place"] == "trial"]
     if not is_kept and any(run.state in ENDED for run in trials["_run"]):
@@ -170,7 +168,7 @@ def _write_sweep(
     head, *lines = texts(rates[[cell in shown for cell in zip(rates["row"], rates["column"], strict=True)]])
     say(f"{loaded.recipe.title} ({loaded.name}), sweep at scale {scale}")
     print_texts(head, lines, most=110)
-    for sentence in Rates().sentences(rates):  # what was not chosen is why no whole table is
+    for sentence in Rates().sentences(rates):  # they include the reasons why values were not chosen
         say(sentence)
     return best, unwritten, written
 
@@ -178,10 +176,10 @@ def _write_sweep(
 def write_outcomes(
     tables: Sequence[Planned], runs: Path, results: Path, *, overwrite: bool, shown: Sequence[Planned]
 ) -> list[str]:
-    """`write_outcome` for each of several plans, after training; one that cannot be written does not stop the others.
-    Returns why some were not written, which has been printed. Raises `TrainingFailed` where one could not be, whose
-    exit status is not that of bad input (nothing was started); `StorageError` where a file cannot be written, with how
-    to write it elsewhere; `OSError` where what was written cannot be printed."""
+    """`write_outcome` for each of several plans, after training; one that fails does not stop the others. Returns the
+    printed reasons why some were not written. Raises `TrainingFailed` if one failed, since the exit status of bad input
+    would mean that nothing was started; `StorageError`, with the command that writes elsewhere, if a file cannot be
+    written; `OSError` if the output cannot be printed."""
     failed: list[UserError] = []
     unwritten: list[str | None] = []
     unprinted: OSError | None = None
@@ -192,15 +190,15 @@ def write_outcomes(
                 typer.echo()
         except StorageError as error:
             again = f"comt report {planned.loaded.file} --scale {planned.scale} --runs {runs} --results DIR"
-            hint = f"No run is lost: with this command's other options, {again} writes it."
+            hint = f"No run is lost. Write the table elsewhere, with the other options of this command: {again}"
             raise StorageError(error.message, hint) from error
         except UserError as error:
-            typer.echo(f"{planned.loaded.name} is not written: {error.message}", err=True)
+            typer.echo(f"comt: {planned.loaded.name} was not written: {error.message}", err=True)
             failed.append(error)
         except OSError as error:
             if error.filename is not None:
                 raise
-            unprinted = error  # nobody reads it any more: it is written, and so are those that follow
+            unprinted = error  # the output is closed, but this table and the next ones are written
             let_go(sys.stdout)
     if failed:
         raise TrainingFailed(failed[0].message, failed[0].hint)
@@ -210,27 +208,26 @@ def write_outcomes(
 
 
 def _draw_figure(planned: Planned, runs: Path, results: Path, *, overwrite: bool, draw: bool) -> str | None:
-    """Draw the figure that a recipe is, if it can be and is not yet, or say how it stands. Returns why it is not."""
+    """Draw the figure of a figure recipe if necessary, and print its state. Returns the reason if it is not drawn."""
     loaded, name = planned.loaded, f"{planned.loaded.name} ({planned.scale})"
     figure = recipe_figure(loaded, planned.specs, runs, results)
     undrawn = None
     if figure is None:
-        undrawn = f"{name} is not drawn: its row {loaded.recipe.baseline} was not selected."
+        undrawn = f"{name} was not drawn: its row {loaded.recipe.baseline} was not selected."
     elif figure.is_fresh and not (overwrite and figure.undrawable is None):
         say(f"{name} is drawn: {figure.files[0]}")
     elif figure.undrawable is not None:
-        undrawn = f"{name} is not drawn: {figure.undrawable}."
+        undrawn = f"{name} was not drawn: {figure.undrawable}."
     elif figure.of_another is not None and not overwrite:
-        instead = "Nothing is written: --results DIR draws the figure elsewhere, --overwrite in its place."
-        undrawn = f"{name} is not drawn: {figure.of_another}. {instead}"
+        instead = "Use --results DIR to draw it elsewhere, --overwrite to replace that figure."
+        undrawn = f"{name} was not drawn: {figure.of_another}. {instead}"
     elif draw:
         from comt_cli.analysis.verbs import draw_recipe  # and torch
 
         say_written(draw_recipe(figure))
     else:
-        recipe_said = loaded.name if available_recipes().get(loaded.name) == loaded.path else loaded.path
-        command = f"comt {loaded.recipe.command} --recipe {recipe_said} --scale {planned.scale}"
-        say(f"{name} is not drawn yet: {command} draws it.")
+        recipe = loaded.name if available_recipes().get(loaded.name) == loaded.path else loaded.path
+        say(f"{name} is not drawn yet. To draw it: comt {loaded.recipe.command} {recipe} --scale {planned.scale}")
     if undrawn is not None:
         say(undrawn)
     return undrawn

@@ -1,4 +1,4 @@
-"""Known runs: listed and deleted; and the progress of every table, read from their folders and Slurm's queue."""
+"""The verbs that list and delete runs, and show the progress of tables from run folders and Slurm's queue."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from comt_cli.verbs.find import having
 from comt_cli.verbs.plan import also_rows, check_added, plan_loaded, with_settings
 from comt_cli.verbs.select import listed_runs, name_run, recipes_by_name, select_runs
 
-_WHERE = "Only runs that meet a condition on settings and numbers: 'train.steps > 500 and row == \"pre-ln\"'."
-_STATES = "Only runs that stand so: done, diverged, running, unfinished, failed, replaced, unreadable."
+_WHERE = "Only runs for which this holds: 'train.steps > 500 and row == \"pre-ln\"'."
+_STATES = "Only runs in these states: done, diverged, running, unfinished, failed, replaced, unreadable."
 DEFAULT_SCALE = "smoke"  # of the verbs that train
 _BEGUN = [state.value for state in RunState if state is not RunState.missing]
 _SHOWN = ("error", *_BEGUN, "open", "notes", "others")
@@ -47,25 +47,19 @@ def runs(
     ] = None,
     where: Annotated[str | None, typer.Option(metavar="EXPRESSION", help=_WHERE)] = None,
     name: Annotated[
-        str | None, typer.Option(help="Give the one run that is listed this name; '' takes it away.")
+        str | None, typer.Option(metavar="NAME", help="Name the selected run; '' removes its name.")
     ] = None,
     runs: options.Runs = options.DEFAULT_RUNS,
     as_json: options.AsJson = False,
 ) -> None:
-    """List every run, with its metric or state. Also its row, its seed, when it was written, its size and its id.
+    """List runs with their state and metric. Also list row, seed, time, size and id.
 
-    Recipes may be selectors, such as table3:pre-ln or table3@steps-12. The heading of a group says in which settings
-    its runs differ from their recipe, as --set takes them. Replaced runs are those that --fresh moved aside. A name
-    that a run is given selects it in every command, and is lost when the run is moved aside.
+    RECIPE may also select rows, columns or settings: table3:pre-ln, table3@steps-12. The heading of a group shows the
+    settings that differ from the recipe. Replaced runs are those that --fresh moved aside. Every command accepts the
+    name of a run; the name is lost when the run is moved aside.
 
     Examples:
-
-      comt runs table3:pre-ln --state done
-
-      comt runs --state unfinished,failed --json
-
       comt runs table3 --where "train.steps > 500 and perplexity < 100"
-
       comt runs table3:pre-ln:python-docs/tiny:1 --name baseline
     """
     found = listed_runs(recipes or (), OfRuns(scale, runs=runs))
@@ -76,15 +70,16 @@ def runs(
     if name is not None:
         chosen = {run.name: run for run, _ in found if not run.is_replaced}
         if len(chosen) != 1:
-            hint = "Say which: recipe:row:column:seed, --scale, --where, or the beginning of an id."
-            raise UserError(f"--name is for one run, and {len(chosen)} are so selected", hint)
+            hint = "Select one by recipe:row:column:seed, --scale, --where, or the start of its id."
+            raise UserError(f"--name names one run, but {len(chosen)} are selected", hint)
         name_run(next(iter(chosen.values())), name, runs)
     listed = described(found, recipes_by_name(recipes or ()))
     if as_json:
         typer.echo(json.dumps(listed, indent=2))
         return
     if not listed:
-        typer.echo(f"There are {'no such runs' if known_runs(runs) else 'no runs'} below {runs}.")
+        begin = "" if known_runs(runs) else " To begin: comt train-lm table3"
+        typer.echo(f"There are {'no runs' if begin else 'no such runs'} below {runs}.{begin}")
         return
     print_runs(listed)
     typer.echo()
@@ -97,51 +92,49 @@ def runs(
 def rm(
     selectors: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN]...", help=options.SELECTORS, autocompletion=completion.selectors),
+        typer.Argument(metavar="RUN", help=options.SELECTORS, autocompletion=completion.selectors),
     ] = None,
     *,
-    replaced: Annotated[bool, typer.Option("--replaced", help="What --fresh moved aside; all if none named.")] = False,
+    replaced: Annotated[
+        bool, typer.Option("--replaced", help="Runs that --fresh moved aside; all of them if no RUN is given.")
+    ] = False,
     of: OfRuns,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted; delete nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs; delete nothing.")] = False,
 ) -> None:
-    """Delete runs: their folders, and the links of all tables. What computing has paid for is gone then.
+    """Delete runs. Remove their folders and the links of all tables; this cannot be undone.
 
-    Shows which runs they are and how long they took, and asks. Runs that were moved aside are deleted with --replaced,
-    or by their whole name, such as 0123456789ab.replaced-1; a run that is being trained, or waits in Slurm's queue, is
-    not deleted.
+    The command lists the runs with their training time and asks. To delete a run that was moved aside, use --replaced
+    or its whole name, such as 0123456789ab.replaced-1. Runs that are being trained or are in Slurm's queue are not
+    deleted.
 
     Examples:
-
       comt rm table3:post-ln --dry-run
-
-      comt rm a6b8e3eebed8 transponder/table2:grc::2
-
       comt rm --replaced --yes
     """
     if not selectors and not replaced:
-        raise UserError("say which runs to delete", "comt runs lists them; comt rm --help has examples.")
+        raise UserError("no run was given", "For example: comt rm table3:post-ln --dry-run. comt runs lists all runs.")
     known = known_runs(of.runs)
     chosen = [run for run in known if run.is_replaced and of.scale in (None, run.label("scale"))]
     if selectors:
         chosen = _meant(selectors, of, replaced=replaced)
     if not chosen:
-        typer.echo(f"No run was moved aside below {of.runs}.")
+        typer.echo(f"There are no replaced runs below {of.runs}.")
         return
     _refuse_at_work(chosen, of.runs)
     listed = described([(run, run.home) for run in chosen], recipes_by_name())
     print_runs(listed)
     seconds = sum(row["train_seconds"] for row in listed if isinstance(row["train_seconds"], int | float))
-    paid = f" that took {format.duration(seconds)} to train" if seconds else ""
+    took = f" that took {format.duration(seconds)} to train" if seconds else ""
     links = [link for run in chosen for link in run.links]
     tables = format.listing(sorted({"/".join(link.parts[-5:-3]) for link in links})) or "no table"
     typer.echo()
-    say(f"{summary_text(listed)}{paid}; {format.plural(len(links), 'link')} to them from {tables}.")
+    say(f"{summary_text(listed)}{took}; {format.plural(len(links), 'link')} to them from {tables}.")
     if dry_run:
         typer.echo("Nothing was deleted.")
         return
     if not yes and not sys.stdin.isatty():
-        raise UserError("nothing was deleted: there is no terminal to ask on", "--yes deletes without asking.")
+        raise UserError("nothing was deleted: comt cannot ask without a terminal", "--yes deletes without asking.")
     if not yes and not typer.confirm(f"Delete {'it' if len(chosen) == 1 else 'them'} for good?"):
         typer.echo("Nothing was deleted.")
         raise typer.Exit(1)
@@ -150,33 +143,33 @@ def rm(
 
 
 def _meant(selectors: Sequence[str], of: OfRuns, *, replaced: bool) -> list[KnownRun]:
-    """The runs of selectors: those that were moved aside, or the others; but by its whole name any. Raises `UserError`
-    where there is none."""
+    """The runs of selectors: those that were moved aside, or the others. A whole name selects any run. Raises
+    `UserError` if a selector means no run."""
     found: dict[str, KnownRun] = {}
     for text in selectors:
         every = [each.run for each in select_runs(text, of)]
         here = {run.name: run for run in every if run.is_replaced == replaced or run.name == text}
         if not here:
-            wrong = "is moved aside" if replaced else "is there but those that were moved aside"
+            wrong = "no such run was moved aside" if replaced else "all such runs were moved aside"
             raise UserError(
-                f"{text}: no run of it {wrong}", "comt runs --state replaced lists them; --replaced deletes them."
+                f"{text}: {wrong}", "comt runs --state replaced lists replaced runs; comt rm --replaced deletes them."
             )
         found |= here
     return list(found.values())
 
 
 def _refuse_at_work(chosen: Sequence[KnownRun], runs: Path) -> None:
-    """Raises `UserError` where one of `chosen` is being trained, or waits in Slurm's queue."""
+    """Raise `UserError` if one of `chosen` is being trained, or is in Slurm's queue."""
     for run in chosen:
         if run.standing is Standing.running:
             owner = run.directory.owner() or "another process"
-            message = f"{run.directory.shown} is being trained by {owner}: nothing was deleted"
-            raise UserError(message, "Stop it, or wait until it ends.")
+            message = f"nothing was deleted: {run.directory.shown} is being trained by {owner}"
+            raise UserError(message, "Stop that process, or wait until it ends.")
     specs = [run.spec for run in chosen if run.spec is not None and not run.is_replaced]
     for name, standing in job_standings(specs, runs).items():
         if standing.is_active:
-            message = f"the run {name} is {standing.words}: nothing was deleted"
-            raise UserError(message, "scancel takes a job from the queue.")
+            message = f"nothing was deleted: the run {name} is {standing.words}"
+            raise UserError(message, "End the job first: scancel JOB.")
 
 
 def status(
@@ -188,27 +181,25 @@ def status(
     runs: options.Runs = options.DEFAULT_RUNS,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show how far the runs of each table are. Counts those that are done, diverged, running, unfinished and missing.
+    """Show the progress of each table. Count runs that are done, diverged, running, unfinished and missing.
 
-    Of recipes that are named, the table as far as it is. Runs with --set have a table of their own, such as
-    table3@steps-200. A running run is shown with its process, one that failed with the reason, and one that was given
-    to Slurm with its job. Without recipes: every table that has runs. Reads only.
+    Without RECIPE, all tables with runs are counted; with RECIPE, the table with its current values is shown too. Runs
+    with --set have a table of their own, such as table3@steps-200. Running runs are shown with their process, failed
+    runs with the reason, Slurm runs with their job. Nothing is changed.
 
     Examples:
-
       comt status
-
-      comt status table3.yaml --scale small --seeds 1-3
+      comt status table3 --scale small --seeds 1-3
     """
     added, is_named = also_rows(also), bool(recipes)
-    parse_seeds(seeds)  # else what is wrong with them would be said of every table
+    parse_seeds(seeds)  # so that an error in them is reported once, not for every table
     seen: list[LoadedRecipe] = []
     shown: list[_Progress] = []
     every = tables_with_runs(runs, [*available_recipes()], scale)
     for name, there in [(name, None) for name in recipes or ()] or every:
         try:
             path, changed = with_settings(name, None, runs)
-            # What is set is for the scale that is trained: the steps of another would contradict its setup.
+            # Changed settings belong to the trained scale: they could contradict another scale's setup.
             at = scale or there or (DEFAULT_SCALE if changed else None)
             loaded = load_recipe(path, catalogue(), changed, at, also=added, also_fits_all=is_named)
             seen.append(loaded)
@@ -231,12 +222,12 @@ def status(
     for progress in shown:
         _print(progress)
     if not shown:
-        example = (*(recipes or ()), "table3.yaml")[0]
-        typer.echo(f"Nothing was run below {runs}. To begin: comt train-lm --recipe {example}")
+        example = (*(recipes or ()), "table3")[0]
+        typer.echo(f"There are no runs below {runs}. To begin: comt train-lm {example}")
 
 
 class _Progress(NamedTuple):
-    """A table at a scale: its numbers as plain data, its cells where they are to be shown, its metrics by column."""
+    """A table at a scale: its counts as plain data, its cells if they are shown, its metrics by column."""
 
     data: dict[str, Any]
     cells: Collection | None = None
@@ -244,11 +235,11 @@ class _Progress(NamedTuple):
 
 
 def _progress(loaded: LoadedRecipe, scale: str, seeds: str | None, runs: Path, *, is_shown: bool) -> _Progress:
-    """A table at a scale, or why it is not known. Of a sweep the cells are those of its trials."""
+    """The progress of a table at a scale, or the error. The cells of a sweep are those of its trials."""
     place = {"recipe": loaded.name, "scale": scale, "table": f"{loaded.folder}/{loaded.outputs(scale)}"}
     try:
         specs = adopt_contents(plan_loaded(loaded, scale, seeds=seeds).specs, runs)
-    except UserError as error:  # for instance a corpus that is not in the cache
+    except UserError as error:  # for example a corpus that is not in the cache
         return _Progress({**place, "error": str(error)})
     grid, has_trials, beside = loaded.grids.get(scale), loaded.has_trials(scale), list[Run]()
     cell_specs = specs
@@ -283,14 +274,14 @@ def _progress(loaded: LoadedRecipe, scale: str, seeds: str | None, runs: Path, *
 
 
 def _counts(every: Sequence[Run]) -> dict[str, int]:
-    """The number of runs, and of those in each state."""
+    """The number of runs, in all and in each state."""
     states = Counter(run.state for run in every)
     return {"runs": len(every), **{state.value: states[state] for state in RunState}}
 
 
 def _open(every: Sequence[Run], runs: Path) -> list[dict[str, Any]]:
-    """Those that are at work, were left, or wait in Slurm's queue."""
-    # A job may be queued for a run that has no directory before its data is prepared.
+    """The runs that are running, unfinished, or in Slurm's queue."""
+    # A run in the queue may have no directory yet: it is made when the data is prepared.
     at_work = (RunState.running, RunState.unfinished)
     begun = [run for run in every if run.state in at_work or not run.spec.is_known]
     standings = job_standings((run.spec for run in begun), runs)
@@ -305,7 +296,7 @@ def _described(run: Run, runs: Path, standing: JobStanding | None) -> dict[str, 
     spec, progress = run.spec, run.progress
     directory, is_running = RunDirectory.of(runs, spec), run.state is RunState.running
     if standing is not None and is_running and not standing.is_active:
-        standing = None  # of a run that some process is training only a queued job is shown: it may be another's
+        standing = None  # a process trains the run, so the ended job is not its own
     return {
         "recipe": f"{spec.paper}/{spec.table}",
         "row": spec.row,
@@ -332,7 +323,7 @@ def _print(progress: _Progress) -> None:
     table = progress.data
     heading = " ".join(part for part in (table.get("table", table["recipe"]), table.get("scale")) if part)
     if "error" in table:
-        typer.echo(f"{heading}: not known: {table['error']}")
+        typer.echo(f"{heading}: error: {table['error']}")
         return
 
     def counted(counts: Mapping[str, Any]) -> str:
@@ -343,9 +334,9 @@ def _print(progress: _Progress) -> None:
     if progress.cells is not None:
         print_progress(progress.cells, progress.metrics)
     for name, states in table["others"].items():
-        typer.echo(f"  besides, {name}: {', '.join(f'{count} {state}' for state, count in states.items())}")
+        typer.echo(f"  also {name}: {', '.join(f'{count} {state}' for state, count in states.items())}")
     for source in table["sources"]:
-        typer.echo(f"  to start from: {source['recipe']} {source['scale']}: {counted(source)}")
+        typer.echo(f"  start weights from {source['recipe']} {source['scale']}: {counted(source)}")
     for run in table["open"]:
         place = "" if run["recipe"] == table["recipe"] else f"{run['recipe']} "
         point = f", {point_in_words(run['grid'])}" if "grid" in run else ""
@@ -363,7 +354,7 @@ def _in_words(run: Mapping[str, Any]) -> str:
     if run[speed] and run["state"] == "running":
         parts.append(f"{format.speed(run[speed])} {speed.removesuffix('_per_second')}/s")
     if run["eta_seconds"] is not None:
-        parts.append(f"{format.duration(run['eta_seconds'])} to go")
+        parts.append(f"{format.duration(run['eta_seconds'])} left")
     if run["error"] is not None:
         parts.append(f"failed: {run['error']} ({run['directory']}/error.txt)")
     return ", ".join(parts)

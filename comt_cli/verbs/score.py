@@ -1,4 +1,4 @@
-"""Scores of translations: of files, or of what finished runs wrote of their data. Torch-free."""
+"""`comt score`: scores of translations in files, or of the translations that finished runs wrote. Torch-free."""
 
 from __future__ import annotations
 
@@ -23,32 +23,34 @@ from comt_cli.tasks.settings.translation import TranslationSettings
 from comt_cli.verbs.select import is_selector, model_source
 from comt_cli.words import plural
 
-_SCORED = f"A file of translations, one a line; or a finished run, as a run directory or {options.SELECTOR}."
-_METRICS = "bleu, bleu_tokenised, bleu_intl, bleu_intl_lc, bleu_compound or chrf; several with commas."
+_SCORED = f"A file with one translation per line; or a finished run: a run directory, {options.SELECTOR}."
+_METRICS = "bleu, bleu_tokenised, bleu_intl, bleu_intl_lc, bleu_compound, chrf; several with commas."
 _METRIC_NAMES = completion.listed("scoring.metrics", "METRICS")
-_AGAINST = "Another file: is the difference more than chance? Of a run another run, or copy or nearest (source)."
+_AGAINST = "Also test the difference to this file; for a run: to another run, or to copy or nearest (source)."
 
 
 def score(
     hypotheses: Annotated[str, options.run_argument(_SCORED, "HYP")],
-    references: Annotated[Path | None, typer.Argument(metavar="[REF]", help="The references of a file.")] = None,
+    references: Annotated[
+        Path | None, typer.Argument(metavar="REF", help="The references for a file of translations.")
+    ] = None,
     *,
     metric: Annotated[str, typer.Option(metavar="A,B", help=_METRICS, autocompletion=_METRIC_NAMES)] = "bleu,chrf",
     against: Annotated[str | None, typer.Option(metavar="HYP2", help=_AGAINST)] = None,
-    split: Annotated[str | None, typer.Option(help="Of a run: test if not given, of almanac also unseen.")] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Split of a run's data: test if not given; almanac also has unseen."),
+    ] = None,
     as_json: options.AsJson = False,
     of: OfRuns,
 ) -> None:
-    """Score translations against references with sacreBLEU. Its signature stands beside every number.
+    """Score translations with sacreBLEU. Its signature is printed next to every number.
 
-    The files are plain text, neither tokenised nor escaped, but for bleu_tokenised. A run is scored on what it wrote
-    when it was done. --against prints the p-value of sacreBLEU's paired bootstrap: below 0.05 a difference is rarely
-    chance.
+    Files are plain text, neither tokenised nor escaped (except for bleu_tokenised). A run is scored on the translations
+    that it wrote at its end. --against prints the p-value of sacreBLEU's paired bootstrap.
 
     Examples:
-
       comt score hypotheses.txt references.txt --metric bleu,bleu_compound --against baseline.txt
-
       comt score sas/table3:sas::1 --against sas/table3:baseline::1
     """
     names = list(dict.fromkeys(name.strip() for name in metric.split(",")))
@@ -57,16 +59,16 @@ def score(
             raise UserError(f"there is no metric {name!r}", nearest(name, METRICS))
     if references is not None:
         if is_selector(hypotheses, of.runs) and not Path(hypotheses).exists():
-            raise UserError(f"{hypotheses} is a run, which has its own references", "--against RUN compares two runs.")
+            hint = f"Leave {references} out. To compare two runs: --against RUN."
+            raise UserError(f"{hypotheses} is a run, which has its own references", hint)
         if split is not None:
-            raise UserError("--split is of a run, and these are files")
+            raise UserError("--split is for runs, but these are files")
         paths = [Path(name) for name in (hypotheses, references, against) if name is not None]
         texts: list[Sequence[str]] = [*read_aligned(paths)]
     else:
         for given in (hypotheses, against):
             if given is not None and Path(given).is_file() and not is_selector(given, of.runs):
-                message = f"{given} is a file: whose references are there to score it against?"
-                raise UserError(message, "comt score HYP REF.")
+                raise UserError(f"{given} is a file, but no references were given", "Give them: comt score HYP REF.")
         spec, pairs, own = _translated(Path(model_source(hypotheses, of)), split or "test")
         texts = [own, pairs.references]
         if against == "copy":
@@ -81,13 +83,13 @@ def score(
             _, other, others = _translated(Path(model_source(against, of)), split or "test")
             if (pairs.sources, pairs.references) != (other.sources, other.references):
                 message = f"{hypotheses} and {against} translated different sentences"
-                raise UserError(message, "Compare runs on the same data and languages.")
+                raise UserError(message, "Compare runs with the same data and languages.")
             texts.append(others)
     _print(texts, names, as_json=as_json)
 
 
 def _print(texts: Sequence[Sequence[str]], names: Sequence[str], *, as_json: bool) -> None:
-    """Scores of hypotheses, references and, if there is one, of the other system's hypotheses."""
+    """Print scores. `texts` are hypotheses, references and perhaps another system's hypotheses."""
     found: dict[str, dict[str, Any]] = {}
     for name in names:
         if len(texts) == 2:
@@ -105,28 +107,28 @@ def _print(texts: Sequence[Sequence[str]], names: Sequence[str], *, as_json: boo
         if "against" in numbers:
             line += f"  against {numbers['against']:6.2f}: {numbers['difference']:+.2f}, p = {numbers['p_value']:.4f}"
         typer.echo(f"{line}  {numbers['signature']}")
-    few = f": fewer than {FEW}, so a difference may be chance" if len(texts[0]) < FEW else ""
-    typer.echo(f"comt: of {plural(len(texts[0]), 'sentence')}{few}", err=True)
+    few = f" (fewer than {FEW}: differences may be chance)" if len(texts[0]) < FEW else ""
+    typer.echo(f"comt: scored {plural(len(texts[0]), 'sentence')}{few}", err=True)
     if len(texts) > 2:
-        typer.echo("comt: p is over the sentences of one translation each, not over seeds: others may differ", err=True)
+        typer.echo("comt: p covers the choice of sentences, not of seeds: other seeds may differ", err=True)
 
 
 def _translated(folder: Path, split: str) -> tuple[RunSpec, PairTexts, list[str]]:
-    """A run, and sources, references and its translations of a split, by the weights that it ended with. The data is
-    prepared anew where it is not in the cache. Raises `UserError` where the run translates nothing, has not done so
-    yet, or was trained on other data than is there now, or the data has no such split."""
+    """A run with sources, references and its final translations of a split. The data is prepared if it is not in the
+    cache. Raises `UserError` if the run does not translate, has not translated yet, or was trained on other data than
+    the present, or if the data has no such split."""
     spec = RunDirectory(folder).spec()
     if not isinstance(spec.settings, TranslationSettings):
-        raise UserError(f"{folder} is a run of comt {spec.task.command}, which translates nothing")
+        raise UserError(f"{folder} is a run of comt {spec.task.command}, which does not translate")
     dataset, data = prepare(spec.settings.data), spec.task.data_name(spec.settings)
     if dataset.content_hash != spec.data_content:
         raise UserError(
-            f"{data} is not the data any more that {folder} was trained on",
-            "Its translations can be scored as files: comt score HYP REF.",
+            f"{data} has changed since {folder} was trained",
+            "Score its translations as files: comt score HYP REF.",
         )
     if split not in dataset.texts:
         raise UserError(f"--split: {data} has no split {split!r}: {nearest(split, dataset.texts)}")
     path = folder / "outputs" / "final" / f"{split}.txt"
     if not path.is_file():
-        raise UserError(f"{folder} has not translated its {split} split yet", "A run does so when it is trained.")
+        raise UserError(f"{folder} has not translated its {split} split yet", "A run translates it after training.")
     return spec, dataset.texts[split], read_aligned([path])[0]

@@ -1,8 +1,7 @@
-"""Selectors of runs: a path, the beginning of an id, a name that a run was given, or `recipe:row:column:seed`.
-Torch-free.
+"""Selectors of runs: a path, the start of an id, the name of a run, or `recipe:row:column:seed`. Torch-free.
 
-Parts after the recipe may be left out from the end, and any of them may be empty: `table3:pre-ln`, `table3::c4/130m`.
-Runs with other settings than the recipe's are those of `table3@steps-12:pre-ln`.
+Parts after the recipe may be empty or left out at the end: `table3:pre-ln`, `table3::c4/130m`. A selector such as
+`table3@steps-12:pre-ln` selects runs with changed settings.
 """
 
 from __future__ import annotations
@@ -36,28 +35,27 @@ _MOST_LISTED = 12
 
 
 def model_source(text: str, of: OfRuns) -> str:
-    """The model of a verb that takes a checkpoint: `text` as it is where it is a path, or a name of the hub's, else the
-    folder of the one run that it selects, which is named on the error stream. Raises `UserError` where no run or
-    several are so."""
+    """The model for a verb that takes a checkpoint: `text` itself if it is a path or a hub name, else the folder of the
+    selected run, which is printed on the error stream. Raises `UserError` unless exactly one run is selected."""
     if _is_path(text, of.runs):
         return text
     found = _with_checkpoints(text, of)
     if len(found) > 1:
         raise _several(text, found)
-    _tell(text, found)
+    _announce(text, found)
     return str(found[0].run.directory.shown)
 
 
 def run_directories(texts: Sequence[str], of: OfRuns) -> list[RunDirectory]:
-    """The run directories of a verb that takes several: of paths, and of every run that a selector means. Raises
-    `UserError` where a selector means no run, or a path is none."""
+    """The run directories for a verb that takes several: paths, and all runs that a selector means. Raises `UserError`
+    if a selector means no run, or a path is no run directory."""
     directories = []
     for text in texts:
         if _is_path(text, of.runs):
             directories.append(_at(Path(text)))
             continue
         found = _with_checkpoints(text, of)
-        _tell(text, found)
+        _announce(text, found)
         directories += [RunDirectory(each.run.directory.shown) for each in found]
     for directory in directories:
         directory.spec()
@@ -65,9 +63,9 @@ def run_directories(texts: Sequence[str], of: OfRuns) -> list[RunDirectory]:
 
 
 def cell_directories(text: str, of: OfRuns) -> list[RunDirectory]:
-    """The run at a path, or those of the cell that a selector means, one a seed, whatever became of them: a seed that
-    diverged must not be passed over. Those with the recipe's settings if there are any; others are said. Raises
-    `UserError` where it means no run, or those of several cells or settings."""
+    """The run at a path, or the runs of the cell that a selector means, one per seed, in any state: a diverged seed
+    must not be left out. Runs with the recipe's settings come first; other settings are printed. Raises `UserError` if
+    no run is selected, or runs of several cells or settings."""
     if _is_path(text, of.runs):
         return [_at(Path(text))]
     found = select_runs(text, of)
@@ -78,7 +76,7 @@ def cell_directories(text: str, of: OfRuns) -> list[RunDirectory]:
     trained = {run.spec.model_copy(update={"seed": 0}).request for run in runs if run.spec is not None}
     if len(trained) > 1 or len({run.seed for run in runs}) < len(runs):
         raise _several(text, chosen)
-    _tell(text, chosen, each=False)
+    _announce(text, chosen, each=False)
     return [run.directory for run in runs]
 
 
@@ -91,40 +89,41 @@ def _is_path(text: str, runs: Path) -> bool:
 
 
 def is_selector(text: str, runs: Path) -> bool:
-    """Whether `text`, which is no path, has the form of a selector, or is the name of a recipe or of a run."""
+    """Whether `text`, which is no path, has the form of a selector, or names a recipe or a run."""
     return ":" in text or is_recipe(text) or _is_id(text, runs)
 
 
 def _is_id(text: str, runs: Path) -> bool:
-    """Whether it can be the beginning of an id, or is the name of a run."""
+    """Whether it may be the start of an id, or names a run."""
     if ":" in text or is_recipe(text):
         return False
     return bool(_ID.fullmatch(text)) or any(run.given_name == text for run in known_runs(runs))
 
 
 def is_recipe(text: str) -> bool:
-    """Whether it is the name of a recipe, or of a table of changed settings."""
+    """Whether it names a recipe, or a table with changed settings."""
     return full_name(split_variant(text)[0]) in available_recipes()
 
 
 def name_run(run: KnownRun, name: str, runs: Path) -> None:
-    """Give a run a name that selects it; "" takes it away. Raises `UserError` where the name would mean something else,
-    or another run below `runs` has it."""
+    """Give a run a name that selects it; "" removes the name. Raises `UserError` if the name means something else, or
+    if another run below `runs` has it."""
     means_else = Path(name).exists() or is_recipe(name) or _ID.fullmatch(name)
     if name and (means_else or not _GIVEN_NAME.fullmatch(name)):
-        hint = "Choose one of letters, digits and . _ + - (32 at most), unlike a path, a recipe or an id."
+        hint = "Use at most 32 letters, digits and . _ + - that are not a path, a recipe or an id."
         raise UserError(f"{name!r} cannot be the name of a run: it was not named", hint)
     for other in known_runs(runs):
         if name and other.given_name == name and other.id != run.id:
-            hint = f"comt runs {name} shows it; comt runs {other.id} --name '' takes the name away."
+            hint = f"comt runs {name} shows it; comt runs {other.id} --name '' removes the name."
             raise UserError(f"the run {other.id} is called {name} already", hint)
     write_text(run.directory.name_file, f"{name}\n")
 
 
 class Found(NamedTuple):
-    """A run that a selector means. It is planned where it has the settings that its recipe, or the selector, asks for,
-    on the data that is prepared here, else on any; usual where it has one of the recipe's seeds; passed over where it
-    is of a point of a grid that was not chosen."""
+    """A run that a selector means.
+
+    `is_planned`: it has the settings of its recipe or of the selector, on the data prepared here, if there is any.
+    `is_usual`: it has one of the recipe's seeds. `is_passed_over`: its configuration of a grid was not chosen."""
 
     run: KnownRun
     is_planned: bool = False
@@ -133,14 +132,13 @@ class Found(NamedTuple):
 
 
 def _with_checkpoints(text: str, of: OfRuns) -> list[Found]:
-    """The runs of a selector whose weights can be loaded, the likeliest alone: those that are done come before the
-    others, and those that the recipe, as it is, would train before those of other settings or seeds. Of a grid, those
-    that its table shows."""
+    """The best matching runs of a selector that have a checkpoint. Runs that are done come before others, runs with the
+    recipe's settings and seeds before others, and chosen configurations of a grid before others."""
     found = select_runs(text, of)
     is_id = _is_id(text, of.runs)
     loadable = [each for each in found if each.run.has_checkpoint and (is_id or not each.run.is_replaced)]
     if not loadable:
-        raise UserError(f"{text} has saved no checkpoint yet\n{_listing(found, text)}", "Train it first.")
+        raise UserError(f"{text} has no checkpoint yet\n{_listing(found, text)}", "Train it first.")
 
     def rank(each: Found) -> tuple[bool, ...]:
         return each.run.standing is not Standing.done, not each.is_planned, not each.is_usual, each.is_passed_over
@@ -149,10 +147,10 @@ def _with_checkpoints(text: str, of: OfRuns) -> list[Found]:
     return [each for each in loadable if rank(each) == best]
 
 
-def _tell(text: str, found: Sequence[Found], *, each: bool = True) -> None:
-    """Say which runs are taken, unless `each` is false, and in which settings they differ from the selector's."""
+def _announce(text: str, found: Sequence[Found], *, each: bool = True) -> None:
+    """Print the selected runs (if `each`), and the settings in which they differ from the recipe."""
     for one in found if each else ():
-        typer.echo(f"comt: {text} is {one.run.directory.shown}", err=True)
+        typer.echo(f"comt: using {one.run.directory.shown} for {text}", err=True)
     others = _described([one for one in found if not one.is_planned], text)
     for settings in dict.fromkeys(settings_text(row) for _, row in others):
         if settings:
@@ -161,26 +159,28 @@ def _tell(text: str, found: Sequence[Found], *, each: bool = True) -> None:
 
 def _several(text: str, found: Sequence[Found]) -> UserError:
     return UserError(
-        f"{text} could be any of {len(found)} runs\n{_listing(found, text)}",
-        "Say more: recipe@settings:row:column:seed, --scale, a name, or the beginning of an id.",
+        f"{text} selects {len(found)} runs\n{_listing(found, text)}",
+        "Select one: recipe@settings:row:column:seed, --scale, a name, or the start of an id.",
     )
 
 
 def select_runs(text: str, of: OfRuns) -> list[Found]:
-    """Every run that `text`, which is no path, means; those set aside too. Raises `UserError` where there is none; says
-    what there is."""
+    """All runs that `text`, which is no path, means, including those moved aside. Raises `UserError` with a list of
+    similar runs if there is none."""
     if _is_id(text, of.runs):
         return _by_id(text, of.runs)
     table, matching = _matching(text, of)
     found = [run for run in _once(matching) if of.scale in (None, run.label("scale"))]
     if not found:
         others = _once(matching)
-        hint = "Leave --scale out, or give that of these runs." if others else "--runs DIR looks elsewhere."
+        hint = "Train it first, or give the folder of its runs: --runs DIR."
+        if others:
+            hint = "Leave --scale out, or use the scale of one of these runs."
         there = [Found(run) for run in others or table.known if table.places(run)]
         if not there:
-            raise UserError(f"no run of {table.name} is below {of.runs}", hint)
-        listed = f"of {table.name} there are\n{_listing(there, text)}"
-        raise UserError(f"no run below {of.runs} is {text}; {listed}", hint)
+            raise UserError(f"there is no run of {table.name} below {of.runs}", hint)
+        listed = f"{table.name} has\n{_listing(there, text)}"
+        raise UserError(f"there is no run {text} below {of.runs}; {listed}", hint)
     is_here = any(run.id in table.planned for run in found)
     planned = [run for run in found if (run.id in table.planned if is_here else table.plans(run))]
     return [
@@ -190,8 +190,9 @@ def select_runs(text: str, of: OfRuns) -> list[Found]:
 
 
 def listed_runs(selectors: Sequence[str], of: OfRuns) -> list[tuple[KnownRun, Place]]:
-    """The runs that recipes, selectors, ids or names mean, whatever they were trained with, or all, each in its place
-    in a table, in the order of `comt runs`. Raises `UserError` where there is no such recipe, row, column or run."""
+    """The runs that recipes, selectors, ids or names mean, with any settings; all runs without selectors. Each comes
+    with its place in a table, in the order of `comt runs`. Raises `UserError` if there is no such recipe, row, column
+    or run."""
     found = [] if selectors else [(run, run.home) for run in known_runs(of.runs)]
     for text in selectors:
         is_id = _is_id(text, of.runs)
@@ -204,13 +205,13 @@ def _once(found: Iterable[tuple[KnownRun, Place]]) -> list[KnownRun]:
 
 
 def _matching(text: str, of: OfRuns) -> tuple[SelectedTable, list[tuple[KnownRun, Place]]]:
-    """The table that a selector names, and its runs of every scale, each with its place there. Raises `UserError` where
-    there is no such table, or neither the recipe nor a run has the row or the column."""
+    """The table that a selector names, and its matching runs of all scales, each with its place in the table. Raises
+    `UserError` if there is no such table, row or column."""
     parts = text.split(":")[1:]
     row, column, seed = (*parts, "", "", "")[:3]
     if len(parts) > 3 or not re.fullmatch("[0-9]{0,10}", seed):
-        wrong = "has too many parts" if len(parts) > 3 else f"has a seed {seed!r} that is no whole number"
-        raise UserError(f"{text} {wrong}", "A run is recipe:row:column:seed.")
+        wrong = "has too many parts" if len(parts) > 3 else f"has a seed {seed!r} that is not a whole number"
+        raise UserError(f"{text} {wrong}", "Write recipe:row:column:seed, for example table3:pre-ln::1.")
     table = SelectedTable(text.partition(":")[0], of)
     every = [(run, place) for run in table.known for place in table.places(run)]
     rows = [*table.rows, *(place.row for _, place in every)]
@@ -234,29 +235,28 @@ def _by_id(text: str, runs: Path) -> list[Found]:
     found = found or [each for each in every if each.run.name.startswith(text) and not each.run.is_replaced]
     if len(found) > 1:
         message = f"{len(found)} runs have ids that begin with {text}\n{_listing(found, text)}"
-        raise UserError(message, "Give more of the id.")
+        raise UserError(message, "Give more digits of the id.")
     if not found:
         there = f"\n{_listing(every, text)}" if every else ""
-        raise UserError(f"no run below {runs} has an id that begins with {text}{there}", "comt runs lists them all.")
+        raise UserError(f"no run below {runs} has an id that begins with {text}{there}", "comt runs lists all runs.")
     return found
 
 
 def _listing(found: Sequence[Found], text: str) -> str:
-    """A line for each run: its folder's name, the selector of its place, scale, settings that are not the recipe's,
-    state, and time."""
+    """One line per run: folder, selector, scale, settings that differ from the recipe, state and time."""
     lines = []
     for run, row in _described(found[:_MOST_LISTED], text):
         name = ":".join((run.home.recipe, run.home.row, run.home.column, str(run.seed)))
         when = row["written"].replace("T", " ")[:16]
-        said = ", ".join(filter(None, [run.label("scale"), settings_text(row), str(run.standing)]))
-        lines.append(f"  {run.name}  {name}  {said}, {when}")
+        facts = ", ".join(filter(None, [run.label("scale"), settings_text(row), str(run.standing)]))
+        lines.append(f"  {run.name}  {name}  {facts}, {when}")
     if len(found) > _MOST_LISTED:
         lines.append(f"  ... and {len(found) - _MOST_LISTED} more (comt runs lists them)")
     return "\n".join(lines)
 
 
 def _described(found: Sequence[Found], text: str) -> list[tuple[KnownRun, dict[str, Any]]]:
-    """Runs with what `comt runs` says of them, the point of a grid that they were trained at among the settings."""
+    """Runs with their rows of `comt runs`; a run's configuration of a grid is among its settings."""
     runs = {each.run.name: each.run for each in found}
     rows = described([(run, run.home) for run in runs.values()], recipes_by_name([text.partition(":")[0]]))
     for row in rows:
@@ -266,11 +266,10 @@ def _described(found: Sequence[Found], text: str) -> list[tuple[KnownRun, dict[s
 
 
 def recipes_by_name(named: Iterable[str] = ()) -> RecipeOf:
-    """A function that reads recipes by `paper/table`, each once: those that are `named`, and those that every name can
-    reach."""
+    """A function that reads recipes by `paper/table`, each once: the `named` ones and all that have a name."""
     paths = dict(available_recipes())
     for name in named:
-        with contextlib.suppress(UserError):  # its runs are there, and it is gone
+        with contextlib.suppress(UserError):  # the recipe was removed, its runs were not
             path = find_recipe(split_variant(name)[0])
             paths["/".join(place_of(path))] = path
 
@@ -285,14 +284,14 @@ def recipes_by_name(named: Iterable[str] = ()) -> RecipeOf:
 
 
 def dashed(name: str) -> str:
-    """A name as the folder of a link is called."""
+    """A name as in the folders of links."""
     return name.replace("/", "-")
 
 
 class SelectedTable:
-    """The table `name` of a selector: its recipe, None where no name can reach it any more, such as `own/mine`; and the
-    runs there are, of which those of a table of changed settings, `table3@steps-12`, stand in that alone. Raises
-    `UserError` where there is neither a recipe nor a run, or nothing has such settings."""
+    """The table `name` of a selector, with its recipe and the known runs. The recipe is None if it cannot be found any
+    more. Runs of a table with changed settings, `table3@steps-12`, belong to that table alone. Raises `UserError` if
+    there is neither a recipe nor a run, or no run has such settings."""
 
     def __init__(self, name: str, of: OfRuns) -> None:
         recipe, self.variant = split_variant(name)
@@ -315,17 +314,17 @@ class SelectedTable:
             tables = {each for run in self.known for each in run.variants if each.startswith(f"{self.name}{MARK}")}
             self.known = [run for run in self.known if f"{self.name}{MARK}{self.variant}" in run.variants]
             if not self.known:
-                hint = f"There are {', '.join(sorted(tables))}." if tables else "comt runs lists all runs."
+                hint = f"Known names: {', '.join(sorted(tables))}." if tables else "comt runs lists all runs."
                 raise UserError(f"no run of {self.name} has settings called {self.variant}", hint)
 
     @cached_property
     def planned(self) -> dict[str, RunSpec]:
-        """By id, and by request, what the recipe asks for, with the seeds that runs have, but those of trials."""
+        """The runs that the recipe plans, by id and by request, for all seeds of known runs except seeds of trials."""
         found: dict[str, RunSpec] = {}
         for scale, loaded in self.scales.items():
             trials = loaded.grids[scale].seeds if scale in loaded.grids else ()
             seeds = {run.seed for run in self.known if run.seed is not None}
-            with contextlib.suppress(UserError):  # its data cannot be identified: nothing was trained on it here either
+            with contextlib.suppress(UserError):  # its data cannot be identified, so no run was trained on it here
                 specs = [
                     spec for spec in plan(loaded, scale, seeds=sorted(seeds - {*trials})) if spec.seed not in trials
                 ]
@@ -334,7 +333,7 @@ class SelectedTable:
 
     @cached_property
     def passed_over(self) -> set[str]:
-        """Ids of the runs of a grid at points that were not chosen."""
+        """Ids of the runs at configurations of a grid that were not chosen."""
         found: set[str] = set()
         for scale, loaded in self.scales.items():
             grid = loaded.grids.get(scale)
@@ -352,11 +351,11 @@ class SelectedTable:
         return recipe is not None and run.seed in (recipe.scales[scale].seeds or recipe.seeds)
 
     def plans(self, run: KnownRun) -> RunSpec | None:
-        """The run of this table that `run` is; None where it is none, or of other settings."""
+        """The planned run that `run` is; None if it is of another table or has other settings."""
         return self.planned.get(run.id) or (self.planned.get(run.spec.request) if run.spec is not None else None)
 
     def places(self, run: KnownRun) -> list[Place]:
-        """Places of `run` in this table. Of a link the names are the recipe's, if it has them."""
+        """Places of `run` in this table. Names of links are replaced by the recipe's, if it has them."""
         paper, _, table = self.name.partition("/")
         rows, columns = ({dashed(name): name for name in names} for names in (self.rows, self.columns))
         found = [run.home] if run.home.recipe == self.name else []

@@ -1,4 +1,4 @@
-"""Plans of recipes: every run with its cost, time and state; several recipes as one queue."""
+"""Plans of recipes: every run with its cost, time and state; or several recipes as one queue."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from comt_cli.training.processes import share_of_batch
 from comt_cli.verbs.plan import Planned, plan_selected
 from comt_cli.words import duration, plural, short_count
 
-AT_SLURM = ": each a job for Slurm, but those that are in its queue."
-_OTHER = "Time and memory on --gpus of another machine: h200, h100, a100 ..."
+AT_SLURM = ": one Slurm job each, except those that are in the queue already."
+_OTHER = "Estimate time and memory for --gpus N of another machine: h200, h100, a100 ..."
 
 
 def show(
@@ -43,23 +43,19 @@ def show(
     plan_for: Annotated[str | None, typer.Option(metavar="GPU", help=_OTHER, show_default=False)] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Print the plan of a recipe: every run and what it costs.
+    """Print the plan of a recipe: its runs and their cost.
 
-    Parameters and FLOPs are counted on the real model, built without storage; beside the extra parameters stands the
-    increase that the paper prints. Trains and downloads nothing.
+    Parameters and FLOPs are counted on the real model. The paper's increase is next to the counted one. Nothing is
+    trained or downloaded.
 
     Examples:
-
-      comt show table3.yaml
-
+      comt show table3
       comt show transponder/table2 --scale paper --columns c4/130m --plan-for h100 --gpus 8
-
-      comt show table3.yaml --rows pre-ln+comt --set train.steps=200 --json
     """
     where = Where(device, gpus, jobs, runs=runs, plan_for=plan_for)
     planned = plan_selected(recipe, of)
     if plan_for is not None and device is not None:
-        raise UserError("--plan-for is another machine's GPU, --device one of this", "Leave one of them out.")
+        raise UserError("--plan-for and --device cannot be combined", "--plan-for GPU is for another machine.")
     if as_json:
         typer.echo(json.dumps(Plan(planned, where).rows, indent=2))
     else:
@@ -67,8 +63,8 @@ def show(
 
 
 class Plan:
-    """Every run of a plan, of other tables those first that these start from, as a row of plain data. Raises
-    `UserError` where a run's model does not fit that of its source, and as `estimator_for`."""
+    """Every run of a plan as a row of plain data, preceded by the runs of other tables that it starts from. Raises
+    `UserError` if a run's model does not fit the weights it starts from, and as `estimator_for`."""
 
     def __init__(self, planned: Planned, where: Where) -> None:
         own = adopt_contents(planned.specs, where.runs, ambiguous=True)
@@ -89,7 +85,7 @@ class Plan:
         estimated = self.estimator and self.estimator.of(spec)
         try:
             state = directory.state().value
-        except UserError:  # `comt status` says why
+        except UserError:  # `comt status` prints it
             state = Standing.unreadable.value
         is_own = spec not in self.first
         return {
@@ -98,7 +94,7 @@ class Plan:
             "column": spec.column,
             "seed": spec.seed,
             **({"grid": spec.point} if spec.point else {}),
-            "id": spec.id if spec.is_known else None,  # not known before the data is prepared
+            "id": spec.id if spec.is_known else None,  # unknown until the data is prepared
             "data_content": spec.data_content,
             "start": spec.begun_with if source is None or source.is_known else None,
             "method": spec.method,
@@ -120,8 +116,9 @@ class Plan:
 
 
 def estimator_for(specs: Sequence[RunSpec], where: Where) -> Estimator | None:
-    """Estimates the time of these runs, as one command would train them; None where jobs of Slurm train elsewhere. Says
-    how many networks it counts first. Raises `UserError` where the runs cannot be trained so."""
+    """The time estimator of these runs, trained by one command; None with `--slurm`, since jobs run elsewhere. Prints
+    the number of networks before it counts them. Raises `UserError` if the runs cannot be trained with these
+    options."""
     if where.slurm is not None:
         return None
     if where.plan_for is not None:
@@ -148,9 +145,9 @@ def time_in_words(specs: Sequence[RunSpec], states: Sequence[str], estimator: Es
 
 
 def sweep_cost(planned: Planned, where: Where) -> str:
-    """Runs, FLOPs and estimated time of trials and of what follows them, in two lines. Runs whose values the trials
-    have not chosen yet are counted as one for the baseline's best and one for the cell's own. No time is estimated for
-    jobs of Slurm, which train on another machine. Raises `UserError` where there is no such device."""
+    """Two lines with runs, FLOPs and estimated time of a sweep: its trials and the runs after them. Each cell without a
+    chosen value counts as two runs, at the baseline's best value and at its own. Slurm jobs get no estimated time.
+    Raises `UserError` if the device does not exist."""
     known = adopt_contents(planned.specs, where.runs, ambiguous=True)
     sweep = read_sweep(planned.loaded, planned.scale, known, where.runs)
     specs, trials = sweep.at_most, {spec.request for spec in sweep.trials}
@@ -159,10 +156,10 @@ def sweep_cost(planned: Planned, where: Where) -> str:
     if (estimator := estimator_for(specs, where)) is not None:
         time = f", about {time_in_words(specs, states, estimator)} on {estimator.where.name}"
     return (
-        f"Sweep: {plural(len(trials), 'trial')} of {plural(len(sweep.grid.points), 'point')} and "
-        f"{plural(len(sweep.grid.seeds), 'seed')} for {plural(len(sweep.tuned), 'cell')}, then {most}"
-        f"{len(specs) - len(trials)} runs to show.\n"
-        f"In all {most}{len(specs)} runs and {sum(map(accounting.total_flops, specs)):.2g} FLOPs; {_left(states)} to "
+        f"Sweep: {plural(len(trials), 'trial')} ({plural(len(sweep.grid.points), 'configuration')}, "
+        f"{plural(len(sweep.grid.seeds), 'seed')}, {plural(len(sweep.tuned), 'cell')}), then {most}"
+        f"{len(specs) - len(trials)} runs for the table.\n"
+        f"Total: {most}{len(specs)} runs, {sum(map(accounting.total_flops, specs)):.2g} FLOPs; {_left(states)} to "
         f"do{time}."
     )
 
@@ -172,8 +169,8 @@ def _left(states: Iterable[str]) -> int:
 
 
 def print_plans(plans: Sequence[Planned], where: Where, *, fresh: bool = False) -> None:
-    """Print each plan as a table a column, and the time that all of it takes; for Slurm, how many runs are jobs. Runs
-    that are there are trained anew if `fresh`. Raises as `Plan`."""
+    """Print each plan, one table per column, and its total time, or for Slurm the number of jobs. With `fresh`,
+    existing runs count as to be trained again. Raises as `Plan`."""
     for number, planned in enumerate(plans):
         if number:
             typer.echo()
@@ -189,14 +186,14 @@ def _print_plan(planned: Planned, where: Where, *, fresh: bool) -> None:
     for spec, row in zip(plan.specs, plan.rows, strict=True):
         is_first = spec in plan.first
         if fresh and not is_first and row["state"] in (*ENDED, "unfinished"):
-            row["state"] = "anew"
-        heading = f"to start from: {row['table']}, {spec.column}" if is_first else ""
+            row["state"] = "retrain"
+        heading = f"start weights: {row['table']}, {spec.column}" if is_first else ""
         by_column.setdefault((heading, spec.column), []).append((spec, row))
     for (heading, column), lines in by_column.items():
         typer.echo(f"\n{heading}" if heading else "")
         _print_column(column, lines[0][0], [row for _, row in lines])
-    states = {spec.id: row["state"] for spec, row in zip(plan.specs, plan.rows, strict=True)}  # some fill two columns
-    before = f", {len(plan.first)} of them to start from" if plan.first else ""
+    states = {spec.id: row["state"] for spec, row in zip(plan.specs, plan.rows, strict=True)}  # columns may share runs
+    before = f", {len(plan.first)} of them for start weights" if plan.first else ""
     summary = f"{plural(len(states), 'run')}{before}, {_left(states.values())} to do"
     typer.echo()
     if estimator is None:
@@ -210,23 +207,23 @@ def _print_plan(planned: Planned, where: Where, *, fresh: bool) -> None:
 
 
 def _print_bases(rows: Sequence[dict[str, Any]], device: Hardware) -> None:
-    """Print the sources of estimates, and whether a device that is planned for holds the runs."""
+    """Print the sources of the estimates, and whether the runs fit in the memory of a planned GPU."""
     if device.chip is not None:
         most = max(rows, key=lambda row: float(row["estimated_memory_bytes"]))
         fits = most["estimated_memory_bytes"] <= device.chip.memory
         say(
-            f"Memory: {_memory(most['estimated_memory_bytes'])} of {device.chip.memory / 2**30:.0f} GiB a GPU for "
+            f"Memory: {_memory(most['estimated_memory_bytes'])} of {device.chip.memory / 2**30:.0f} GiB per GPU for "
             f"{most['row']} at {most['column']}: {'all fit' if fits else 'does not fit; lower train.micro_batch_size'}."
         )
     sources = " and from ".join(dict.fromkeys(row["estimated_from"] for row in rows))
     tokens = " Tokens count padding." if any("tokens" in row for row in rows) else ""
-    say(f"Time is estimated from {sources}; memory, roughly, from the tensors that the model keeps.{tokens}")
+    say(f"Time is estimated from {sources}. Memory is roughly weights, optimiser state and saved activations.{tokens}")
 
 
 def print_all(tables: Sequence[Planned], where: Where) -> None:
-    """Print one line a recipe: its runs, how many are done, how many are trained for an earlier recipe anyway, and the
-    time of the rest, which of jobs for Slurm is not known; then all of it as the one queue that it is. Raises
-    `UserError` where there is no such device, or its options do not go together."""
+    """Print one line per recipe: its runs, how many are done, how many an earlier recipe shares, and the time of the
+    rest (except for Slurm). Then print the totals of the queue. Raises `UserError` if the device does not exist or the
+    options cannot be combined."""
     plans = [adopt_contents(planned.specs, where.runs, ambiguous=True) for planned in tables]
     specs = [shared.spec for shared in needed_runs([spec for plan in plans for spec in plan], where.runs)]
     states = {spec.id: RunDirectory.of(where.runs, spec).state().value for spec in specs}
@@ -269,5 +266,5 @@ def _print_column(column: str, first: RunSpec, rows: Sequence[dict[str, Any]]) -
 
 
 def _memory(size: float) -> str:
-    """`3.4 GiB`, of narrow networks `12 MiB`."""
+    """`3.4 GiB`, or `12 MiB`."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 / 10 else f"{size / 2**20:.0f} MiB"

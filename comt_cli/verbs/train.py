@@ -1,5 +1,5 @@
-"""The verbs that train: what is selected of recipes, sweeps among them, is checked, its cost told, trained here or
-submitted to Slurm, and their tables and figures written."""
+"""The verbs that train: check the selected runs of recipes and sweeps, print their cost, train them here or submit them
+to Slurm, and write tables and figures."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ POLL_SECONDS = 2.0
 
 
 def training_verb(task: Task[Any]) -> Callable[..., None]:
-    """The function of a task's verb; its help is the docstring of the task."""
+    """The function of a task's verb; the docstring of the task is its help."""
 
     def train(
         recipe_: Annotated[
@@ -59,17 +59,20 @@ def training_verb(task: Task[Any]) -> Callable[..., None]:
         ] = None,
         *,
         recipe: Annotated[
-            str | None, typer.Option(help="The same, as an option.", autocompletion=completion.recipes)
+            str | None,
+            typer.Option(metavar="RECIPE", help="RECIPE as an option.", autocompletion=completion.recipes),
         ] = None,
         of: Selection,
         where: Where,
-        fresh: Annotated[bool, typer.Option("--fresh", help="Train anew; earlier runs are moved aside, kept.")] = False,
+        fresh: Annotated[
+            bool, typer.Option("--fresh", help="Train again from the start; move existing runs aside.")
+        ] = False,
         dry_run: options.DryRun = False,
     ) -> None:
         named = recipe_ or recipe
         if named is None or recipe not in (None, named):
-            wrong = "no recipe was given" if named is None else f"{named} and --recipe {recipe}: which of them?"
-            raise UserError(wrong, f"comt recipes lists them; then comt {task.command} RECIPE")
+            wrong = "no recipe was given" if named is None else f"two recipes were given: {named} and {recipe}"
+            raise UserError(wrong, f"Give one: comt {task.command} RECIPE. comt recipes lists the recipes.")
         table, selected = _planned(named, of, task.command)
         train_tables([table], [selected], where, dry_run=dry_run, fresh=fresh)
 
@@ -78,7 +81,7 @@ def training_verb(task: Task[Any]) -> Callable[..., None]:
 
 
 def _planned(recipe: str, of: Selection, command: str | None) -> tuple[Planned, Planned]:
-    """The whole table, and what is selected of it: training one row must not erase the others."""
+    """The whole table and the selected part: training one row must not erase the others."""
     table = plan_selected(recipe, replace(of, rows=None, columns=None), command=command)
     return table, plan_loaded(table.loaded, of.scale, rows=of.rows, columns=of.columns, seeds=of.seeds)
 
@@ -100,14 +103,15 @@ def train(
     overwrite: bool = False,
     fresh: bool = False,
 ) -> pd.DataFrame:
-    """Train what is not done yet of a recipe, and write its table or figure, as the recipe's command does (`comt
-    train-lm` and its sisters): progress goes to the error stream, the table is printed, Ctrl-C saves and stops.
+    """Train the unfinished runs of a recipe and write its table or figure, like `comt train-lm`, `comt train-resnet`
+    and the other training commands. Progress goes to the error stream, the table to standard output. Ctrl-C saves and
+    stops.
 
-    `recipe` is a file, or the name of one that came with the program. `rows`, `columns` and `seeds` select, as a list
-    or as text with commas; all are meant if not given. `set` replaces settings by dotted key. The others are the
-    command's options (`comt train-lm --help`), but that `results` go below `runs` unless they are given. Returns the
-    selected runs, a line each, with the columns of `find_runs`. Raises `UserError` where something given is wrong
-    (nothing was started), a run failed, or it was stopped.
+    `recipe` is a file or the name of a shipped recipe. `rows`, `columns` and `seeds` select runs, as a list or as text
+    with commas; the default is all. `set` overrides settings by dotted key. The other arguments are the options of the
+    command (`comt train-lm --help`), except that `results` defaults to a folder below `runs`. Returns the selected runs
+    as a data frame, one row per run, with the columns of `find_runs`. Raises `UserError` if an argument is wrong (then
+    nothing was started), if a run failed, or if training was stopped.
 
     >>> from comt_cli import train
     >>> summary = train("mine.yaml", rows="comt", set={"train.steps": 3})
@@ -125,12 +129,12 @@ def train(
     folder, changed = Path(runs), [*as_arguments(set or {})]
     for name, given in (("gpus", gpus), ("jobs", jobs)):
         if given is not None and given < 1:
-            raise UserError(f"{name}: {given} is fewer than one")
+            raise UserError(f"{name}={given} should be at least 1")
     added = [also] if isinstance(also, str) else [*also]
     of = Selection(scale, text(rows), text(columns), text(seeds), changed, also=added)
     where = Where(device, gpus, jobs, runs=folder, results=Path(results or folder / RESULTS), overwrite=overwrite)
     table, selected = _planned(str(recipe), of, None)
-    with _no_main_module(), contextlib.suppress(typer.Exit):  # of a table that is kept, which has been said
+    with _no_main_module(), contextlib.suppress(typer.Exit):  # raised after the message that an old table is kept
         train_tables([table], [selected], where, fresh=fresh)
     specs = _known([selected.with_contents(folder)], folder)
     known = {run.name: run for run in known_runs(folder)}
@@ -140,7 +144,7 @@ def train(
 
 @contextlib.contextmanager
 def _no_main_module() -> Iterator[None]:
-    """Processes that are started here do not run the user's script again, which multiprocessing has them import."""
+    """Hide the user's script from the processes that are started here: multiprocessing would import it in each."""
     script = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
@@ -151,24 +155,22 @@ def _no_main_module() -> Iterator[None]:
 
 def reproduce(
     scale: options.Scale = "smoke",
-    papers: Annotated[str | None, typer.Option(metavar="A,B", help="Only these papers' recipes.")] = None,
+    papers: Annotated[str | None, typer.Option(metavar="A,B", help="Only the recipes of these papers.")] = None,
     seeds: options.Seeds = None,
     also: options.Also = None,
-    sweeps: Annotated[bool, typer.Option("--sweeps", help="Recipes that first try values for every row, too.")] = False,
+    sweeps: Annotated[bool, typer.Option("--sweeps", help="Include recipes that tune values for every row.")] = False,
     *,
     where: Where,
     dry_run: options.DryRun = False,
 ) -> None:
-    """Train every recipe that has the scale. Writes their tables, their figures, and the overview of them all.
+    """Train every recipe that has a scale. Write all tables and figures, and their overview.
 
-    All recipes are checked before the first run; those without the scale are named and skipped. Their runs form one
-    queue, in which a training that several tables need stands once. What is done already is not done again, and a run
-    that fails does not stop the others: the same command can be given again, and on several machines at once.
+    All recipes are checked before the first run. Recipes without the scale are named and skipped. A run that several
+    tables need is trained once. Finished runs are skipped, and a run that fails does not stop the others, so the same
+    command can be repeated, also on several machines at once. More: recipes/RUNNING.md
 
     Examples:
-
       comt reproduce --scale smoke --dry-run
-
       comt reproduce --scale small --papers transponder --seeds 1-3
     """
     tables = _recipes_of_scale(scale, papers, seeds, also, sweeps=sweeps)
@@ -184,11 +186,11 @@ def train_tables(
     fresh: bool = False,
     overview: bool = False,
 ) -> None:
-    """Train what is `selected` of `tables` as one queue and write the tables, which are whole, and their `overview`; or
-    submit it to Slurm; or, of a `dry_run`, print what that would be. Runs that are done are not trained again, unless
-    `fresh` moves them aside. Raises `UserError` where an option, or where results go, is wrong: nothing was started;
-    `TrainingFailed` where a run failed, nobody has trained it, or the best of a row's trials is at the edge of the
-    grid; `typer.Exit` where something was not written, which has been said."""
+    """Train the `selected` runs of `tables` as one queue, then write the whole tables and their `overview`. With
+    `--slurm` submit the runs instead; with `dry_run` only print the plan. Finished runs are skipped unless `fresh`
+    moves them aside. Raises `UserError` if an option or the results folder is wrong (nothing was started);
+    `TrainingFailed` if a run failed or was not trained, or if the best trial of a row is at the edge of the grid;
+    `typer.Exit` if a table was not written, after printing the reason."""
     site = _slurm_site(where)
     if dry_run and overview:
         print_all(selected, where)
@@ -197,8 +199,8 @@ def train_tables(
     if dry_run:
         return
     sweeps = [planned for planned in selected if planned.has_trials]
-    if sweeps and rank_and_size():  # whose processes cannot see together what the trials chose
-        raise UserError("a sweep under torchrun: it is trained in two parts", "Leave torchrun out, and give --gpus.")
+    if sweeps and rank_and_size():  # its processes cannot agree on the values that the trials chose
+        raise UserError("torchrun cannot train a sweep, which has two stages", "Use --gpus N instead of torchrun.")
     for folder in dict.fromkeys(place(where.results, each.scale, each.loaded, "").parent for each in tables):
         check_writable(folder, "--results")
     with tracking(where.track):
@@ -206,7 +208,7 @@ def train_tables(
             every = [spec for planned in selected for spec in planned.specs]
             executor.check_training(where.gpus, every, where.device, where.jobs)
             known = adopt_contents(_known(selected, where.runs), where.runs, ambiguous=True)
-            _say_moved(set_aside(known, where.runs))
+            _print_moved(set_aside(known, where.runs))
         for planned in sweeps:
             name = f"{planned.loaded.name}: " if len(selected) > 1 else ""
             typer.echo(f"{name}{sweep_cost(planned, where)}", err=True)
@@ -222,7 +224,7 @@ def train_tables(
                 tables, where.runs, where.results, overwrite=where.overwrite, shown=selected
             )
     finally:
-        if overview and is_main_process() and any(where.results.glob("*/*/*-runs.csv")):  # else nothing has ended
+        if overview and is_main_process() and any(where.results.glob("*/*/*-runs.csv")):  # else no run has ended
             typer.echo(f"\nwrote {write_overview(where.results)}")
     summary.check()
     _check_edges(sweeps, where.runs)
@@ -230,25 +232,25 @@ def train_tables(
         raise typer.Exit(1)
 
 
-def _say_moved(folders: Iterable[Path]) -> None:
+def _print_moved(folders: Iterable[Path]) -> None:
     for folder in folders:
         typer.echo(f"moved aside: {folder}", err=True)
 
 
 def _check_edges(sweeps: Sequence[Planned], runs: Path) -> None:
-    """Raise `TrainingFailed` where the best of a row's trials is at the edge of the grid."""
+    """Raise `TrainingFailed` if the best trial of a row is at the edge of the grid."""
     if found := [problem for planned in sweeps for problem in _state(planned, runs).problems.values()]:
         raise TrainingFailed(
-            "\n  ".join(["nothing is chosen for some rows", *found]),
-            "Nothing that was trained is lost: with a wider grid the same command trains the new values alone.",
+            "\n  ".join(["no value was chosen for some rows", *found]),
+            "Repeat the command with a wider grid: it trains only the new values.",
         )
 
 
 def _recipes_of_scale(
     scale: str, papers: str | None, seeds: str | None, also: list[str] | None, *, sweeps: bool
 ) -> list[Planned]:
-    """Every recipe chosen that has the scale; those that are skipped are named. A row of `also` is added to those
-    recipes that can have its method. Raises `UserError` where one is broken, or none is left."""
+    """The chosen recipes that have the scale; the others are printed as skipped. A row of `also` is added to recipes
+    whose task allows its method. Raises `UserError` if a recipe is broken, or no recipe is left."""
     added, recipes = also_rows(also), available_recipes()
     chosen = select(papers, dict.fromkeys(name.partition("/")[0] for name in recipes), "paper")
     every = {
@@ -260,7 +262,7 @@ def _recipes_of_scale(
     planned, skipped = [], []
     for name, loaded in every.items():
         if loaded.has_trials(scale) and not sweeps:
-            skipped.append(f"{name} is a sweep, and --sweeps was not given")
+            skipped.append(f"{name} is a sweep; --sweeps includes it")
         elif scale in loaded.recipe.scales:
             planned.append(plan_loaded(loaded, scale, seeds=seeds))
         else:
@@ -268,14 +270,14 @@ def _recipes_of_scale(
     for each in skipped if is_main_process() and scale in scales else ():
         typer.echo(f"skipped: {each}", err=True)
     if not planned:
-        raise UserError(f"no recipe has a scale {scale!r}, or all that have it are sweeps", nearest(scale, scales))
+        raise UserError(f"no recipe other than sweeps has a scale {scale!r}", nearest(scale, scales))
     check_added(added, (table.loaded for table in planned))
     return planned
 
 
 def _known(tables: Sequence[Planned], runs: Path) -> list[RunSpec]:
-    """The runs of plans that are known by now: of a sweep the trials, the runs at the recipe's own values, and those at
-    values that the trials have chosen."""
+    """The runs of plans that are known now. For a sweep: the trials, the runs at the recipe's own values, and the runs
+    at values that the trials have chosen."""
     return [
         spec for planned in tables for spec in (_state(planned, runs).specs if planned.has_trials else planned.specs)
     ]
@@ -286,10 +288,10 @@ def _state(planned: Planned, runs: Path) -> SweepState:
 
 
 def _train(tables: Sequence[Planned], sweeps: Sequence[Planned], where: Where) -> Summary:
-    """Train the selected runs of tables, until nothing follows from the trials of sweeps any more. Each pass trains
-    what is known: first the trials and the runs at the recipe's own values, then those at values that were chosen. What
-    another process trains is waited for where a choice depends on it; a run that it leaves is taken over. So any number
-    of processes can be given the same command. Raises as `executor.train_on`."""
+    """Train the selected runs of tables until the trials of sweeps add no more runs. Each pass trains the known runs:
+    first the trials and the runs at the recipe's own values, then the runs at the chosen values. Where a choice depends
+    on a run of another process, wait for it; take it over if that process stops. So any number of processes can run the
+    same command. Raises as `executor.train_on`."""
     seeds = {seed for planned in sweeps for seed in planned.loaded.grids[planned.scale].seeds}
     while True:
         before = _known(tables, where.runs)
@@ -300,32 +302,31 @@ def _train(tables: Sequence[Planned], sweeps: Sequence[Planned], where: Where) -
         waiting = [each.spec for each in summary.having(Ending.elsewhere) if each.spec.seed in seeds]
         if not waiting:
             return summary
-        said = f"waiting for {plural(len(waiting), 'trial')} that other processes train"
-        typer.echo(said, err=True)
-        with StopSignal() as stop:  # until one of them is left or has ended
+        status = f"waiting for {plural(len(waiting), 'trial')} that other processes train"
+        typer.echo(status, err=True)
+        with StopSignal() as stop:  # until one of them ends or is stopped
             while all(RunDirectory.of(where.runs, spec).owner() is not None for spec in waiting):
                 if stop.number is not None:
-                    raise RunInterrupted(f"stopped while {said}", "The same command resumes from there.", stop.number)
+                    raise RunInterrupted(f"stopped while {status}", "The same command resumes from there.", stop.number)
                 sleep(POLL_SECONDS)
 
 
 def _slurm_site(where: Where) -> Site | None:
-    """The site file of `--slurm`; None without one. Raises `UserError` where it is wrong, or an option says what it
-    says."""
+    """The site file of `--slurm`; None without one. Raises `UserError` if it is wrong, or if an option repeats one of
+    its keys."""
     if where.slurm is None:
         return None
     if where.gpus != 1 or where.jobs is not None or rank_and_size():
-        hint = "The site file says how many GPUs a job has (gpus: N), and every run is a job."
-        raise UserError("--slurm goes with neither --gpus nor --jobs nor torchrun", hint)
+        hint = "Every run is one job; set the GPUs of a job in the site file (gpus: N)."
+        raise UserError("--slurm cannot be combined with --gpus, --jobs or torchrun", hint)
     return read_site(where.slurm)
 
 
 def _submit(tables: Sequence[Planned], where: Where, site: Site, *, fresh: bool) -> None:
-    """Submit those known runs that are open and not submitted yet; print a line for every job. Raises as
-    `slurm.submit`."""
+    """Submit the open runs that have no job yet; print one line per job. Raises as `slurm.submit`."""
     specs = _known(tables, where.runs)
     if fresh:
-        _say_moved(begin_anew(specs, where.runs))
+        _print_moved(begin_anew(specs, where.runs))
     counts = Counter[str]()
     try:
         for each in submit(specs, where.runs, where.device, site):
@@ -336,7 +337,7 @@ def _submit(tables: Sequence[Planned], where: Where, site: Site, *, fresh: bool)
             else:
                 counts["being trained" if each.state is RunState.running else "done"] += 1
     except UserError as error:
-        if counts["submitted"] and error.exit_status == UserError.exit_status:  # bad input's says: nothing was started
+        if counts["submitted"] and error.exit_status == UserError.exit_status:  # which means: nothing was started
             raise TrainingFailed(error.message, error.hint) from error
         raise
     finally:
@@ -346,16 +347,18 @@ def _submit(tables: Sequence[Planned], where: Where, site: Site, *, fresh: bool)
     elsewhere = "" if where.runs == Path("runs") else f" --runs {where.runs}"
     typer.echo(f"To follow them: comt status{elsewhere}, with the same --seeds and --also")
     if any(planned.has_trials for planned in tables):
-        typer.echo("When the trials have ended, the same command submits the runs at what they chose.")
-    typer.echo("The tables and figures, once the jobs are done: the same command without --slurm")
+        typer.echo("When the trials have ended, repeat this command: it submits the runs at the chosen values.")
+    typer.echo("When the jobs are done, repeat this command without --slurm: it writes the tables and figures.")
 
 
-_RECIPE = "Only this recipe, or this paper's: comt/tableA7, comt."
+_RECIPE = "Only this recipe, or the recipes of this paper: comt/tableA7, comt."
 
 
 def ablate(
-    name: Annotated[str | None, typer.Argument(help="The question: see above.", show_default=False)] = None,
-    recipe: Annotated[str | None, typer.Argument(help=_RECIPE, show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="An ablation; see above.", show_default=False)
+    ] = None,
+    recipe: Annotated[str | None, typer.Argument(metavar="RECIPE", help=_RECIPE, show_default=False)] = None,
     *,
     scale: options.Scale = "smoke",
     seeds: options.Seeds = None,
@@ -364,21 +367,18 @@ def ablate(
     where: Where,
     dry_run: options.DryRun = False,
 ) -> None:
-    """Train, tabulate and draw an ablation of the papers.
+    """Train and draw one ablation of the papers. Without a name, list the ablations with their recipes.
 
-    The figure has the metric against what is ablated, beside the paper's. A row that --also adds is a further point.
-    Without a name the ablations are listed, with their recipes.
+    The figure shows the metric against the ablated property, next to the paper's. --also adds a point.
 
-    hidden-size is the width of the gates' bottleneck, window-ratio that of CoMT's sliding-window modulators; modules
-    are the projections with a gate; granularity: one factor for a token, for every channel, or both; context: gates
-    that see their input against learned constants; sigmoid: Transponder's learnable one against a fixed one; gate-form
-    and gate-start: SAS's scaling gate; placement-norm: gates before and after a norm; residual-norm: the norm in SAS's
-    third term; cost: the gain at equal cost, against plain networks made wider.
+    hidden-size: width of the gates' bottleneck. window-ratio: width of CoMT's sliding window. modules: projections
+    with a gate. granularity: one factor per token, per channel, or both. context: input-dependent gates or learned
+    constants. sigmoid: Transponder's learnable sigmoid or a fixed one. gate-form, gate-start: SAS's scaling gate.
+    placement-norm: gates before and after a norm. residual-norm: the norm in SAS's third term. cost: the gain over
+    wider plain networks of equal cost.
 
     Examples:
-
       comt ablate hidden-size comt/table5
-
       comt ablate hidden-size --also 64='{name: comt, hidden: 64}' --seeds 1-3
     """
     known = _ablations()
@@ -388,7 +388,7 @@ def ablate(
         return
     if name not in known:
         listed = "; ".join(f"{ablation} ({', '.join(recipes)})" for ablation, recipes in known.items())
-        raise UserError(f"no recipe has an ablation {name!r}", f"There are {listed}.")
+        raise UserError(f"no recipe has an ablation {name!r}", f"The ablations are {listed}.")
     meant = {recipe, full_name(recipe)} if recipe is not None else {*known[name]}
     chosen = [path for each, path in known[name].items() if meant & {each, each.partition("/")[0]}]
     if not chosen:
@@ -405,13 +405,13 @@ def ablate(
 
 
 def _ablations() -> dict[str, dict[str, Path]]:
-    """Ablation -> recipe -> file, in the order of the schema. A recipe that cannot be read is named and left out."""
+    """Ablation -> recipe -> file, in the order of the schema. A recipe that cannot be read is skipped with a note."""
     found: dict[str, dict[str, Path]] = {}
     for recipe, path in available_recipes().items():
         try:
             data = read(path).data
         except RecipeError as error:
-            typer.echo(f"comt: {recipe} is left out: {error.message}", err=True)
+            typer.echo(f"comt: skipped {recipe}: {error.message}", err=True)
             continue
         there = data.get("ablations") if isinstance(data, dict) else None
         for name in there if isinstance(there, dict) else ():

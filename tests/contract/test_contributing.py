@@ -119,3 +119,11 @@ def test_its_row_stands_in_a_recipe(example):
     loaded = load_recipe_text(recipe, Catalogue({**methods(), example.name: example}, tasks()))
     assert loaded.methods["pre-ln+scale"]["name"] == "learnable-scale"
     assert loaded.methods["pre-ln+scale"]["start"] == 1.0
+
+
+def test_the_method_of_readme_gates_what_writes_to_the_residual_stream(tmp_path):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (code,) = (block for block in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S) if "class HalfGate" in block)
+    with imported(tmp_path, "half_gate", code) as module:
+        wiring = module.HalfGate().wiring()
+        assert sorted(wiring.gates) == ["down_proj", "o_proj"]

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -175,23 +176,41 @@ def test_commands_are_understood():
     assert {where: why for where, why in found.items() if why} == {}
 
 
-def pages(group: object, path: tuple[str, ...] = ()) -> Iterator[str]:
+def pages(group: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
     """Every page of help, by its words: "", "show", "bench", "bench step"."""
     yield " ".join(path)
-    for name, command in getattr(group, "commands", {}).items():
-        yield from pages(command, (*path, name))
+    for name in getattr(group, "commands", {}):
+        yield from pages(group.resolve_command(None, [name])[1], (*path, name))  # the command, not its stand-in
 
 
-@pytest.mark.parametrize("page", pages(COMMAND_LINE), ids=lambda page: page or "comt")
-def test_examples_of_help_can_be_pasted(page):
-    """Each on a line of its own, also on a narrow terminal."""
-    result = CliRunner().invoke(app, [*page.split(), "--help"], env={"COLUMNS": "60"}, terminal_width=60)
+def help_lines(page: str, width: int) -> list[str]:
+    """The help of a page, as text that is that wide."""
+    result = CliRunner().invoke(app, [*page.split(), "--help"], env={"COLUMNS": str(width)}, terminal_width=width)
     assert result.exit_code == 0
-    lines = [line for line in result.output.splitlines() if re.match(r" {4}comt( |$)", line)]
-    assert lines, "no example"
+    return result.output.splitlines()
+
+
+PAGES = pytest.mark.parametrize("page", [*pages(COMMAND_LINE)], ids=lambda page: page or "comt")
+
+
+@PAGES
+def test_examples_of_help_can_be_pasted(page):
+    """There are two, each on a line of its own, also on a narrow terminal."""
+    lines = [line for line in help_lines(page, 60) if re.match(r" {4}comt( |$)", line)]
+    assert len(lines) == 2
     for words in map(shlex.split, lines):
         assert words[: len(page.split()) + 1] == ["comt", *page.split()], "an example of another verb"
         assert complaint(words) is None, words
+
+
+@PAGES
+def test_help_fits_on_one_screen(page):
+    lines = help_lines(page, 100)
+    assert len(lines) <= 45
+    text = " ".join(lines).partition("Examples:")[0]
+    pages_named = re.findall(r"[\w/-]+\.md", text)
+    assert ("More:" in text) == bool(pages_named)
+    assert [name for name in pages_named if not (ROOT / name).is_file()] == []
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_it_goes_on_after_failures_and_sums_up(monkeypatch):
     monkeypatch.setattr(checks, "all_checks", lambda runs: INJECTED)
     told = CliRunner().invoke(app, ["doctor"])
     assert told.exit_code == 1
-    assert told.output.splitlines()[-1] == "5 checks: 1 ok, 1 to look at, 3 failed"
+    assert told.output.splitlines()[-1] == "5 checks: 1 ok, 1 warning, 3 failed"
     found = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).output)
     assert found["failed"] == 3
     assert [check["status"] for check in found["checks"]] == ["fail", "fail", "fail", "warn", "ok"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -17,18 +18,26 @@ from comt_cli.tasks.settings.images import ResNetSettings
 from comt_cli.tasks.settings.language import ModelSettings
 
 
-def counted(size: str, options: dict | None = None) -> int:
-    wiring = wiring_of(options or {"name": "pre-ln"})
-    return parameter_count(empty_network(ModelSettings(size=size), wiring, vocabulary=32000))
+def counted(size: str, options: dict) -> int:
+    return parameter_count(empty_network(ModelSettings(size=size), wiring_of(options), vocabulary=32000))
+
+
+@functools.cache
+def plain_language(size: str) -> int:
+    return counted(size, {"name": "pre-ln"})
 
 
 def added(size: str, options: dict) -> int:
-    return counted(size, options) - counted(size)
+    return counted(size, options) - plain_language(size)
 
 
-def images_counted(size: str, options: dict | None = None, classes: int = 10, stem: str = "3x3") -> int:
-    wiring = wiring_of(options or {"name": "addition"})
-    return parameter_count(empty_network(ResNetSettings(size=size, stem=stem), wiring, classes=classes))
+def images_counted(size: str, options: dict, classes: int = 10, stem: str = "3x3") -> int:
+    return parameter_count(empty_network(ResNetSettings(size=size, stem=stem), wiring_of(options), classes=classes))
+
+
+@functools.cache
+def plain_of_images(size: str, classes: int = 10, stem: str = "3x3") -> int:
+    return images_counted(size, {"name": "addition"}, classes, stem)
 
 
 def test_the_plain_networks_count_what_the_published_ones_do():
@@ -40,7 +49,7 @@ def test_the_plain_networks_count_what_the_published_ones_do():
         "350m": 367_969_280,
         "1b": 1_339_082_752,
     }
-    assert {size: counted(size) for size in llama} == llama
+    assert {size: plain_language(size) for size in llama} == llama
     resnets = {
         ("resnet18", "3x3", 10): 11_173_962,
         ("resnet50", "3x3", 100): 23_705_252,
@@ -51,7 +60,7 @@ def test_the_plain_networks_count_what_the_published_ones_do():
         # The 1.7 million of He et al. 2016a, Table 6: stem 432; 18 blocks of 16, 32, 64 channels, 1x1 projections.
         ("preact-resnet110", "3x3", 10): 1_730_522,
     }
-    assert {each: images_counted(each[0], stem=each[1], classes=each[2]) for each in resnets} == resnets
+    assert {each: plain_of_images(each[0], stem=each[1], classes=each[2]) for each in resnets} == resnets
 
 
 FORMULAS: dict[str, Callable[[Any, int, int, int, int], int]] = {
@@ -170,7 +179,7 @@ def test_extra_parameters(size):
 )
 def test_extra_parameters_as_the_papers_and_their_arithmetic_have_them(options, percents):
     for size, percent in percents.items():
-        ours = 100 * added(size, options) / counted(size)
+        ours = 100 * added(size, options) / plain_language(size)
         assert f"{ours:.{len(percent) - percent.index('.') - 1}f}" == percent, size
 
 
@@ -230,9 +239,9 @@ def extra_of_images(options: dict, size: str) -> int | None:  # noqa: PLR0911 - 
 
 @pytest.mark.parametrize("size", BLOCKS)
 def test_extra_parameters_of_images(size):
-    plain = images_counted(size)
+    base = plain_of_images(size)
     each = IMAGE_METHODS.items()
-    compare({name: (images_counted(size, given) - plain, extra_of_images(given, size)) for name, given in each})
+    compare({name: (images_counted(size, given) - base, extra_of_images(given, size)) for name, given in each})
 
 
 # CoMT, Table A7: the increase in per cent for 10 and 100 classes. Of two cells for 10 classes the paper is at odds
@@ -251,7 +260,7 @@ PRINTED = {
 @pytest.mark.parametrize(("size", "kind"), PRINTED)
 def test_the_increases_of_table_a7(size, kind):
     name, option = {"window": ("comt-sliding-window", "ratio"), "pixel": ("comt-pixel", "hidden")}[kind]
-    plain = [images_counted(size, classes=classes) for classes in (10, 100)]
+    plain = [plain_of_images(size, classes) for classes in (10, 100)]
     found = {}
     for value in PRINTED[size, kind]:
         ours = [images_counted(size, {"name": name, option: value}, classes) for classes in (10, 100)]

@@ -1,15 +1,16 @@
 """Numbers that prose quotes are those of the committed results, rounded once.
 
-README's table and what the demo prints are compared to the letter. Every `x [low, high]` of README, results/README.md,
-FINDINGS and the pages of docs and recipes is computed anew from the runs that are committed. It is looked for in the
-tables that its paragraph links to, else its section, and in a line that begins with a row's name in that row alone:
-centre and both ends must be those of one pair of rows.
+README's table and the demo's rows in the quick start are compared to the letter. Every `x [low, high]` of README, of the pages of
+docs and recipes, of the overview of results, the findings and the notes on tables is computed anew from the committed
+runs. It is searched in the tables that its paragraph links to, else its section; in a line that begins with the name of
+a row in that row alone. Centre and both ends must be those of one pair of rows.
 """
 
 from __future__ import annotations
 
 import csv
 import functools
+import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ from comt_cli.tasks.base import Metric
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-TABLE = RESULTS / "evening/comt/table3.md"
+TABLES = ("evening/comt/table3.md", "evening/ours/modern-sweep.md", "evening/ours/table3-tuned-sweep.md")
+"""Those with the cells of README's table; of a row in several, the last one has what came out."""
 
 
 def markdown_tables(text: str) -> list[list[list[str]]]:
@@ -37,21 +39,23 @@ def markdown_tables(text: str) -> list[list[list[str]]]:
     return [[row for row in table if not set("".join(row)) <= set(":- ")] for table in rows]
 
 
-def test_the_table_has_rows_of_the_committed_one():
-    ((heading, *rows),) = markdown_tables(TABLE.read_text(encoding="utf-8"))
-    _, _, results = README.partition("## What came out")
-    (shown, *shown_rows) = markdown_tables(results)[0]
-    assert set(shown) <= set(heading)
-    places = [heading.index(name) for name in shown]
-    committed = [[row[place] for place in places] for row in rows]
-    assert len(shown_rows) > 5
-    assert [row for row in committed if row in shown_rows] == shown_rows, "the rows, in their order"
+def test_the_table_has_cells_of_the_committed_ones():
+    """Of README: in every row, what was published and what came out here."""
+    _, _, results = README.partition("## Results")
+    _, *shown = markdown_tables(results)[0]
+    rows = [row for table in TABLES for row in markdown_tables((RESULTS / table).read_text(encoding="utf-8"))[0][1:]]
+    assert len(shown) == 6
+    for name, published, here in shown:
+        of_the_row = [row for row in rows if row[0] == name.split(" ")[0]]
+        assert here in of_the_row[-1]
+        assert published == "-" or any(published in row for row in of_the_row)
 
 
 def test_what_the_demo_prints_is_what_seed_1_gave():
     with (ROOT / "results/smoke/comt/table3-runs.csv").open(encoding="utf-8") as handle:
         seed_1 = {run["row"]: run for run in csv.DictReader(handle) if run["seed"] == "1"}
-    (block,) = re.findall(r"^```\n(method .*?)^```", README, re.DOTALL | re.MULTILINE)
+    text = (ROOT / "docs/quick-start.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```\n(method .*?)^```", text, re.DOTALL | re.MULTILINE)
     lines = [line.split() for line in block.splitlines()[1:]]
     assert len(lines) > 3
     for row, perplexity, _, bits_per_byte, *_ in lines:
@@ -59,19 +63,18 @@ def test_what_the_demo_prints_is_what_seed_1_gave():
         assert bits_per_byte == value(float(seed_1[row]["bits_per_byte"]), 3)
 
 
-FINDINGS = "results/FINDINGS.md"
-PAGES = ("README.md", "results/README.md", FINDINGS, *(
-    path.relative_to(ROOT).as_posix() for folder in ("docs", "recipes") for path in sorted((ROOT / folder).glob("*.md"))
+PATTERNS = ("README.md", "docs/*.md", "recipes/*.md", "results/*.md", *(
+    f"results/{folder}/README.md" for folder in ("evening/*", "smoke/*", "figures", "diagnose")
 ))  # fmt: skip
-SUMMARY = "## What does not hold"
-"""Of FINDINGS: each of its lines is taken up below, so its numbers must be printed there, too."""
+PAGES = [path.relative_to(ROOT).as_posix() for pattern in PATTERNS for path in sorted(ROOT.glob(pattern))]
+SAS, STUDIES = "results/evening/sas/README.md", "results/evening/ours/README.md"
 
 NUMBER = r"[+-]?\d+(?:\.\d+)?"
 QUOTED = re.compile(
     rf"(?P<mean>{NUMBER})(?:\s+(?:%|points|BLEU|CIDEr-D))?(?P<way>\s+(?:lower|higher))?\s+"
     rf"\[(?P<low>{NUMBER}),\s+(?P<high>{NUMBER})\](?!\()"
 )
-LINK = re.compile(r"\]\((?:(?:\.\./)?results/)?((?:evening|smoke)/[a-z-]+/[\w-]+)\.\w+\)")
+LINK = re.compile(r"\]\(([^()#\s:]+)\.\w+\)")
 BESIDE = re.compile(r"-(?:runs|rates|trials|costs|costs-figure|curves|figure|ladder)$")
 """What files beside a table's add to its name."""
 ROW = re.compile(r"(?:- |\| )([\w.+-]+)(?: at (\S+))?(?::| \|) ")
@@ -80,12 +83,11 @@ METRICS: dict[str, Metric] = {key: metric for task in tasks().values() for key, 
 
 @dataclass(frozen=True)
 class Quotation:
-    """A triple as it is printed, in which line, under which heading, in a paragraph of which words; the tables that it
-    may be of, and all of its section, whose metrics it may have."""
+    """A triple as it is printed, in which line, in a paragraph of which words; the tables that it may be of, and all
+    of its section, whose metrics it may have."""
 
     page: str
     line: int
-    heading: str
     words: str
     numbers: tuple[str, str, str]
     tables: tuple[str, ...]
@@ -171,8 +173,8 @@ def beside(name: str) -> Sequence[Paired]:
 
 ALMANAC = "almanac-en-vi/tiny"
 OTHERWISE = {
-    (FINDINGS, "+1.5 [-0.1, +3.1]"): lambda: table("evening/sas/table3").apart("sas", "baseline", ALMANAC, without=5),
-    (FINDINGS, "+1.8 [+0.2, +3.3]"): lambda: table("evening/sas/table3").apart(
+    (SAS, "+1.5 [-0.1, +3.1]"): lambda: table("evening/sas/table3").apart("sas", "baseline", ALMANAC, without=5),
+    (SAS, "+1.8 [+0.2, +3.3]"): lambda: table("evening/sas/table3").apart(
         "sas", "baseline", ALMANAC, "last_test_bleu_intl"
     ),
 }
@@ -191,9 +193,10 @@ def paragraphs(text: str) -> Iterator[tuple[int, str]]:
             held.append(line)
 
 
-def linked(text: str) -> dict[str, None]:
-    """The tables that a text links to."""
-    stems = (BESIDE.sub("", stem) for stem in LINK.findall(text))
+def linked(page: str, text: str) -> dict[str, None]:
+    """The tables that a text of a page links to."""
+    links = (posixpath.normpath(posixpath.join(posixpath.dirname(page), link)) for link in LINK.findall(text))
+    stems = (BESIDE.sub("", link.removeprefix("results/")) for link in links if link.startswith("results/"))
     names = dict.fromkeys(name for stem in stems for name in (stem, f"{stem}-sweep"))
     return {
         name: None for name in names if (RESULTS / f"{name}-runs.csv").exists() and (RESULTS / f"{name}.csv").exists()
@@ -203,12 +206,11 @@ def linked(text: str) -> dict[str, None]:
 def quotations(page: str, text: str) -> Iterator[Quotation]:
     """All of a page, in its order."""
     parts = list(paragraphs(text.replace("\\", "")))
-    headings, of_section = [""], [{}]
+    of_section: list[dict[str, None]] = [{}]
     for _, part in parts:
         if part.startswith("#"):
-            headings.append(part)
             of_section.append({})
-        of_section[-1] |= linked(part)
+        of_section[-1] |= linked(page, part)
     section = 0
     for start, part in parts:
         section += part.startswith("#")
@@ -216,14 +218,12 @@ def quotations(page: str, text: str) -> Iterator[Quotation]:
             mean = f"-{match['mean']}" if "lower" in (match["way"] or "") else match["mean"]
             line = start + part[: match.start()].count("\n")
             whole = tuple(of_section[section])
-            tables, numbers = tuple(linked(part)) or whole, (mean, match["low"], match["high"])
-            yield Quotation(page, line, headings[section], part, numbers, tables, whole)
+            tables, numbers = tuple(linked(page, part)) or whole, (mean, match["low"], match["high"])
+            yield Quotation(page, line, part, numbers, tables, whole)
 
 
-def is_found(one: Quotation, others: Sequence[Quotation]) -> bool:
-    """Whether the committed runs give a quotation of a page, of which `others` are the rest."""
-    if one.page == FINDINGS and one.heading == SUMMARY:
-        return any(one.numbers == each.numbers for each in others if each.heading != SUMMARY)
+def is_found(one: Quotation) -> bool:
+    """Whether the committed runs give a quotation."""
     mean, low, high = one.numbers
     if other := OTHERWISE.get((one.page, f"{mean} [{low}, {high}]")):
         return one.is_of(other())
@@ -243,8 +243,7 @@ def is_found(one: Quotation, others: Sequence[Quotation]) -> bool:
 
 def wrong(page: str, text: str) -> list[str]:
     """The quotations of a page that no committed run gives."""
-    every = list(quotations(page, text))
-    return [str(one) for one in every if not is_found(one, every)]
+    return [str(one) for one in quotations(page, text) if not is_found(one)]
 
 
 def test_every_interval_that_prose_quotes_is_that_of_the_runs():
@@ -255,9 +254,9 @@ def test_every_interval_that_prose_quotes_is_that_of_the_runs():
 
 def test_an_interval_that_is_not_is_found():
     """Rounded twice, of another row, with one end of another."""
-    said = "[table](evening/ours/gate-start.md)\n\n- It has {}.\n"
-    assert wrong(FINDINGS, said.format("-4.5 % [-6.6, -2.4]")) == []
-    assert wrong(FINDINGS, said.format("-4.5 % [-6.7, -2.4]")) == [f"{FINDINGS}:3: -4.5 [-6.7, -2.4]"]
+    said = "[table](gate-start.md)\n\n- It has {}.\n"
+    assert wrong(STUDIES, said.format("-4.5 % [-6.6, -2.4]")) == []
+    assert wrong(STUDIES, said.format("-4.5 % [-6.7, -2.4]")) == [f"{STUDIES}:3: -4.5 [-6.7, -2.4]"]
     section = "[table3.md](evening/comt/table3.md)\n\n- {}: 16.2 % lower \\[-17.6, -14.8\\].\n"
     assert wrong("results/README.md", section.format("mix-ln")) == []
     assert wrong("results/README.md", section.format("post-ln")) != []
@@ -265,14 +264,14 @@ def test_an_interval_that_is_not_is_found():
 
 
 def test_what_bf16_costs_is_what_the_runs_say():
-    """Each row of the table in FINDINGS: means over three seeds, and differences of the same seed to fp32."""
+    """Each row of the table in the notes: means over three seeds, and differences of the same seed to fp32."""
     fp32 = read_lines(RESULTS / "evening/ours/precision-fp32.csv")
     found = {("fp32", line["row"], line["seed"]): float(line["perplexity"]) for line in fp32}
     found |= {
         (line["column"], line["row"], line["seed"]): float(line["perplexity"])
         for line in read_lines(RESULTS / "evening/ours/precision-runs.csv")
     }
-    _, _, section = (ROOT / FINDINGS).read_text(encoding="utf-8").partition("## What bf16 costs")
+    _, _, section = (ROOT / STUDIES).read_text(encoding="utf-8").partition("## bf16")
     ((_, *rows), *_) = markdown_tables(section)
     assert len(rows) == 9
     for name, *cells in rows:

@@ -83,4 +83,4 @@ def test_a_folder_that_was_removed(tmp_path):
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
                           capture_output=True, check=False)  # fmt: skip
     assert done.returncode == 2
-    assert "the folder that comt was started in cannot be used" in said(done)
+    assert "the current folder cannot be used" in said(done)

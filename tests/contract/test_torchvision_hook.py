@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import torchvision
-
 from comt_cli import torchvision_hook
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,9 +34,9 @@ def test_scripts_that_import_transformers(tmp_path):
 
 
 def test_a_torchvision_whose_extension_loads_is_left_alone(monkeypatch):
-    monkeypatch.setattr(torchvision_hook, "loads", lambda folder: folder == str(Path(torchvision.__file__).parent))
-    before = [*torchvision_hook._kept]
     spec = importlib.util.find_spec("torchvision")
+    monkeypatch.setattr(torchvision_hook, "loads", lambda folder: folder == str(Path(spec.origin).parent))
+    before = [*torchvision_hook._kept]
     monkeypatch.setattr(spec.loader, "get_code", lambda name: compile("", name, "exec"))
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
     assert torchvision_hook._kept == before

@@ -57,7 +57,7 @@ def test_the_page_runs(here):
 def test_what_is_trained_again_is_found(here, capsys):
     """By the same settings, in whichever way they are said; and what is wrong is said as the command says it."""
     first = train("mine.yaml", rows=["comt"], columns="tiny", seeds=[1], set={"train.steps": 3})
-    assert "are finished already" in capsys.readouterr().err
+    assert "were finished before" in capsys.readouterr().err
     again = train(Path("mine.yaml"), rows="comt", seeds=1, set={"train.steps": 3}, results="elsewhere")
     assert_frame_equal(first, again)
     assert Path("elsewhere/smoke/own/mine@steps-3.csv").is_file()
@@ -65,7 +65,7 @@ def test_what_is_trained_again_is_found(here, capsys):
         train("mine.yaml", set={"train.step": 3})
     with pytest.raises(UserError, match="there is no row 'komt'"):
         train("mine.yaml", rows="komt")
-    with pytest.raises(UserError, match="jobs: 0 is fewer than one"):
+    with pytest.raises(UserError, match="jobs=0 should be at least 1"):
         train("mine.yaml", jobs=0)
     with pytest.raises(UserError, match="--also komt: method: there is no method"):
         train("mine.yaml", also="komt")

@@ -270,5 +270,5 @@ def gloo_threads() -> set[str]:
 
 def test_gpus_that_contradict_torchrun(torchrun, tiny_corpus, tmp_path):
     torchrun(1, 4)
-    with pytest.raises(UserError, match="--gpus 2, but torchrun started 4 processes"):
+    with pytest.raises(UserError, match="--gpus 2 was given, but torchrun started 4 processes"):
         train_on(2, [tiny_spec(tiny_corpus, steps=4)], tmp_path, "cpu")

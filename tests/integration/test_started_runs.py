@@ -140,7 +140,7 @@ def test_sources_are_trained_and_left_out_of_the_table(recipes):
     assert json.loads((recipes / "runs/by-id" / source / "spec.json").read_text())["table"] == "first"
     with (recipes / "runs/results/smoke/own/second.csv").open() as handle:
         assert {row["row"] for row in csv.DictReader(handle) if row["mean"]} == {"gated"}
-    assert "  to start from: own/first smoke: 2 runs: 1 missing, 1 done" in comt("status", "second.yaml")
+    assert "  start weights from own/first smoke: 2 runs: 1 missing, 1 done" in comt("status", "second.yaml")
     comt("train-lm", "--recipe", "first.yaml", "--rows", "gated", *TRAIN)
     starts = json.loads((recipes / "runs/by-id" / source / "environment.json").read_text())
     assert len(starts) == 1, "it was trained again"

@@ -50,7 +50,7 @@ def test_a_stop_while_the_data_is_prepared(tiny_corpus, tmp_path, monkeypatch):
 
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(executor, "make_display", lambda is_main: Impatient())
-    with pytest.raises(RunInterrupted, match="while the data was being prepared") as stopped:
+    with pytest.raises(RunInterrupted, match="while preparing the data") as stopped:
         train_table(seeds(tiny_corpus, 1), tmp_path / "runs", "cpu")
     assert stopped.value.exit_status == 130
     assert not (tmp_path / "runs").exists()
@@ -147,7 +147,7 @@ def test_train_then_report_then_again(comt, recipe, tmp_path, monkeypatch):
     monkeypatch.setattr(Training, "run", lambda self: pytest.fail("it trains"))
     status, again, err = comt(*command)
     assert (status, again) == (0, out)
-    assert "3 of 3 runs are finished already" in err
+    assert "3 of 3 runs were finished before" in err
     assert files[".csv"].read_bytes() == before
     status, plan, _ = comt("show", str(recipe), "--json")
     assert [row["state"] for row in json.loads(plan)] == ["done", "done", "diverged"]

@@ -135,7 +135,7 @@ def test_what_a_worker_was_ended_in_goes_on_to_the_same_bits(tiny_corpus, tmp_pa
     directory = RunDirectory.of(tmp_path, specs[place])
     if number == signal.SIGKILL:
         assert (endings[place], endings[1 - place]) == (Ending.failed, Ending.done)
-        assert directory.error() == "its process was killed by SIGKILL, as the system does where memory runs out"
+        assert directory.error() == "its process was killed by SIGKILL (perhaps out of memory)"
         assert directory.state() is RunState.unfinished
         endings = Crew(specs, tmp_path).run()
     assert endings == [Ending.done] * 2

@@ -104,6 +104,7 @@ class _Page:
             body=self.prose.html(say.about(scale)),
             reading=self.prose.html(f"{say.provenance(scale)}\n\n{say.verdicts(scale)}"),
             parts=[
+                *(self._document(path, f"{path.parent.name}, notes") for path in scale["notes"]),
                 *(self._table(one) for one in found),
                 *(self._document(path, f"{path.parent.name}, {path.stem}") for path in dict.fromkeys(costs)),
                 *self._left(self.results / name),

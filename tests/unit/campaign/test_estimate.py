@@ -99,7 +99,7 @@ def test_runs_that_say_nothing_are_passed_over(corpus, tmp_path, monkeypatch, ke
         (tmp_path / "by-id" / name / "result.json").write_text(text)
     estimate = estimator(tmp_path, 1, 1).of(tiny_spec(corpus))
     assert estimate.seconds == pytest.approx(total_flops(tiny_spec(corpus)) / 5e9)
-    assert estimate.source == "the speed of matrix products here, and rough"
+    assert estimate.source == "the speed of matrix products here (a rough estimate)"
 
 
 def test_runs_at_once_share_the_cores(corpus, tmp_path, monkeypatch):

@@ -102,4 +102,4 @@ def test_a_display_shows_runs_and_answers_signals(has_console, tmp_path, capfd):
             display.stopping(again)
     shown = console.file.getvalue() if console is not None else capfd.readouterr().err
     assert "1 to train" in shown
-    assert has_console or "a second signal ends at once" in shown
+    assert has_console or "a second signal stops at once" in shown

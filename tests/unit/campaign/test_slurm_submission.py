@@ -146,7 +146,7 @@ def test_where_slurm_does_not_answer_nothing_is_submitted_and_nothing_claimed(sl
     said = "squeue does not answer: slurm_load_jobs error: Unable to contact slurm controller"
     with pytest.raises(UserError, match=said):
         numbers(specs, runs)
-    assert words(runs, specs) == [f"given to Slurm (job 1; {said})"]
+    assert words(runs, specs) == [f"submitted to Slurm (job 1; {said})"]
     assert len(slurm.lines()) == 1
 
 
@@ -186,11 +186,11 @@ BROKEN = [
     ("partition: gpu", "partion: gpu", "line 2: partion: unknown key; did you mean partition?"),
     ("time: 12:00:00\n", "", "time: is missing"),
     ("12:00:00", "12:00", "line 3: time: '12:00' is not a time"),
-    ("12:00:00", "00:05:00", "line 14: warning: 300 seconds are all of the time that a job has"),
+    ("12:00:00", "00:05:00", "line 14: warning: 300 seconds are not less than the time of a job"),
     ("64G", "64 GB", "line 6: memory: '64 GB' is not an amount of memory"),
     ("mail-type: END", "gpus-per-task: 1", "line 10: sbatch: gpus-per-task "),
     ("mail-type: END", "output: here", "line 10: sbatch: output "),
-    ("mail-type: END", "--nice: 3", "line 10: sbatch: '--nice' is no long option of sbatch"),
+    ("mail-type: END", "--nice: 3", "line 10: sbatch: '--nice' is not a long option of sbatch"),
     ("partition: gpu", 'partition: "gpu\\nrm -r"', "line 2: partition: 'gpu\\nrm -r' should be one line of text"),
 ]
 

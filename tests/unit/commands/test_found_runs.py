@@ -60,15 +60,15 @@ def test_where(five, where, count):
     [
         ("steps > 1", "no run has steps; did you mean train.steps?"),
         ("train.step > 1", "did you mean train.steps?"),
-        ("row == pre_ln", "text stands in quotes"),
-        ("row = 'pre-ln'", "is no expression"),
-        ("row.startswith('pre')", "row.startswith('pre') cannot stand there"),
-        ("train.steps + 1 > 2", "train.steps + 1 cannot stand there"),
-        ("seed is 1", "cannot stand there"),
+        ("row == pre_ln", "Put text in quotes"),
+        ("row = 'pre-ln'", "not an expression"),
+        ("row.startswith('pre')", "row.startswith('pre') is not allowed here"),
+        ("train.steps + 1 > 2", "train.steps + 1 is not allowed here"),
+        ("seed is 1", "is not allowed here"),
         ("row > 3", "'>' not supported"),
-        ("-row == 1", "-row cannot stand there"),
-        ("", "is no expression"),
-        ("(" * 300, "is no expression"),
+        ("-row == 1", "-row is not allowed here"),
+        ("", "not an expression"),
+        ("(" * 300, "not an expression"),
     ],
 )
 def test_a_wrong_condition_is_refused(five, where, said):
@@ -105,7 +105,7 @@ def test_a_run_that_is_moved_aside_has_no_name(five):
     ("selector", "name", "said"),
     [
         ("mine/gates:pre-ln:docs/tiny:1", "baseline", "is called baseline already"),
-        ("mine/gates:pre-ln", "other", "--name is for one run, and 2 are so selected"),
+        ("mine/gates:pre-ln", "other", "--name names one run, but 2 are selected"),
         ("mine/gates:a/b", "mine/gates", "cannot be the name of a run"),
         ("mine/gates:a/b", "table3", "cannot be the name of a run"),
         ("mine/gates:a/b", "runs", "cannot be the name of a run"),

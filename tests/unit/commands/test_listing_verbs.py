@@ -112,7 +112,7 @@ def test_options_are_those_of_the_training(shelf: Shelf):
         in comt("status", "mine/gates@steps-40", "--seeds", "1").output
     )
     assert "12 runs: 12 missing" in comt("status", "mine/gates").output
-    assert "  besides, mine/gates@steps-40: 1 done" in comt("status", "mine/gates").output
+    assert "  also mine/gates@steps-40: 1 done" in comt("status", "mine/gates").output
     shelf.done(shelf.spec("pre-ln", 1, scale="small", overrides=["train.steps=40"]))
     assert comt("status").output.splitlines() == [
         "mine/gates@steps-40 small: 6 runs: 5 missing, 1 done",

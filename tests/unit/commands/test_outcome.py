@@ -108,8 +108,9 @@ def test_results_that_cannot_be_written_after_training_lose_no_run(monkeypatch) 
     monkeypatch.setattr(outcomes, "write_outcome", write)
     with pytest.raises(StorageError, match="cannot make x: it is full") as refused:
         write_outcomes([figure()], RUNS, RESULTS, overwrite=False, shown=[figure()])
-    again = f"comt report mine/figure8.yaml --scale smoke --runs {RUNS} --results DIR writes it."
-    assert refused.value.hint == f"No run is lost: with this command's other options, {again}"
+    again = f"comt report mine/figure8.yaml --scale smoke --runs {RUNS} --results DIR"
+    assert refused.value.hint is not None
+    assert refused.value.hint.endswith(again)
 
 
 def test_tables_after_one_that_nobody_reads_are_written(monkeypatch) -> None:

@@ -106,12 +106,12 @@ def test_replaced_runs(shelf: Shelf, three):
     shelf.done(specs[0])
     refused = comt("rm", "mine/gates:pre-ln+comt", "--yes").exception  # only one that was set aside
     assert isinstance(refused, UserError)
-    assert refused.hint == "comt runs --state replaced lists them; --replaced deletes them."
+    assert refused.hint == "comt runs --state replaced lists replaced runs; comt rm --replaced deletes them."
     assert comt("rm", "mine/gates:pre-ln+comt", "--replaced", "--yes").exit_code == 0
     assert ids(shelf.runs) == {three[0], three[1], f"{three[0]}.replaced-1"}
     assert comt("rm", "--replaced", "--yes").exit_code == 0
     assert ids(shelf.runs) == {three[0], three[1]}
-    assert comt("rm", "--replaced", "--yes").output == "No run was moved aside below runs.\n"
+    assert comt("rm", "--replaced", "--yes").output == "There are no replaced runs below runs.\n"
     set_aside([specs[0]], shelf.runs)
     assert comt("rm", f"{three[0]}.replaced-1", "--yes").exit_code == 0
     assert ids(shelf.runs) == {three[1]}

@@ -38,7 +38,7 @@ def test_a_row_is_enough_where_it_has_one_finished_run(shelf: Shelf, capsys):
     for text in ("mine/gates:pre-ln+comt", "recipes/mine/gates.yaml:pre-ln+comt", "mine/gates:pre-ln+comt:docs-tiny:1"):
         assert meant(text) == gated.id  # with the column as the folder is called, too
     assert meant("mine/gates:pre-ln::1") == plain.id
-    assert f"mine/gates:pre-ln::1 is runs/{plain.relative_path}" in capsys.readouterr().err
+    assert f"using runs/{plain.relative_path} for mine/gates:pre-ln::1" in capsys.readouterr().err
 
 
 def test_the_scale_decides_where_several_have_finished_runs(shelf: Shelf):
@@ -47,7 +47,7 @@ def test_the_scale_decides_where_several_have_finished_runs(shelf: Shelf):
     shelf.done(smoke)
     assert meant("mine/gates:pre-ln") == smoke.id  # of the other scale none is done
     shelf.done(small)
-    assert "could be any of 2 runs" in error("mine/gates:pre-ln")
+    assert "selects 2 runs" in error("mine/gates:pre-ln")
     assert meant("mine/gates:pre-ln", "small") == small.id
     assert "Leave --scale out" in error("mine/gates:pre-ln", "paper")
 
@@ -66,7 +66,7 @@ def test_a_run_that_another_table_trained_is_found_by_this_ones_names(shelf: She
     shelf.done(spec)
     twin = shelf.spec("with-gates", recipe="mine/twin", overrides=["train.steps=20"])
     assert twin.id == spec.id
-    assert "no run of mine/twin is below runs" in error("mine/twin:with-gates")
+    assert "there is no run of mine/twin below runs" in error("mine/twin:with-gates")
     link_runs([twin], Path("runs"))
     assert meant("mine/twin:with-gates:docs/tiny") == spec.id
 
@@ -85,7 +85,7 @@ def test_a_run_that_was_set_aside_is_meant_by_its_whole_name_alone(shelf: Shelf)
     spec = shelf.spec("pre-ln")
     shelf.done(spec)
     set_aside([spec], shelf.runs)
-    assert "has saved no checkpoint yet" in error("mine/gates:pre-ln")
+    assert "has no checkpoint yet" in error("mine/gates:pre-ln")
     assert "no run below runs" in error(spec.id)
     assert meant(f"{spec.id}.replaced-1") == f"{spec.id}.replaced-1"
     shelf.done(spec)
@@ -104,9 +104,9 @@ def test_paths_and_foreign_names_are_left_alone(shelf: Shelf):
     [
         ("mine/gates:pre", "mine/gates has no row 'pre'\n  did you mean pre-ln?"),
         ("mine/gates:pre-ln:docs/tiny:1:9", "has too many parts"),
-        ("mine/gates:pre-ln::2", "no run below runs is mine/gates:pre-ln::2; of mine/gates there are"),
+        ("mine/gates:pre-ln::2", "there is no run mine/gates:pre-ln::2 below runs; mine/gates has"),
         ("mine/gtes:pre-ln", "there is no recipe mine/gtes\n  did you mean mine/gates?"),
-        ("table3:pre-ln", "no run of comt/table3 is below runs"),
+        ("table3:pre-ln", "there is no run of comt/table3 below runs"),
     ],
 )
 def test_what_means_nothing_is_told_with_what_there_is(shelf: Shelf, text, says):
@@ -154,7 +154,7 @@ def test_the_name_of_settings_selects_their_runs(tried: Shelf, capsys):
     assert meant("mine/gates:pre-ln") == tried.spec("pre-ln").id
     assert "unlike the recipe" not in capsys.readouterr().err
     said = error("mine/gates@steps-21:pre-ln")
-    assert "no run of mine/gates has settings called steps-21\n  There are mine/gates@steps-20." in said
+    assert "no run of mine/gates has settings called steps-21\n  Known names: mine/gates@steps-20." in said
 
 
 def test_cells_of_changed_settings_are_compared_over_their_seeds(tried: Shelf):

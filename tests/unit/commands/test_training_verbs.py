@@ -109,11 +109,11 @@ def test_sweeps_are_part_of_the_queue_where_they_are_asked_for(calls) -> None:
     sweep = {"settings": rates, "metric": "perplexity", "seeds": [101]}
     train_settings = {"steps": 1, "learning_rate": 1e-3, "test_share": 0.5}
     write_recipe("tuned", sweep=sweep, settings={**TEXT, "train": train_settings}, metric="test_perplexity")
-    assert "skipped: mine/tuned is a sweep, and --sweeps was not given" in reproduce("--seeds", "1").stderr
+    assert "skipped: mine/tuned is a sweep" in reproduce("--seeds", "1").stderr
     calls.clear()
     result = reproduce("--seeds", "1", "--sweeps", "--device", "cpu")
     assert result.exit_code == 0, result.output
-    assert "mine/tuned: Sweep: 6 trials of 3 points and 1 seed for 2 cells" in result.stderr
+    assert "mine/tuned: Sweep: 6 trials (3 configurations, 1 seed, 2 cells)" in result.stderr
     (_, first, *_), (_, second, *_), *written = calls
     assert [call[1] for call in written] == ["one", "tuned"]
     assert (len(first), len(second)) == (2 + 6 + 2, 2 + 6 + 2 + 2)
@@ -125,11 +125,11 @@ def test_sweeps_are_part_of_the_queue_where_they_are_asked_for(calls) -> None:
 @pytest.mark.parametrize(
     ("line", "kind", "said"),
     [
-        ("reproduce --papers mine --also gate=scaling-gate", UserError, "--also gate: its method is for none of these"),
+        ("reproduce --papers mine --also gate=scaling-gate", UserError, "--also gate: its method fits none of these"),
         ("reproduce --papers mine --also scaling-gates", RecipeError, "scaling-gates"),
-        ("reproduce --papers mine --scale papre", UserError, "no recipe has a scale 'papre'"),
+        ("reproduce --papers mine --scale papre", UserError, "has a scale 'papre'"),
         ("reproduce --papers mine --track wandbb", UserError, "did you mean wandb?"),
-        ("train-lm mine/one --recipe mine/two", UserError, "mine/one and --recipe mine/two: which of them?"),
+        ("train-lm mine/one --recipe mine/two", UserError, "two recipes were given: mine/one and mine/two"),
         ("train-lm", UserError, "no recipe was given"),
         ("train-lm mine/one --rows post", UserError, "there is no row 'post'"),
         ("train-resnet mine/one", UserError, "mine/one is a recipe of comt train-lm, not of comt train-resnet"),
@@ -167,9 +167,9 @@ def test_a_dry_run_of_train_lm_is_of_what_the_command_would_do(calls) -> None:
     command = ("train-lm", "--recipe", "mine/one", "--device", "cpu", "--jobs", "1")
     comt(*command, "--rows", "pre-ln")
     assert "4 runs, 2 to do" in comt(*command, "--dry-run").stdout
-    anew = comt(*command, "--dry-run", "--fresh").stdout
-    assert "4 runs, 4 to do" in anew
-    assert [line.split()[-1] for line in anew.splitlines() if line.startswith("pre-ln")] == ["anew", "anew"]
+    planned = comt(*command, "--dry-run", "--fresh").stdout
+    assert "4 runs, 4 to do" in planned
+    assert [line.split()[-1] for line in planned.splitlines() if line.startswith("pre-ln")] == ["retrain"] * 2
     assert len(calls) == 2
     assert comt(*command, "--rows", "pre-ln", "--fresh").stderr.count("moved aside: ") == 2
 
@@ -185,7 +185,7 @@ def test_a_second_call_with_nothing_left_to_do_imports_no_torch(calls, monkeypat
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ})
     assert done.stdout.splitlines()[-1] == "[]"
-    assert "4 of 4 runs are finished already" in done.stderr
+    assert "4 of 4 runs were finished before" in done.stderr
     assert "[mine, one](smoke/mine/one.md)" in Path("runs/results/README.md").read_text()
 
 
@@ -199,7 +199,7 @@ def test_an_ablation_trains_its_rows_and_writes_the_whole_table(widths) -> None:
     Path("recipes/mine/bad.yaml").write_text("title: [\n")
     result = comt("ablate", "hidden-size", "mine", "--seeds", "1-2", "--also", "4={name: comt, hidden: 4}")
     assert result.exit_code == 0, result.output
-    assert "mine/bad is left out" in result.stderr, "a broken recipe does not stand in the way"
+    assert "skipped mine/bad" in result.stderr, "a broken recipe does not stand in the way"
     rows = [("one", row, seed) for seed in (1, 2) for row in ("pre-ln", "2", "8", "4")]
     assert widths == [("train", rows, 1, None), ("write", "one", False)]
 
@@ -238,7 +238,7 @@ def test_jobs_are_submitted_once_and_followed(slurm, calls) -> None:
         "2 runs: 1 done, 1 in the queue before",
     ]
     assert refused(comt(*TRAIN, "--fresh")).hint == "End their jobs first: scancel 2"
-    assert "is queued (job 2): nothing was deleted" in str(refused(comt("rm", "mine/one", "--yes")))
+    assert "is queued (job 2)" in str(refused(comt("rm", "mine/one", "--yes")))
     with RunDirectory(queued).lock():
         slurm.forget("2")
         assert f"seed 1: running by process {os.getpid()} on" in comt("status", "mine/one").stdout

@@ -51,7 +51,7 @@ def test_the_verb_writes_a_checkpoint_that_others_read(run):
     (run / "link.pt").symlink_to("weights-20.pt")
     for name in ("checkpoint.pt", "weights-1200.pt", "link.pt"):
         refused = CliRunner().invoke(app, ["average", str(run), "--last", "3", "-o", str(run / name)])
-        assert "would be lost" in refused.exception.message
+        assert "would overwrite the input" in refused.exception.message
     assert (run / "checkpoint.pt").read_bytes() == checkpoint
 
 

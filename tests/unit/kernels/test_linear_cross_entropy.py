@@ -21,12 +21,11 @@ from torch import Tensor, nn
 from comt_cli.data.split import IGNORE
 from comt_cli.kernels import linear_cross_entropy as kernel
 from comt_cli.kernels.choice import Choice, Wanted
-from comt_cli.kernels.cpu import build
 from comt_cli.kernels.linear_cross_entropy import linear_cross_entropy
 from comt_cli.training.objective import ClassifierLoss, SummedLoss
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 3e-2}
-IN_CPP = pytest.mark.skipif(build.available() is not None, reason=str(build.available()))
+IN_CPP = pytest.mark.skipif("build.available() is not None", reason="the C++ kernels cannot be built")
 LIGER = pytest.mark.skipif(find_spec("liger_kernel") is None, reason="liger-kernel is for Linux")
 WAYS = pytest.mark.parametrize("wanted", ["reference", pytest.param("fused", marks=IN_CPP)])
 
@@ -170,8 +169,8 @@ def by_liger(monkeypatch):
 
 
 @LIGER
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(1, 40), st.integers(1, 24), st.integers(1, 53), st.integers(1, 1000), st.booleans(),
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(1, 20), st.integers(1, 24), st.integers(1, 53), st.integers(1, 500), st.booleans(),
        st.sampled_from([1.0, -0.25]))  # fmt: skip
 def test_value_and_gradients_of_liger_kernel(by_liger, T, D, V, block, even, factor):
     """The same bits each time, also where PyTorch refuses whatever adds up in no fixed order. A `factor` of 1 is a case

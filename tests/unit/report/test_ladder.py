@@ -23,6 +23,7 @@ from comt_cli.tasks.base import PERCENT, POINTS, Metric
 if TYPE_CHECKING:
     from conftest import Bench
 
+pytestmark = pytest.mark.usefixtures("quick_figures")
 FLOPS = {"small": 1e13, "middle": 1e14, "large": 1e15, "huge": 1e16}
 SIZES = "".join(
     f"      {name}: {{settings: {{model: {{layers: {number}}}}}}}\n" for number, name in enumerate(FLOPS, 1)

@@ -72,7 +72,7 @@ def test_status_counts_and_shows_progress(mixed: Bench) -> None:
         "comt/table9 smoke: 12 runs: 1 unfinished, 1 running, 9 done, 1 diverged",
         "  pre-ln+own, tiny, seed 2: unfinished, step 30 of 200, loss 8.700, "
         f"failed: RuntimeError: a defect ({failed}/error.txt)",
-        f"  pre-ln+own, tiny, seed 3: running by {me}, step 30 of 200, loss 8.700, 1,024 tokens/s, 85 s to go",
+        f"  pre-ln+own, tiny, seed 3: running by {me}, step 30 of 200, loss 8.700, 1,024 tokens/s, 85 s left",
     ]
 
 
