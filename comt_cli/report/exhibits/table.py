@@ -89,12 +89,12 @@ class Table(Exhibit):
             rows = [[line[0], in_markdown(line[1]), *line[2:]] for line in rows] if several else rows
             table = pipes([[*map(in_markdown, head)], *rows], right, are_escaped=True)
             heading = ", ".join(column_name(frame, column) for column in columns)
-            said = metrics_of(info, columns)
-            said = said if ";" in said else said[0].upper() + said[1:]
-            parts += [f"## {in_markdown(heading)}", in_markdown(f"{said}."), table, in_markdown(_setup(frame, columns))]
+            shown = metrics_of(info, columns)
+            shown = shown if ";" in shown else shown[0].upper() + shown[1:]
+            parts += [f"## {in_markdown(heading)}", in_markdown(f"{shown}."), table, in_markdown(_setup(frame, columns))]
         if trends := ladder.trends(frame):
-            shown_rows = ladder.texts(trends, list(dict.fromkeys(frame["column"])))
-            parts += [f"## {ladder.HEADING}", in_markdown(ladder.rule(frame, trends)), pipes(shown_rows)]
+            sizes = ladder.texts(trends, list(dict.fromkeys(frame["column"])))
+            parts += [f"## {ladder.HEADING}", in_markdown(ladder.rule(frame, trends)), pipes(sizes)]
         if not (tasks := Evaluations().frame(frame)).empty:
             parts += ["## Tasks", *map(in_markdown, Evaluations().sentences(tasks)), *map(pipes, grids(tasks))]
         parts.append(_list(f"[{mark}] {in_markdown(text)}" for mark, text in enumerate(footnotes(frame), start=1)))
