@@ -1,14 +1,14 @@
-"""Train, measure and look inside networks with learnable or input-dependent residual connections.
+"""Train, measure and inspect networks with learnable or input-dependent residual connections.
 
-Each of the names below is imported when it is first used: `import comt_cli` imports neither torch nor pandas. They
-raise `comt_cli.errors.UserError`, whose text says what is wrong and what would be right; docs/library.md has examples.
+Each public name is imported at its first use, so `import comt_cli` imports neither torch nor pandas. All of them raise
+`comt_cli.errors.UserError`, whose message states what is wrong and what would be right. Examples: docs/library.md.
 """
 
 from __future__ import annotations
 
-from comt_cli import torchvision_hook as torchvision_hook  # which is at work from here on
+from comt_cli import torchvision_hook as torchvision_hook  # active after this import
 
-TYPE_CHECKING = False  # that of typing takes longer to import than all of this
+TYPE_CHECKING = False  # importing typing would take longer than all of this
 if TYPE_CHECKING:
     from comt_cli.library.values import gate_values, residual_stream
     from comt_cli.library.wrap import unwrap, wrap
@@ -28,7 +28,7 @@ _HOMES = {
 }
 
 
-if not TYPE_CHECKING:  # who would take any name then
+if not TYPE_CHECKING:  # type checkers would accept any name
 
     def __getattr__(name: str) -> object:
         home = next((home for home, names in _HOMES.items() if name in names), None)

@@ -1,7 +1,7 @@
-"""Language models on tasks of lm-evaluation-harness: each task's result is kept, and none is computed twice.
+"""Language models on tasks of lm-evaluation-harness. Each result is stored and never computed twice.
 
-A model is what its folder in Hugging Face's layout holds, loaded by the harness's own class, so that its numbers are
-those of `lm_eval --model hf` on that folder. Requests that were answered before a stop are in a file of the harness's.
+A model is a folder in Hugging Face's layout, loaded by the harness's own class, so the numbers are those of `lm_eval
+--model hf` on that folder. Requests that were answered before an interruption are stored in a file of the harness.
 """
 
 from __future__ import annotations
@@ -34,15 +34,14 @@ from comt_cli.recipe.problems import closest
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.evaluations import FOLDER, Result, label_of, read_result
 
-_SEED = 1234  # with 0 of `random`: the harness's own
+_SEED = 1234  # as in the harness, with 0 for `random`
 _FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.py")  # of a folder; no pickles
 _ANSWERS = ("CausalLM", "LMHeadModel", "ForConditionalGeneration")  # in names of architectures
 _SCORED_BY = ("doc_to_target", "metric_list", "filter_list", "num_fewshot")
 
 
 class Subject(NamedTuple):
-    """A model to evaluate: its name for people, the hash of its files, the folder of its results, where it is, and
-    whether Python code there may be run."""
+    """A model to evaluate: display name, hash of its files, folder of results, source, and whether its code may run."""
 
     name: str
     weights: str
@@ -52,32 +51,32 @@ class Subject(NamedTuple):
 
 
 def of_run(run: RunDirectory) -> Subject:
-    """A run. Raises `UserError` where it is no language model, has not ended, or has no checkpoint."""
+    """A run. Raises `UserError` if it is not a language model, is not finished, or has no checkpoint."""
     if (spec := run.spec()).command != "train-lm":
         said = f"{run.shown} is {spec.task.model_kind}, not a language model that continues texts"
-        raise UserError(said, "--tasks takes runs of comt train-lm; without it comt evaluate takes those of any task.")
+        raise UserError(said, "--tasks takes runs of comt train-lm; without --tasks, comt evaluate takes any run.")
     run.result_if_done()
     check_source(str(run.path))
     return Subject(str(run.shown), hash_file(run.checkpoint_file), run.path / FOLDER, run)
 
 
 def of_folder(folder: Path | None, name: str, *, is_trusted: bool) -> Subject:
-    """A folder with config.json and safetensors; None fetches the hub's model `name`. Raises `UserError` where it
-    cannot be had, is no language model, or brings code of its own and is not trusted."""
+    """A folder with config.json and safetensors; None downloads the hub's model `name`. Raises `UserError` if it is not
+    available, is not a language model, or contains code and is not trusted."""
     folder = folder or hub_folder(name, _FILES)
     kinds = ", ".join(re.findall(r"\w+", str(read_object(folder / CONFIG).get("architectures") or _ANSWERS)))
     if not any(kind in kinds for kind in _ANSWERS):
         raise UserError(f"{name} holds {kinds}, not a language model that continues texts")
     if not is_trusted and any("auto_map" in read_object(path) for path in folder.glob("*config.json")):
-        raise UserError(f"{name} brings Python code of its own", "If you trust it: --trust-remote-code")
+        raise UserError(f"{name} contains Python code", "If you trust it: --trust-remote-code")
     files = sorted({path for pattern in _FILES for path in folder.glob(pattern)})
     weights = sha256(canonical_json([(path.name, hash_file(path)) for path in files]))
     return Subject(name, weights, cache_folder() / FOLDER / weights[:16], folder, is_trusted)
 
 
 def load_tasks(names: Sequence[str], num_fewshot: int | None, progress: ProgressCallback) -> dict[str, Any]:
-    """The tasks by name, with their data: comt's own, the harness's, and task files by path; of a group every task.
-    Raises `UserError` where one is not known, or its data is not here and cannot be fetched."""
+    """Tasks by name, with their data: comt's, the harness's (for a group every task), and task files by path. Raises
+    `UserError` if a task is unknown, or its data is neither stored here nor downloadable."""
     try:
         from lm_eval.tasks import TaskManager
     except ImportError:
@@ -88,7 +87,7 @@ def load_tasks(names: Sequence[str], num_fewshot: int | None, progress: Progress
     manager = TaskManager(include_path=own and str(own), include_defaults=bool(others))  # 15,000 files
     if unknown := [name for name in others if name not in manager.all_tasks]:
         close = closest(unknown[0], [*OWN_TASKS, *manager.all_tasks])
-        hint = f"did you mean {close}?" if close else "`lm_eval ls tasks` lists them; a path to a task file is one."
+        hint = f"did you mean {close}?" if close else "`lm_eval ls tasks` lists them; a path to a task file works too."
         raise UserError(f"--tasks: there is no task {unknown[0]!r}", hint)
     found: dict[str, Any] = {}
     _go_offline_if_cut_off()
@@ -97,20 +96,19 @@ def load_tasks(names: Sequence[str], num_fewshot: int | None, progress: Progress
         try:
             found |= manager.load([name])["tasks"]
         except Exception as error:  # of `datasets`, the hub's client, HTTP libraries, YAML and the task's own code
-            far = "Its data is fetched once: run this where there is a network, or copy the cache of `datasets`."
+            far = "Its data is downloaded once: run this with a network, or copy the cache of `datasets`."
             hint = far if isinstance(error, OSError) or "ffline" in str(error) else "See its file."
             raise UserError(f"--tasks: {name} cannot be loaded: {first_line(error)}", hint) from error
     if own is not None:
         progress(f"{' and '.join(OWN_TASKS)} are in {own}, for lm_eval --include_path", 0, None)
     for task in found.values():
-        of_task = task.get_config("num_fewshot")  # none is the task's last word, as in lm_eval
+        of_task = task.get_config("num_fewshot")  # 0 in a task cannot be overridden, as in lm_eval
         task.set_config("num_fewshot", of_task or 0 if num_fewshot is None or of_task == 0 else num_fewshot)
     return found
 
 
 def _go_offline_if_cut_off() -> None:
-    """Let `datasets` take cached data alone where the hub's name means nothing: it would ask for every file again and
-    again, half a minute long."""
+    """Restrict `datasets` to cached data if the hub cannot be resolved. It would retry every file for half a minute."""
     import datasets
     from huggingface_hub import constants
 
@@ -121,7 +119,7 @@ def _go_offline_if_cut_off() -> None:
 
 
 def _set_seeds(task: Any = None) -> None:
-    """Set what `simple_evaluate` of the harness sets. Tasks may shuffle when they are loaded, and later."""
+    """Set the seeds of the harness's `simple_evaluate`. Tasks may shuffle when they are loaded, and later."""
     from transformers import set_seed
 
     set_seed(_SEED)
@@ -134,8 +132,8 @@ def results(
     subject: Subject, tasks: Mapping[str, Any], limit: int | None, batch_size: int, device: str,
     progress: ProgressCallback,
 ) -> Iterator[tuple[Result, Path, bool]]:  # fmt: skip
-    """The result of every task, the file that keeps it, and whether it was there before. Raises `UserError` where
-    transformers cannot load the model, or a task cannot be run on it; `StorageError`."""
+    """Result of every task, its file, and whether the file existed. Raises `UserError` if transformers cannot load the
+    model, or a task cannot be run on it; `StorageError`."""
     model, version = None, metadata.version("lm_eval")
     with contextlib.ExitStack() as stack:
         stack.enter_context(file_lock(subject.kept / ".lock", progress, "evaluates this model"))
@@ -151,23 +149,22 @@ def results(
             of_model = {"model": subject.name, "device": device}
             result = named | of | of_model | _run(model, name, task, limit, answered)
             write_json(path, result)
-            for stopped in path.parent.glob(f"{path.stem}.*.answers*"):  # also those of other weights or data
+            for stopped in path.parent.glob(f"{path.stem}.*.answers*"):  # also of other weights or data
                 stopped.unlink(missing_ok=True)
             yield result, path, False
 
 
 def _items_hash(task: Any, limit: int | None) -> str:
-    """The hash of what a model is asked, with the examples before it, what is right, and how that is scored."""
+    """Hash of the requests with their examples, of the right answers, and of the scoring."""
     _set_seeds(task)
     task.build_all_requests(limit=limit, rank=0, world_size=1)
     asked = [(each.request_type, each.arguments, each.doc) for each in task.instances]
     scored = (task.VERSION, *map(task.get_config, _SCORED_BY))
-    # A function of the task's own is its name: the address in its text is another one in every process.
+    # A task's function is represented by its name: the address in its text differs between processes.
     return sha256(json.dumps([asked, scored], sort_keys=True, default=lambda it: getattr(it, "__qualname__", str(it))))
 
 
 def _load(subject: Subject, stack: contextlib.ExitStack, batch_size: int, device: str) -> Any:
-    """The harness's model, of a run from a folder that goes with the stack."""
     from lm_eval.models.huggingface import HFLM
 
     folder = subject.source
@@ -179,31 +176,31 @@ def _load(subject: Subject, stack: contextlib.ExitStack, batch_size: int, device
         run, folder = folder, Path(stack.enter_context(tempfile.TemporaryDirectory())) / subject.weights[:12]
         write_huggingface(load(run.checkpoint_file, LoadedModel), folder, run.result())
         if not (folder / TOKENIZER).is_file():
-            said = f"{subject.name}: its tokenizer cannot be written for transformers"
-            raise UserError(said, "Those of data.tokenizer sentencepiece and bytes can; t5's normalises its text.")
+            said = f"{subject.name}: its tokenizer cannot be exported for transformers"
+            raise UserError(said, "data.tokenizer sentencepiece and bytes can be exported; t5 normalises its text.")
     trusts = subject.is_trusted
     try:
         model = HFLM(pretrained=str(folder), device=device, batch_size=batch_size, trust_remote_code=trusts)
-    except Exception as error:  # whatever transformers, or the code that the folder brings, raises
+    except Exception as error:  # any error of transformers or of the folder's code
         raise UserError(f"{subject.name} cannot be loaded by transformers: {first_line(error)}") from error
     if model.prefix_token_id is None:
-        said = f"{subject.name}: its tokenizer_config.json names no token that begins or ends a text"
-        raise UserError(said, "The harness puts one before texts: name its bos_token or eos_token there.")
+        said = f"{subject.name}: its tokenizer_config.json has no bos_token and no eos_token"
+        raise UserError(said, "The harness puts one of them before texts: add one there.")
     return model
 
 
 def _run(model: Any, name: str, task: Any, limit: int | None, answered: Path) -> Result:
-    """What a model comes to: the harness's own, without the description of the machine for which its `simple_evaluate`
-    takes seconds. Requests in the file `answered` are not answered again."""
+    """Result of a model, without the machine description for which the harness's `simple_evaluate` takes seconds.
+    Requests in the file `answered` are not repeated."""
     from lm_eval.api.model import CachingLM
     from lm_eval.evaluator import evaluate
 
     _set_seeds(task)
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # else it tells of every text that is cut
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # else it reports every text that is cut
     cached = CachingLM(model, str(answered))
-    try:  # bootstraps of errors take minutes; tables have their own
+    try:  # bootstraps take minutes; tables have their own
         found = evaluate(cached, {"tasks": {name: task}}, limit=limit, bootstrap_iters=0)
-    except (ValueError, AssertionError) as error:  # of unsafe code and pictures; of answers that do not fit
+    except (ValueError, AssertionError) as error:  # unsafe code and pictures; answers that do not fit
         cut = f"an answer may be longer than its {model.max_length} tokens" if isinstance(error, AssertionError) else ""
         raise UserError(f"--tasks: {name} cannot be run on this model: {cut or first_line(error)}") from error
     finally:
@@ -213,7 +210,7 @@ def _run(model: Any, name: str, task: Any, limit: int | None, answered: Path) ->
 
 
 def _metrics(task: Any, values: Mapping[str, Any], samples: Sequence[Mapping[str, Any]]) -> Result:
-    """The `metrics` of a result. What has items without a finite number has no `values`."""
+    """The `metrics` of a result. A metric with an item that is not finite has no `values`."""
     found: Result = {}
     for key, value in values.items():
         metric, _, of = key.partition(",")

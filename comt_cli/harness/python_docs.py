@@ -1,10 +1,10 @@
 """Tasks for lm-evaluation-harness that need no network: the last word of a sentence, and the right continuation among
-four, in documentation of Python that no model of `python-docs` is trained on.
+four, in documentation of Python on which no model of `python-docs` is trained.
 
-Documents are those of the validation split, 5 % by the hash of their text; of these the second half by length, which
-are the test split of `train.test_share=0.5` but for the document at the border. Without a test share they are evaluated
-on while training too, and with `train.select=best` or a sweep they have helped to choose. A sentence whose words stand
-in a document of the train split as well is left out.
+The documents are those of the validation split (5 % by the hash of their text), of which the second half by length.
+This is the test split of `train.test_share=0.5`, except for the document at the border. Without a test share they are
+also evaluated during training, and `train.select=best` or a sweep uses them for selection. Sentences whose words occur
+in a document of the train split are left out.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Item = dict[str, Any]
 
 
 def write_tasks(progress: ProgressCallback) -> Path:
-    """The folder of the task files and their data, for `lm_eval --include_path`: another one for other items. Raises
-    `UserError` where this Python has no documentation, `StorageError`."""
+    """Folder of the task files and their data, for `lm_eval --include_path`; it differs for other items. Raises
+    `UserError` if this Python has no documentation, `StorageError`."""
     corpus = DataSettings(tokenizer="bytes", validation_fraction=HELD_OUT).make_corpus()
     corpus.identity(progress)
     texts = (document.text for stream in corpus.streams() for document in stream.documents((0, 0)))
@@ -56,19 +56,19 @@ def write_tasks(progress: ProgressCallback) -> Path:
 
 
 def second_half(documents: Sequence[str]) -> list[str]:
-    """The documents behind the middle of all text."""
+    """Documents after the middle of all text."""
     ends = [*accumulate(map(len, documents))]
     return [text for text, end in zip(documents, ends, strict=True) if 2 * (end - len(text)) >= ends[-1]]
 
 
 def items_of(documents: Sequence[str], told: Iterable[str] = ()) -> tuple[list[Item], list[Item]]:
-    """The items of both tasks, of some sentences of each document, none of those `told` in training: the text before
-    the last word, and that; the text before the sentence, and four continuations, of which the others are such
-    sentences of other documents. Which, and in what order, follows from hashes of the texts."""
+    """Items of both tasks, from some sentences of each document that were not `told` in training. A cloze item is the
+    text before the last word and that word. A choice item is the text before the sentence and four continuations, three
+    of them sentences of other documents. Hashes of the texts decide which, and in what order."""
     chosen: list[tuple[str, int, str]] = []
     for text in documents:
         some = sorted({*sentences_of(text)}.difference(told), key=sha256)[:_MOST]
-        # Each stands on one line or on several.
+        # A sentence may span several lines.
         found = [(re.search(r"\s+".join(map(re.escape, each.split())), text), each) for each in some]
         chosen += sorted((text, place.start(), each) for place, each in found if place)
     cloze, choice = list[Item](), list[Item]()

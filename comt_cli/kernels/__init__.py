@@ -1,1 +1,1 @@
-"""The operations that have kernels, a folder each: definition and operator, C++, Triton; and the choice of kernels."""
+"""Operations that have kernels, one folder each: definition and operator, C++, Triton; and the choice of kernels."""

@@ -1,8 +1,8 @@
-"""softmax(Q K^T / sqrt(E)) V, by the form that is faster on the processor.
+"""softmax(Q K^T / sqrt(E)) V, computed by the faster form on this processor.
 
-PyTorch's fused attention for CPUs is slow in bf16, above all its backward pass. Two batched products and a softmax are
-faster; they keep the weights, [B, H, T, S], for the backward pass. In fp32 they gain nothing. The choice depends on the
-shape, the type and the processor alone, so that a resumed run computes what it computed before.
+PyTorch's fused attention for CPUs is slow in bf16, especially its backward pass. Two batched products and a softmax are
+faster; they save the weights, [B, H, T, S], for the backward pass. In fp32 they gain nothing. The choice depends only
+on shape, type and processor, so a resumed run computes the same numbers.
 
 Shapes: B batch, H heads, K key-value heads, G = H / K, T queries, S keys, E head width.
 """
@@ -21,15 +21,15 @@ from comt_cli.kernels.processors import processor_class
 from comt_cli.runs.directory import BATCHED, PYTORCH
 
 CLASSES = ("Intel AMX", "AMD AVX-512")
-"""Classes of processors on which batched products were measured to be faster, with one thread and with two: at 32 to
-512 tokens a layer's forward and backward pass took 1 / 1.9 to 1 / 9 of the time on a Xeon with AMX, 1 / 1.1 to 1 / 8 on
+"""Processor classes on which batched products were measured to be faster, with one and two threads. At 32 to 512 tokens
+a layer's forward and backward pass took 1 / 1.9 to 1 / 9 of the time on a Xeon with AMX, and 1 / 1.1 to 1 / 8 on
 an EPYC with AVX-512 (results/bench)."""
-MOST_TOKENS = 512  # that attend, and keys; at 1024 fused attention is as fast and keeps no weights
-FEW_QUERIES = 8  # with fewer, as in decoding, fused attention is often faster: it reads a cache where it lies
+MOST_TOKENS = 512  # queries and keys; at 1024 fused attention is as fast and saves no weights
+FEW_QUERIES = 8  # with fewer, as in decoding, fused attention is often faster: it does not copy the cache
 
 
 def attention_form(device_type: str, dtype: torch.dtype) -> str:
-    """Form in which short sequences attend, in products of `dtype`: `PYTORCH`, its fused attention, or `BATCHED`."""
+    """Form of attention for short sequences in products of `dtype`: `PYTORCH` (fused) or `BATCHED`."""
     return BATCHED if device_type == "cpu" and dtype == torch.bfloat16 and _gains() else PYTORCH
 
 
@@ -37,9 +37,9 @@ def attend(
     q_BHTE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, mask: Tensor | None = None, *, causal: bool = False,
     tokens: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Attention's output, [B, H, T, E]. A query sees the keys that `mask`, [1 or B, 1, 1 or T, S], has as True, or
-    with `causal`, which goes with no mask, those up to its own; one that sees nothing finds zeros. `tokens`: how many
-    have these queries, where a head has several of each; None: T."""
+    """Output of attention, [B, H, T, E]. A query attends to keys where `mask`, [1 or B, 1, 1 or T, S], is True, or with
+    `causal`, without a mask, to keys up to its own position. A query without keys gets zeros. `tokens`: number of
+    tokens of these queries, if a head has several queries per token; None: T."""
     assert mask is None or not causal
     T, S = tokens or q_BHTE.shape[2], k_BKSE.shape[2]
     if q_BHTE.is_cpu and FEW_QUERIES < T <= MOST_TOKENS and S <= MOST_TOKENS:
@@ -59,9 +59,9 @@ def _by_batched_products(
     seen = torch.ones(1, 1, T if causal else 1, S, dtype=torch.bool) if mask is None else mask
     if causal:
         seen = seen.tril()
-    # Not -inf: a query that sees nothing would find 0 / 0, and its gradient would be NaN.
+    # Not -inf: a query without keys would be 0 / 0, with NaN gradients.
     added = torch.zeros(seen.shape, dtype=q_BHTE.dtype).masked_fill(~seen, torch.finfo(q_BHTE.dtype).min)
-    # The G heads that share keys stand behind each other as G * T queries of one head: no key is copied for them.
+    # The G heads that share keys are G * T queries of one head, so that no key is copied.
     if seen.shape[2] > 1:
         added = added.repeat(1, 1, H // K, 1)
     added = added[0] if len(added) == 1 else added.expand(-1, K, -1, -1).flatten(0, 1)

@@ -1,7 +1,8 @@
-"""The choice between the reference and the hand-written kernels, by device, type, shape and what was measured.
+"""Choice between the reference and the hand-written kernels, by device, type, shape and measurements.
 
-"auto" takes a kernel only where it was measured to be faster, beyond noise, than what would otherwise run, compiled or
-eager: on this device, else on one of its class. Without measurements it is the reference. Every choice has a reason.
+`auto` uses a kernel only if it was measured to be faster than the alternative (compiled or eager), beyond measurement
+error. Measurements of this device come first, then those of its class. Without measurements the reference is used.
+Every choice has a reason.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ from comt_cli.kernels.triton.tiles import MOST_CHANNEL_RANK, Key, Tile
 from comt_cli.recipe.settings import Kernels as Wanted
 
 Op = Literal["heads", "swiglu", "add_norm", "modulate"]
-"""The operations on tokens that have hand-written kernels, a folder each."""
+"""Operations on tokens with hand-written kernels, one folder each."""
 
 NormGate = Literal["none", "window", "pixel", "both"]
-"""The gates on a convolution and on the batch norm behind it (`modulated_norm`)."""
+"""Gates on a convolution and on the batch norm that follows (`modulated_norm`)."""
 
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
-"""Types that the kernels store, and what measurements call them."""
+"""Storage types of the kernels, with their names in measurements."""
 MOST_RANK = 128  # the widest bottleneck that the kernels take
-NARROW_RANK = 16  # above it the kernels work in other tiles, of which measurements below it say nothing
+NARROW_RANK = 16  # above it kernels use other tiles, to which measurements below do not apply
 WITHOUT_GATES = "without gates whole steps were not measured faster with kernels"
-"""Of compiled models on a CPU, where an operation is also fused with its neighbours, which measuring it alone does not
-show; and of decoding, where calling a kernel costs more than it saves. With gates both are faster (results/bench)."""
-NORM_CHANNELS = 64  # the fewest of the ResNets whose steps are measured; with 8 the kernels were measured to be slower
+"""For compiled models on a CPU, where operations are also fused with their neighbours, unlike in measurements; and for
+decoding, where calling a kernel costs more than it saves. With gates, kernels are faster in both (results/bench)."""
+NORM_CHANNELS = 64  # the fewest of the measured ResNets; with 8 the kernels were slower
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Whether the hand-written kernel is used, why, in a phrase, and the tiles that Triton's were measured with."""
+    """Whether the hand-written kernel is used, the reason as a phrase, and the tiles of the measurement for Triton."""
 
     fused: bool
     reason: str
@@ -54,7 +55,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Gates:
-    """The factors of a product's gates, and the width of their bottleneck."""
+    """Factors of a product's gates, and the width of their bottleneck."""
 
     channel: bool
     scalar: bool
@@ -66,9 +67,9 @@ def choose(
     compiled: bool, training: bool = True, may_build: bool = True, tokens: int | None = None,
 ) -> Choice:  # fmt: skip
     """Kernel or reference for `op` on a product of type `dtype` with `width` channels that carry `gates` (or none).
-    `wanted` is the recipe's `train.kernels`; `compiled`: whether the reference would be; `training`: whether there is a
-    backward pass; `tokens` go through the model at once, where that is known. What cannot run is the reference,
-    whatever was wanted. C++ is compiled before it is chosen, or with `may_build` false only looked for."""
+    `wanted` is the recipe's `train.kernels`; `compiled`: whether the reference would be compiled; `training`: whether
+    there is a backward pass; `tokens`: tokens per pass, if known. What cannot run is the reference, whatever is wanted.
+    C++ is compiled before it is chosen, or with `may_build` false only looked for."""
     choice = _as_asked(wanted, device, dtype, gates)
     if not choice.fused:
         return choice
@@ -84,17 +85,17 @@ def choose_norm(
     wanted: Wanted, device: torch.device, dtype: torch.dtype, channels: int, gate: NormGate, hidden: int, *,
     compiled: bool, training: bool = True, may_build: bool = True,
 ) -> Choice:  # fmt: skip
-    """Kernel or reference for a batch norm behind a convolution whose product is of type `dtype`, and for its `gate`.
-    `channels` are the fewest that such a norm of the network has, `hidden` is the hidden width of the wider gate, 0
-    without any; the rest as for `choose`, where whole training steps decide."""
+    """Kernel or reference for a batch norm after a convolution, with its `gate`; the product has type `dtype`.
+    `channels` is the smallest number of channels of such a norm in the network; `hidden` is the hidden width of the
+    wider gate, or 0. Other arguments as in `choose`. The decision follows measurements of whole training steps."""
     gates = None if gate == "none" else Gates(channel=False, scalar=True, rank=hidden)
     if wanted != "reference" and device.type == "cuda":
-        return Choice(False, "batch norms have a kernel for CPUs alone")
+        return Choice(False, "batch norms have a kernel only for CPUs")
     choice = _as_asked(wanted, device, dtype, gates)
     if not choice.fused:
         return choice
     if not training:
-        return Choice(False, "evaluation has nothing to average: the kernel is for training")
+        return Choice(False, "the kernel is for training: evaluation computes no statistics")
     if wanted == "auto" and channels < NORM_CHANNELS:
         return Choice(False, f"steps are measured with {NORM_CHANNELS} channels and more, this network has {channels}")
     choice = choice if wanted == "fused" else _by_steps(device, DTYPES[dtype], gate, compiled)
@@ -102,8 +103,8 @@ def choose_norm(
 
 
 def choose_loss(wanted: Wanted, device: torch.device, dtype: torch.dtype, *, may_build: bool = True) -> Choice:
-    """The loss for hidden states of type `dtype`: blocked in PyTorch, or fused: liger-kernel's on CUDA, C++ on a CPU.
-    Those are taken wherever they can run, unmeasured: they go over the logits fewer times than what they replace."""
+    """Loss for hidden states of type `dtype`: blocked in PyTorch, or fused (liger-kernel on CUDA, C++ on a CPU). A
+    fused loss is used wherever it can run, without measurements: it reads the logits fewer times."""
     if wanted == "reference":
         return Choice(False, "as asked")
     if device.type not in ("cuda", "cpu") or dtype not in DTYPES:
@@ -128,7 +129,7 @@ _tuned: dict[Key, Tile] = {}
 
 
 def use_tiles(choices: Iterable[Choice], *, only: bool = False) -> None:
-    """Launch the kernels that were chosen with their tiles, in this process; `only`: forget those of other choices."""
+    """Use the measured tiles of the chosen kernels in this process; `only`: forget the tiles of other choices."""
     if only:
         _tuned.clear()
     for choice in choices:
@@ -138,21 +139,21 @@ def use_tiles(choices: Iterable[Choice], *, only: bool = False) -> None:
 
 @functools.cache
 def liger() -> tuple[str, type[torch.autograd.Function]] | str:
-    """liger-kernel's version and its fused linear cross entropy; a phrase where it is not to be had."""
+    """liger-kernel's version and its fused linear cross entropy, or the reason why it is not available."""
     version = version_of("liger-kernel")
     if version is None:
         return f"liger-kernel is not installed: {install_extra('gpu')}"
-    try:  # it takes seconds, so only where it is used
+    try:  # takes seconds, so only where it is used
         module = importlib.import_module("liger_kernel.ops.fused_linear_cross_entropy")
         function: type[torch.autograd.Function] = module.LigerFusedLinearCrossEntropyFunction
-    except Exception as error:  # whatever it finds amiss with this machine, training continues without it
+    except Exception as error:  # training continues without it, whatever the reason
         return f"liger-kernel {version} cannot be imported: {type(error).__name__}: {first_line(error)}"
     return version, function
 
 
 @functools.cache
 def version_of(package: str) -> str | None:
-    """The installed version; None if there is none."""
+    """Installed version of a package, or None."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -160,7 +161,7 @@ def version_of(package: str) -> str | None:
 
 
 def cpu_obstacle(*, may_build: bool = True) -> str | None:
-    """Why the C++ kernels cannot run here; None if they can or, with `may_build` false, if a compiler is found."""
+    """Reason why the C++ kernels cannot run here, or None. With `may_build` false, only looks for a compiler."""
     from comt_cli.kernels.cpu import build
 
     if may_build:
@@ -174,7 +175,7 @@ def cpu_obstacle(*, may_build: bool = True) -> str | None:
 
 
 def obstacle(device: torch.device, dtype: torch.dtype, gates: Gates | None) -> str | None:
-    """Why there is no kernel for this; None if there is one (which may have to be compiled yet)."""
+    """Reason why there is no kernel for this; None if there is one, which may still have to be compiled."""
     if device.type not in ("cuda", "cpu"):
         return f"there are no kernels for {device.type}"
     if dtype not in DTYPES:
@@ -194,7 +195,7 @@ def obstacle(device: torch.device, dtype: torch.dtype, gates: Gates | None) -> s
 def _by_operations(
     op: Op, device: torch.device, dtype: str, width: int, gates: Gates | None, tokens: int | None, compiled: bool
 ) -> Choice:
-    """By the operation itself: on a CPU of the very shape, or the largest; on a GPU of the very width and kernels."""
+    """By measurements of the operation: on a CPU of the same or the largest shape; on a GPU of equal width and code."""
     kind, rank = ("none", 0) if gates is None else ("transponder" if gates.channel else "comt", gates.rank)
     on_gpu = device.type == "cuda"
 
@@ -213,7 +214,7 @@ def _by_operations(
 
 
 def _by_steps(device: torch.device, dtype: str, gate: NormGate, compiled: bool) -> Choice:
-    """By steps, of those the one in which the kernel gains least. The narrowest gates of each kind were measured."""
+    """By measurements of training steps with the narrowest gates, using the step in which the kernel gains least."""
     base = {"none": "plain", "both": "pixel"}.get(gate, gate)
     eager = "plain" if base == "plain" else f"{base}-eager"
     variants = (f"{base}-fused", f"{base}-compiled") if compiled else (f"{base}-fused-eager", eager)
@@ -227,16 +228,16 @@ def _by_measurement(
     file: str, variants: tuple[str, str], device: torch.device, fits: Callable[[Measured], bool],
     order: Callable[[Measured], tuple[float, ...]], asked: str, command: str,
 ) -> Choice:  # fmt: skip
-    """Kernel or reference, the `variants`, by what `fits` in a file of measurements: of this very device, else of one
-    of its class, the user's own before the shipped, today's versions before others, and then the first in `order`."""
+    """Kernel or reference, the `variants`, by the rows of a file of measurements that satisfy `fits`: first this
+    device, then its class; first the user's measurements; first today's versions; then by `order`."""
     here, now = device_here(device), versions_here()
     found = [row for row in measurements(file)[0] if row.device.says_about(here)]
     if not found:
-        return Choice(False, f"no kernel was measured on this device or another of its class: {command}")
+        return Choice(False, f"no kernel was measured on this device or its class: {command}")
     what = {"reference": "the reference", "reference-compiled": "the compiled reference"}.get(variants[1], variants[1])
     rows = [row for row in found if fits(row) and row.decides(*variants)]
     if not rows:
-        return Choice(False, f"{asked} was not measured beside {what}, or with too much noise to decide: {command}")
+        return Choice(False, f"{asked} was not measured against {what}, or too noisily to decide: {command}")
     row = min(rows, key=lambda row: (row.device != here, not row.own, (row.torch, row.triton) != now, *order(row)))
     speed = row.speed(*variants)
     where = str(row.device) if row.device == here else f"{row.device} (here {here}, of the same class)"
@@ -244,12 +245,12 @@ def _by_measurement(
 
 
 def versions_here() -> tuple[str, str]:
-    """The versions that measurements are made with here; of triton an empty one where there is none."""
+    """Versions of torch and triton (empty if there is none) that measurements here are made with."""
     return str(torch.__version__), version_of("triton") or ""
 
 
 def device_here(device: torch.device) -> Device:
-    """`device` with its name, its class, and for a CPU the number of threads that this process computes with."""
+    """`device` with its name, its class, and for a CPU the number of threads of this process."""
     if device.type != "cuda":
         return Device(device.type, processor_name(), processor_class(), torch.get_num_threads())
     major, minor = torch.cuda.get_device_capability(device)

@@ -1,21 +1,21 @@
-"""The gates as the papers define them, and as the operations of this room take them.
+"""Gates as the papers define them, and in the form used by the operations of this package.
 
 Shapes: T tokens (any leading dimensions), D input width, N output width of a site, r bottleneck width.
 
-    u = x A^T                       A: r x D         (the only thing a gate reads from its input)
+    u = x A^T                       A: r x D         (the only thing that a gate reads from its input)
     z = phi(u) B^T                  B: N x r (channel) or 1 x r (scalar), phi = sigmoid
     gamma = sigmoid(z)              CoMT, Eq. 4
     gamma = 2 sigmoid(alpha z)      Transponder, Eq. 5, alpha > 0
     gamma = 2 sigmoid(alpha b1 b2)  Transponder without context (section 4.6), the same for every token
     gamma = sigmoid(x W^T)          full rank (Qiu et al. 2025), W: N x D
 
-An operation works on the product of one input with the matrices of its sites and of their gates, [T, C], C >= M + S R:
-the columns of every site (M in all), then the u of each of the S gated sites, R columns each, then columns that are not
-the operation's. A gate with a bottleneck is there
+An operation gets the product of one input with the matrices of its sites and of their gates, [T, C], C >= M + S R: the
+columns of every site (M in all), then the u of each of the S gated sites, R columns each, then columns that it ignores.
+In this form a gate with a bottleneck is
 
     gamma = c sigmoid(sigmoid(u) Wc^T) * c sigmoid(sigmoid(u) ws^T)
 
-with c = 1 (CoMT) or 2 (Transponder), Wc = alpha B: N x R and ws = alpha b: 1 x R, either of which may be absent.
+with c = 1 (CoMT) or 2 (Transponder), Wc = alpha B: N x R and ws = alpha b: 1 x R. Either factor may be absent.
 """
 
 from __future__ import annotations
@@ -39,14 +39,17 @@ def transponder_gate(u_Tr: Tensor, B_Nr: Tensor, alpha: Tensor) -> Tensor:
 
 
 def transponder_gated(z_TN: Tensor, u_Tr: Tensor, Bc_Nr: Tensor, ac: Tensor, bs_1r: Tensor, as_: Tensor) -> Tensor:
-    """Return z * 2 sigmoid(ac sigmoid(u) Bc^T) * 2 sigmoid(as sigmoid(u) bs^T), [T, N], in the type of `z_TN`. Kept for
-    the backward pass are z, u and the gates. With G = dL/dzhat:
+    """z * 2 sigmoid(ac sigmoid(u) Bc^T) * 2 sigmoid(as sigmoid(u) bs^T), [T, N], in the type of `z_TN`.
+
+    z, u and the gates are saved for the backward pass. With G = dL/dzhat:
+
         p = sigmoid(u)   gc = 2 sigmoid(ac p Bc^T) [T, N]   gs = 2 sigmoid(as p bs^T) [T, 1]   zhat = z gc gs
         Wc = ac Bc       ws = as bs        h = G zhat             dz = G gc gs
         ec = h (1 - gc/2)                  es = rowsum(h) (1 - gs/2)
         dWc = ec^T p     dws = es^T p      dp = ec Wc + es ws     du = dp p (1 - p)
-    Wc and ws are formed in the parameters' own type, by autograd: an alpha that was rounded to bf16 first would stand
-    still while it moves from 1 to 1.003.
+
+    Autograd forms Wc and ws in the parameters' own type: an alpha rounded to bf16 first would stay constant while it
+    changes from 1 to 1.003.
     """
     arguments = [z_TN, *(tensor.to(z_TN.dtype) for tensor in (u_Tr, ac * Bc_Nr, as_ * bs_1r))]
     zhat: Tensor = _TransponderGated.apply(*arguments)  # type: ignore[no-untyped-call]
@@ -54,13 +57,13 @@ def transponder_gated(z_TN: Tensor, u_Tr: Tensor, Bc_Nr: Tensor, ac: Tensor, bs_
 
 
 def no_autocast(z: Tensor) -> contextlib.AbstractContextManager[object]:
-    """A context that keeps the types of products as they are given, on the device of `z`."""
-    # Models are counted on the meta device, which knows no autocast.
+    """Context without autocast on the device of `z`."""
+    # Models are counted on the meta device, which has no autocast.
     return contextlib.nullcontext() if z.device.type == "meta" else torch.autocast(z.device.type, enabled=False)
 
 
 def multiplied_in(x: Tensor) -> torch.dtype:
-    """The type of products of `x`: autocast's, or its own."""
+    """Type of products of `x`: autocast's, or its own."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if device != "meta" and torch.is_autocast_enabled(device) else x.dtype
 
@@ -93,8 +96,8 @@ class _TransponderGated(torch.autograd.Function):
 
 
 class Bottleneck(NamedTuple):
-    """One gate: `scale * sigmoid(p Wc^T) * scale * sigmoid(p ws^T)`, p = sigmoid(u), Wc = exp(log_alpha_c) Bc and
-    ws = exp(log_alpha_s) bs. Bc: [N, R] or None, bs: [1, R] or None: no such factor; a log_alpha that is None: 0."""
+    """One gate: `scale * sigmoid(p Wc^T) * scale * sigmoid(p ws^T)`, p = sigmoid(u), Wc = exp(log_alpha_c) Bc and ws =
+    exp(log_alpha_s) bs. Bc is [N, R], bs [1, R]; None: the factor is absent. A log_alpha of None is 0."""
 
     Bc: Tensor | None
     bs: Tensor | None
@@ -104,15 +107,14 @@ class Bottleneck(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """R."""
         matrix = self.Bc if self.Bc is not None else self.bs
         assert matrix is not None
         return matrix.shape[1]
 
 
 class Modulation(NamedTuple):
-    """The gates of all sites of a product: `Wc`, [Mg, R], and `ws`, [S, R], hold copies of those of the gated sites
-    under each other: they may be used after the parameters were given back (FSDP)."""
+    """Gates of all sites of a product. `Wc`, [Mg, R], and `ws`, [S, R], hold copies of the gated sites' matrices,
+    stacked by rows: they may be used after the parameters are freed (FSDP)."""
 
     Wc: Tensor | None
     ws: Tensor | None
@@ -122,16 +124,16 @@ class Modulation(NamedTuple):
 
     @property
     def columns(self) -> int:
-        """The columns of the product that the gates read: S R."""
+        """Number of columns of the product that the gates read: S R."""
         return sum(self.gated) * self.rank
 
     def by_columns(self) -> Modulation:
-        """The same with each column of Wc stored whole, as the C++ kernels want it, whose every call copies Wc."""
+        """The same with Wc stored by columns, as the C++ kernels need it; otherwise each call copies it."""
         return self if self.Wc is None else self._replace(Wc=self.Wc.T.contiguous().T)
 
 
 def gated_sites(product_TC: Tensor, modulation: Modulation, widths: Sequence[int]) -> list[Tensor]:
-    """Every site's columns times its gate, [T, N] each: what the definitions of the operations begin with."""
+    """Columns of every site times its gate, [T, N] each: the first step of all operations."""
     Wc, ws, scale, rank, gated = modulation
     width = sum(widths)
     z = torch.split(product_TC[..., :width], list(widths), dim=-1)

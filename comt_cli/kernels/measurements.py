@@ -1,7 +1,7 @@
-"""Measurements of `comt bench`, read back: operations, and training steps of ResNets, each with its device.
+"""Reads the measurements of `comt bench`: operations, and training steps of ResNets, with their devices.
 
-`measured/` has what was measured for this program, a copy of results/bench that `make measured` makes and a test holds
-to it. `comt bench` adds what it measures on the user's machine to the cache folder, in the same form.
+`measured/` has the measurements shipped with this program, a copy of results/bench made by `make measured`. `comt
+bench` adds measurements of the user's machine to the cache folder, in the same form.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from comt_cli.kernels.triton.tiles import Key, Kind, Tile
 
 FILE, STEP_FILE = "kernels.csv", "step-images.csv"
 SHIPPED = Path(__file__).parent / "measured"
-MARGIN = 1.05  # times as fast must a kernel have been measured to be taken, however certain the measurement
+MARGIN = 1.05  # least measured speed-up of a kernel that is used
 _GATES = re.compile(r"(none|comt|transponder)(?:-r(\d+))?")
 
-Tuned = tuple[tuple[Key, Tile], ...]  # tiles of Triton's kernels, and for which launches they are
+Tuned = tuple[tuple[Key, Tile], ...]  # tiles of Triton's kernels by launch
 
 
 @dataclass(frozen=True)
 class Measured:
     """One operation, or a ResNet's training step, timed on one device in one run.
 
-    own: by the user, and not for this program. op: of a step its size. kind: of gates: none, `comt` (scalar) or
-    `transponder` (channel-wise); rank: their bottleneck's width, or 0. width: channels of the operation's product, M.
-    kernel_hash: of the Triton kernels' sources, empty of C++; tiles: of these, where not the defaults. step_ms: by
-    variant, of a forward and a backward pass, or of a step; error: how far off, as a part (`_error`).
+    own: measured by the user, not shipped. op: for a step its size. kind: of gates: none, `comt` (scalar) or
+    `transponder` (channel-wise); rank: width of their bottleneck, or 0. width: channels of the operation's product, M.
+    kernel_hash: of the Triton sources, empty for C++; tiles: of these, if not the defaults. step_ms: milliseconds by
+    variant, of a forward and a backward pass, or of a step; error: relative error of these (`_error`).
     """
 
     own: bool
@@ -58,12 +58,11 @@ class Measured:
         return f"{f'{self.width} wide' if self.width else self.op}{rank}, {self.dtype}"
 
     def speed(self, kernel: str, reference: str) -> float:
-        """Speed of the `kernel` as a multiple of the `reference`'s."""
         return self.step_ms[reference] / self.step_ms[kernel]
 
     def decides(self, kernel: str, reference: str) -> bool:
-        """Whether both were timed, and it shows which is the faster: their times differ by more than the error of their
-        ratio, or that error is within `MARGIN`. The errors are added as squares, as those of independent times."""
+        """Whether both were timed precisely enough to compare them: their times differ by more than the error of their
+        ratio, or that error is within `MARGIN`. Errors are added as squares, as for independent times."""
         if not {kernel, reference} <= self.step_ms.keys():
             return False
         speed, error = self.speed(kernel, reference), math.hypot(self.error[kernel], self.error[reference])
@@ -71,7 +70,7 @@ class Measured:
 
 
 def tiles_text(tuned: Iterable[tuple[Key, Tile]]) -> str:
-    """Tiles in a line, as measurements and records have them: `swiglu channel 1376: 16 64 1 8`, and `;` between two."""
+    """Tiles as one line, for measurements and records: `swiglu channel 1376: 16 64 1 8`, separated by `;`."""
     return "; ".join(
         f"{kernel} {kind} {width}: {' '.join(str(number) for number in tile if number is not None)}"
         for (kernel, kind, width), tile in tuned
@@ -79,7 +78,7 @@ def tiles_text(tuned: Iterable[tuple[Key, Tile]]) -> str:
 
 
 def tiles_of(text: str) -> Tuned:
-    """The tiles that are written so. Raises `ValueError` where they are not."""
+    """Inverse of `tiles_text`. Raises `ValueError` for other text."""
     found = []
     for part in text.split("; ") if text else []:
         name, _, numbers = part.partition(": ")
@@ -92,24 +91,24 @@ def tiles_of(text: str) -> Tuned:
 
 @functools.cache
 def kernel_hash(op: str) -> str:
-    """Hash of the sources of an operation's Triton kernels, and of what all have in common, its tiles included."""
+    """Hash of the sources of an operation's Triton kernels and of their common parts, including tiles."""
     folder = Path(__file__).parent
     files = sorted((folder / op).glob("triton*.py")) + sorted((folder / "triton").glob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
 def own_folder() -> Path:
-    """The folder of what `comt bench` measures on this machine for the choice."""
+    """Folder of the measurements of `comt bench` on this machine."""
     return cache_folder() / "measured"
 
 
 def roots() -> list[Path]:
-    """The user's own measurements, then those of this program: folders with a folder for each device."""
+    """The user's measurements, then those of this program: folders with one folder per device."""
     return [own_folder(), SHIPPED]
 
 
 def measurements(name: str = FILE) -> tuple[list[Measured], list[Path]]:
-    """All that is known of operations, or with `STEP_FILE` of steps, and the files that are damaged."""
+    """All measurements of operations, or with `STEP_FILE` of steps, and the files that are damaged."""
     found, damaged = list[Measured](), list[Path]()
     for root in roots():
         for path in sorted(root.glob(f"*/{name}")):
@@ -122,8 +121,8 @@ def measurements(name: str = FILE) -> tuple[list[Measured], list[Path]]:
 
 @functools.lru_cache(maxsize=64)
 def _read(path: Path, _changed: int, own: bool) -> tuple[Measured, ...]:
-    """The rows of a file, last changed then; raises one of many errors if it is not what the benchmark writes. Rows of
-    one run that differ by their variant alone are one: only such times may be divided by each other."""
+    """Rows of a file in its present version; raises one of many errors for other content. Rows of one run that differ
+    only in their variant are joined: only such times may be compared."""
     found: dict[tuple[Any, ...], Measured] = {}
     for row in read_csv(path):
         if None in row.values():
@@ -133,10 +132,10 @@ def _read(path: Path, _changed: int, own: bool) -> tuple[Measured, ...]:
             known: object = row["precision"] in ("fp32", "bf16-mixed")  # under autocast, as ResNets are trained
             subject: tuple[Any, ...] = row["precision"].removesuffix("-mixed"), row["size"]
         elif known := _GATES.fullmatch(row["gates"]):
-            tuned = row.get("kernel_hash") or "", tiles_of(row.get("tiles") or "")  # older files have neither
+            tuned = row.get("kernel_hash") or "", tiles_of(row.get("tiles") or "")  # missing in older files
             sizes = int(known[2] or 0), int(row["width"]), int(row["tokens"])
             subject = row["dtype"], row["op"], known[1], *sizes, *tuned
-        if not known or not row["step_ms"]:  # a later version's, or not measured
+        if not known or not row["step_ms"]:  # of a later version, or not measured
             continue
         step_ms = float(row["step_ms"])
         if not 0 < step_ms < math.inf:
@@ -148,8 +147,8 @@ def _read(path: Path, _changed: int, own: bool) -> tuple[Measured, ...]:
 
 
 def _error(row: Mapping[str, str], step_ms: float) -> float:
-    """Error of `step_ms`, as a part of it: the reach of its 90 % interval, infinite where there were too few rounds for
-    one. Of older files, which have none: that of the 10th or 90th percentile, or 0."""
+    """Relative error of `step_ms`, from its 90 % interval; infinite with too few repetitions for one. In older files
+    without it: the distance to the 10th or 90th percentile, or 0."""
     if text := row.get("step_ms_uncertainty"):
         return float(text)
     if row.get("step_ms_settled"):

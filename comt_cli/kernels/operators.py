@@ -1,11 +1,11 @@
-"""Custom operators of PyTorch for the operations in the folders of this package, forward and backward.
+"""Custom PyTorch operators for the operations in this package, forward and backward.
 
-An operator is opaque to the compiler, knows its own derivative, and calls the function of its own name for its tensors'
-device: Triton on CUDA, C++ on the CPU. All arithmetic is fp32, whatever the storage type. PyTorch's operators take flat
-arguments: here alone a `Modulation` is taken apart into its fields, and put together again.
+An operator is opaque to the compiler, has its own derivative, and calls the function of its name for the device of its
+tensors: Triton on CUDA, C++ on the CPU. Arithmetic is fp32 for every storage type. PyTorch's operators take flat
+arguments, so a `Modulation` is split into its fields and joined again, only here.
 
-They are defined as `torch.library.custom_op` itself does it, without what that does at every call (it fills in what the
-schema has as defaults, though here is none): of a small network's operation on a CPU that was a large part.
+Operators are defined as `torch.library.custom_op` does it, except for its work at every call (it fills in defaults of
+the schema, of which there are none). On a CPU this was a large part of the time of a small network's operation.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from torch._compile import _disable_dynamo
 from comt_cli.kernels.gates import Modulation
 
 IMPLEMENTATIONS = {"cpu": "cpu", "cuda": "triton"}
-"""Device type -> what computes on it: `cpu`, the functions in C++, or `triton`, the file of an operation's folder."""
+"""Device type -> implementation: `cpu`, the C++ functions, or `triton`, the file of an operation's folder."""
 
 Function = Callable[..., Any]
 
-EMPTY: dict[str, Function] = {}  # by operator, the function that gives empty tensors like its results
+EMPTY: dict[str, Function] = {}  # operator -> function that makes empty tensors like its results
 
 _TYPES = {
     "Tensor | None": "Tensor?",
@@ -36,19 +36,19 @@ _TYPES = {
     "Sequence[int]": "int[]",
     "list[Tensor]": "Tensor[]",
 }
-"""Annotation -> a schema's type, where they differ."""
+"""Annotation -> type in a schema, where they differ."""
 
 _LIBRARY: Any = torch.library.Library("comt", "FRAGMENT")  # type: ignore[no-untyped-call]
-"""The operators live as long as this."""
+"""Keeps the operators alive."""
 
 
 def computed_by_triton(device: torch.device) -> bool:
-    """Whether kernels for this device are Triton's."""
+    """Whether the kernels for this device are Triton's."""
     return IMPLEMENTATIONS.get(device.type) == "triton"
 
 
 def implementation(operation: str, device: str) -> Any:
-    """The module that has the functions of an operation, forward and backward, for a type of device."""
+    """Module with the forward and backward functions of an operation for a type of device."""
     return _module("cpu.calls" if IMPLEMENTATIONS[device] == "cpu" else f"{operation}.{IMPLEMENTATIONS[device]}")
 
 
@@ -58,7 +58,7 @@ def _module(name: str) -> Any:
 
 
 class _Arguments:
-    """Names and annotations of an operator's arguments, of which one may be a `Modulation`."""
+    """Names and annotations of an operator's arguments, one of which may be a `Modulation`."""
 
     def __init__(self, kinds: dict[str, str]) -> None:
         self.names = list(kinds)
@@ -68,12 +68,11 @@ class _Arguments:
         self.schema = ", ".join(each)
 
     def flat(self, arguments: Sequence[Any]) -> Sequence[Any]:
-        """The arguments with the `Modulation` replaced by its fields."""
+        """Arguments with the `Modulation` replaced by its fields."""
         at = self._at
         return arguments if at is None else (*arguments[:at], *arguments[at], *arguments[at + 1 :])
 
     def whole(self, flat: Sequence[Any]) -> Sequence[Any]:
-        """The inverse of `flat`."""
         if self._at is None:
             return flat
         Wc, ws, scale, rank, gated, *behind = flat[self._at :]
@@ -81,10 +80,10 @@ class _Arguments:
 
 
 def operator(name: str, definition: Function, empty: Function) -> Function:
-    """Define the operator `comt::NAME` and return a function that calls it, which has no derivative.
+    """Define the operator `comt::NAME`, without a derivative, and return a function that calls it.
 
     definition: computes the same; the schema is read from its annotations. A tensor or a list of tensors comes first.
-    empty: takes the same arguments, and returns empty tensors like the results.
+    empty: takes the same arguments and returns empty tensors like the results.
     """
     return _define(name, _kinds(definition), str(definition.__annotations__["return"]), empty)
 
@@ -120,17 +119,18 @@ def differentiable(
     name: str, definition: Function, empty: Function, *, saved: Any, incoming: str, empty_gradients: Function,
     results: int = 3, gradients: Function = _of_product, save: Function | None = None,
 ) -> Function:  # fmt: skip
-    """As `operator`, with a derivative, which an operator of its own computes, `comt::NAME_backward`: its arguments are
-    the incoming gradients and what was saved.
+    """As `operator`, with a derivative by another operator, `comt::NAME_backward`, whose arguments are the incoming
+    gradients and the saved values.
 
-    saved: a named tuple's class: what the backward pass reads, a `Modulation` taken apart like an argument; or a
-        number: so many of the first arguments.
-    incoming: the names of the gradients of those results that have one, the first ones.
-    empty_gradients: called with what was saved, returns empty tensors like the `results` of the backward operator, as
-        many: of a product's and its gates' gradients there are three.
-    gradients: called with that operator, with what was saved, and with the incoming gradients; returns gradients by
-        the arguments' names, of a `Modulation` a pair, dWc and dws. They are cast to the types of the arguments.
-    save: called with a tuple of the arguments and with the results, returns what is saved, but for the first arguments.
+    saved: class of a named tuple with the values that the backward pass reads, in which a `Modulation` is split like an
+        argument; or a number: so many of the first arguments.
+    incoming: names of the gradients of the results that have one, the first ones.
+    empty_gradients: called with the saved values, returns empty tensors like the `results` of the backward operator. A
+        product and its gates have three gradients.
+    gradients: called with that operator, the saved values and the incoming gradients; returns gradients by argument,
+        for a `Modulation` a pair, dWc and dws. They are cast to the types of the arguments.
+    save: called with a tuple of the arguments and with the results, returns the saved values if these are not the first
+        arguments.
     """
     call, kinds, leading = operator(name, definition, empty), _kinds(definition), incoming.split()
     if isinstance(saved, int):
@@ -182,17 +182,17 @@ def differentiable(
 
 
 def refuse_second(what: object) -> None:
-    """Raise an error in a backward pass with `create_graph`: what follows would not be recorded."""
+    """Raise an error in a backward pass with `create_graph`, which would not be recorded."""
     if torch.is_grad_enabled():
         raise RuntimeError(f"{what} has no second derivative")
 
 
 def unit_stride(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy whose columns lie side by side: the gradient of a sum is expanded, all its elements one."""
+    """The tensor, or a contiguous copy if its columns are not adjacent, as in the expanded gradient of a sum."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def like_gradients(product: Tensor, modulation: Modulation) -> tuple[Tensor, Tensor, Tensor]:
-    """Empty tensors like dproduct, and like dWc and dws: fp32, and of no elements where there is no such matrix."""
+    """Empty tensors like dproduct, dWc and dws; the latter are fp32, and have no elements for absent matrices."""
     dWc, dws = (product.new_empty((0,) if W is None else W.shape, dtype=torch.float32) for W in modulation[:2])
     return product.new_empty(product.shape), dWc, dws

@@ -1,5 +1,5 @@
-"""Devices by name and by class (CPUs of one maker with the same widest instruction set, GPUs of one compute
-capability), and the build of PyTorch that is installed here. Torch-free: importing it takes seconds."""
+"""Devices by name and class, and the installed build of PyTorch. A class is a maker's CPUs with the same widest
+instruction set, or GPUs of one compute capability. Imports no torch, which takes seconds."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-UNKNOWN = "unknown"  # the class of a device that cannot be classified: nothing else belongs to it
-MOST_RATIO = 4  # measurements say something about up to so many times as many threads or tokens, or as few
+UNKNOWN = "unknown"  # class of a device that cannot be classified, without other members
+MOST_RATIO = 4  # measurements apply to up to so many times more or fewer threads or tokens
 _CPUINFO = Path("/proc/cpuinfo")
 _CLASSES = {
     "Intel AMX": {"GenuineIntel", "amx_tile", "amx_bf16"},
@@ -21,13 +21,13 @@ _CLASSES = {
     "Intel AVX2": {"GenuineIntel", "avx2", "fma"},
     "AMD AVX2": {"AuthenticAMD", "avx2", "fma"},
 }
-"""Makers and flags of the processors of a class, the widest first."""
+"""Maker and flags of each class, the widest first."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device that measures or computes. `type` is `cpu`, `cuda` or `mps`; `name` what it calls itself; `device_class`
-    maker and instruction set, `AMD AVX-512`, or a GPU's `sm_90`; `threads` 0 on a GPU."""
+    """A device that measures or computes. `type` is `cpu`, `cuda` or `mps`; `name` is its own name; `device_class` is
+    maker and instruction set, `AMD AVX-512`, or a GPU's `sm_90`; `threads` is 0 on a GPU."""
 
     type: str
     name: str
@@ -39,14 +39,14 @@ class Device:
 
     @classmethod
     def of(cls, device_type: str, text: str, device_class: str) -> Device:
-        """The device whose `str` is `text`. Raises `ValueError` for a CPU without a number of threads."""
+        """Device whose `str` is `text`. Raises `ValueError` for a CPU without a number of threads."""
         if device_type != "cpu":
             return cls(device_type, text, device_class)
         name, _, threads = text.rpartition(", ")
         return cls(device_type, name, device_class, int(threads.split()[0]))
 
     def says_about(self, other: Device) -> bool:
-        """Whether its measurements say something about `other`: one of its class, with about as many threads."""
+        """Whether its measurements apply to `other`: a device of the same class with a similar number of threads."""
         alike = (self.type, self.device_class) == (other.type, other.device_class)
         known = self.name == other.name or self.device_class != UNKNOWN
         return alike and known and close(self.threads, other.threads)
@@ -58,14 +58,14 @@ def close(one: int, other: int) -> bool:
 
 
 def processor_name() -> str:
-    """The processor's model name from the kernel, or the architecture where there is none."""
+    """Model name of the processor from the kernel, or the architecture."""
     name = described().get("model name", "")
     return name if name and name.lower() != "unknown" else f"{platform.machine()} CPU"
 
 
 def processor_class() -> str:
-    """This processor's maker and the widest vector or matrix instructions that it has: `Intel AMX`, `AMD AVX2`.
-    Unknown where `ATEN_CPU_CAPABILITY` has PyTorch use fewer of them."""
+    """Maker and widest vector or matrix instructions of this processor: `Intel AMX`, `AMD AVX2`. Unknown if
+    `ATEN_CPU_CAPABILITY` restricts PyTorch."""
     if os.environ.get("ATEN_CPU_CAPABILITY"):
         return UNKNOWN
     entries = described()
@@ -74,7 +74,7 @@ def processor_class() -> str:
 
 
 def described() -> dict[str, str]:
-    """Features of the first processor that decide what would be compiled for it; nothing where there is no Linux."""
+    """Features of the first processor that decide how code is compiled for it; empty outside Linux."""
     wanted = ("vendor_id", "model name", "flags", "Features", "CPU implementer", "CPU part")
     try:
         lines = _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -85,14 +85,14 @@ def described() -> dict[str, str]:
 
 
 def built_for(kind: str) -> bool | None:
-    """Whether PyTorch was built for `cuda`, or `hip`; None if its files do not say."""
+    """Whether PyTorch was built for `cuda` or `hip`; None if its files do not state it."""
     found = re.search(rf"^{kind}\b[^=\n]*=\s*(.+)$", torch_build(), re.MULTILINE)
     return None if found is None else found[1].strip() != "None"
 
 
 @functools.cache
 def torch_build() -> str:
-    """The text of `torch/version.py`: version, commit, and the CUDA or ROCm it was built for; "" if there is none."""
+    """Content of `torch/version.py`: version, commit, and CUDA or ROCm version; "" if there is none."""
     try:
         found = importlib.util.find_spec("torch")
         return Path(found.origin or "").with_name("version.py").read_text(encoding="utf-8") if found else ""

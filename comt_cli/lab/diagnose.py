@@ -220,7 +220,7 @@ def draw(frame: pd.DataFrame) -> Figure:
             axes.axhline(1, color=QUIET, linewidth=0.6, zorder=0.5)
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
             axes.set_xlabel("depth, blocks")
-            axes.set_title(setup, fontsize=7)
-        panels[0].set_ylabel("gradient at input / output\n(log scale)")
+            axes.set_title(f"branch {setup}")
+        panels[0].set_ylabel("norm of the gradient, input\nover output (log scale)")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", handlelength=1.8)
     return figure

@@ -1,5 +1,7 @@
 """Building blocks of models: projections with gates, residual connections, attention. Nothing here names a method.
-Gates and connections are here by name: `from comt_cli.layers import ComtGate`."""
+
+Gates and connections can be imported from here: `from comt_cli.layers import ComtGate`.
+"""
 
 # ruff: noqa: I001 - several names a line
 from comt_cli.layers.convolution import PixelGate, WindowGate

@@ -1,8 +1,10 @@
-"""The branches of a block: attention and feed-forward networks. LLaMA's attention is causal, with rotary positions, and
-its feed-forward network gated; those of an encoder-decoder (Vaswani et al. 2017, section 3) and of BERT follow.
+"""Branches of a block: attention and feed-forward networks.
+
+LLaMA has causal attention with rotary positions and a gated feed-forward network. The branches of an encoder-decoder
+(Vaswani et al. 2017, section 3) and of BERT follow.
 
 Shapes: B batch, T tokens that attend, S tokens that are attended to, D width, H heads, K key-value heads, E head width,
-F feed-forward width, R rows of tokens that attend, G = R / B of them for each sequence that is attended to.
+F feed-forward width, R rows of tokens that attend, G = R / B rows per attended sequence.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from comt_cli.layers.projection import Projections, aligned
 from comt_cli.layers.shared_values import SharedValues
 
 MakeProjections = Callable[..., Projections]
-"""Site names with their (input, output) widths -> the projections, gates included. With `heads`, gates that attention
-applies to what it mixed read the projections' input too."""
+"""Site names with (input, output) widths -> projections with gates. With `heads`, gates on the attention output read
+their input too."""
 
 
 def split(x_BTN: Tensor, head_width: int) -> Tensor:
@@ -38,14 +40,13 @@ class Attention(nn.Module):
     """softmax(RoPE(Q) RoPE(K)^T / sqrt(E)) V W_o with grouped key-value heads (CoMT, Eq. 5, 6)."""
 
     fused = False
-    """Whether one kernel applies the gates of q, k and v and turns q and k."""
+    """Whether one kernel applies the gates of q, k and v and rotates q and k."""
 
     last = "output"
 
     def __init__(
         self, width: int, heads: int, kv_heads: int, make: MakeProjections, shared: SharedValues | None = None
     ) -> None:
-        """`shared` makes keys and values where they are not the block's own alone."""
         super().__init__()
         self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
         self.shared = shared
@@ -60,9 +61,8 @@ class Attention(nn.Module):
         self, x_BTD: Tensor, *kv_BTD: Tensor, rotation: Rotation, cache: LayerCache | None = None,
         shared_kv: list[Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
-        """Input of the output projection, [B, T, D]; position t sees positions up to t, and those in the cache. With
-        two more inputs keys are computed from the second and values from the third. `shared_kv` holds keys and values
-        of earlier blocks."""
+        """Input of the output projection, [B, T, D]. Position t attends to positions up to t and to the cache. With two
+        more inputs, keys are computed from the second, values from the third. `shared_kv`: those of earlier blocks."""
         B, T, D = x_BTD.shape
         qkv, read_by_gate = self.rotated_heads(x_BTD, kv_BTD, rotation, [] if shared_kv is None else shared_kv)
         mixed_BHTE = attend(*qkv, causal=True) if cache is None else cache.attend(*qkv)
@@ -72,7 +72,7 @@ class Attention(nn.Module):
     def rotated_heads(
         self, x_BTD: Tensor, kv_BTD: tuple[Tensor, ...], rotation: Rotation, shared_kv: list[Tensor]
     ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, ...]]:
-        """Queries [B, H, T, E] and keys [B, K, T, E], turned, values [B, K, T, E], and the input of a later gate."""
+        """Queries [B, H, T, E] and keys [B, K, T, E], rotated, values [B, K, T, E], and the input of a later gate."""
         shared = self.shared
         is_usual = len(kv_BTD) == 0 and (shared is None or (shared.has_values and not shared.mixes_keys))
         gates = self.qkv.modulation() if self.fused and is_usual else None
@@ -99,7 +99,7 @@ class FeedForward(nn.Module):
     """SwiGLU: W_down (silu(W_gate x) * W_up x) (CoMT, Eq. 7, 8)."""
 
     fused = False
-    """Whether one kernel applies the gates of gate and up and joins the two."""
+    """Whether one kernel applies the gates of gate and up and multiplies them."""
 
     last = "down"
 
@@ -111,7 +111,7 @@ class FeedForward(nn.Module):
         self.down = make({"down_proj": (ffn_width, width)})
 
     def inner(self, x_BTD: Tensor) -> Tensor:
-        """Input of the down projection, [B, T, F], with zeros behind where a row is filled up (`aligned`)."""
+        """Input of the down projection, [B, T, F], padded with zeros to aligned rows (`aligned`)."""
         padded = aligned(self.ffn_width, x_BTD)
         gates = self.gate_up.modulation() if self.fused else None
         if gates is None:
@@ -123,7 +123,7 @@ class FeedForward(nn.Module):
 
 
 class KeysValues(NamedTuple):
-    """Keys and values that are attended to, [B, H, S, E] each, and the mask, [B, 1, 1, S], True where a token is."""
+    """Keys and values, [B, H, S, E] each, and the mask, [B, 1, 1, S], True at tokens."""
 
     k: Tensor
     v: Tensor
@@ -131,7 +131,7 @@ class KeysValues(NamedTuple):
 
 
 class MultiHead(nn.Module):
-    """softmax(Q K^T / sqrt(E)) V W_o, whose four projections may have a `bias`; dropout, if any, is on the softmax."""
+    """softmax(Q K^T / sqrt(E)) V W_o. The four projections may have a `bias`; dropout is applied to the softmax."""
 
     last = "output"
 
@@ -142,9 +142,9 @@ class MultiHead(nn.Module):
         self.dropout = Dropout(dropout)
 
     def attend(self, q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
-        """Outputs of all heads side by side, [B, T, D]. A query sees what `mask`, [B, 1, 1, S], has as
-        True, or with `causal` the keys up to its own."""
-        if self.dropout.p > 0 and self.training:  # on the weights themselves, which fused attention never has
+        """Outputs of all heads concatenated, [B, T, D]. A query attends to keys where `mask`, [B, 1, 1, S], is True, or
+        with `causal` to keys up to its own position."""
+        if self.dropout.p > 0 and self.training:  # on the weights, which fused attention does not store
             weights_BHTS = self.dropout(attention_weights(q_BHTE, k_BHSE, mask, causal=causal))
             mixed_BHTE = weights_BHTS.to(v_BHSE.dtype) @ v_BHSE
         else:
@@ -163,15 +163,15 @@ def attention_weights(q_BHTE: Tensor, k_BHSE: Tensor, mask: Tensor | None, *, ca
 
 
 class SelfAttention(MultiHead):
-    """Attention of a sequence to itself."""
+    """Attention within a sequence."""
 
     def __init__(self, width: int, heads: int, dropout: float, make: MakeProjections, *, bias: bool = False) -> None:
         super().__init__(width, heads, dropout, make, bias=bias)
         self.qkv = make(dict.fromkeys(("q_proj", "k_proj", "v_proj"), (width, width)), heads=heads, bias=bias)
 
     def inner(self, x_BTD: Tensor, mask: Tensor | None = None, columns: LayerColumns | None = None) -> Tensor:
-        """Input of the output projection, [B, T, D]: of all tokens that `mask` ([B, 1, 1, T]) has; without a mask, of
-        those up to each. With `columns`, T is 1, and the token also sees what these hold, to which it is added."""
+        """Input of the output projection, [B, T, D]. Tokens attend where `mask`, [B, 1, 1, T], is True; without a mask,
+        up to their own position. With `columns`, T is 1; the token is appended to these and attends to all."""
         q, k, v, *read = self.qkv(x_BTD)
         q_BHTE, k_BHTE, v_BHTE = (split(x_BTD, self.head_width) for x_BTD in (q, k, v))
         if columns is not None:
@@ -181,7 +181,7 @@ class SelfAttention(MultiHead):
 
 
 class CrossAttention(MultiHead):
-    """Attention of a sequence to another one: queries from the first, keys and values from the second."""
+    """Attention to another sequence: queries from the first, keys and values from the second."""
 
     def __init__(self, width: int, heads: int, dropout: float, make: MakeProjections) -> None:
         super().__init__(width, heads, dropout, make)
@@ -189,13 +189,12 @@ class CrossAttention(MultiHead):
         self.key_value = make({"k_proj": (width, width), "v_proj": (width, width)})
 
     def keys_values(self, encoded_BSD: Tensor, mask_BS: Tensor) -> KeysValues:
-        """Keys and values for `inner`."""
         k, v = self.key_value(encoded_BSD)
         return KeysValues(split(k, self.head_width), split(v, self.head_width), mask_BS[:, None, None, :])
 
     def inner(self, x_RTD: Tensor, source: KeysValues) -> Tensor:
-        """Input of the output projection, [R, T, D]. Rows b G to b G + G - 1 attend to sequence b: as more queries,
-        so that no key is copied for them."""
+        """Input of the output projection, [R, T, D]. Rows b G to b G + G - 1 attend to sequence b. They are processed
+        as additional queries, so keys are not copied."""
         x_BTD = x_RTD.reshape(len(source.k), -1, x_RTD.shape[-1])
         q, *read = self.query(x_BTD)
         mixed_BTD = self.attend(split(q, self.head_width), source.k, source.v, source.mask, causal=False)
@@ -203,7 +202,7 @@ class CrossAttention(MultiHead):
 
 
 class TwoLayerFeedForward(nn.Module):
-    """W_down f(W_up x + b_up) + b_down, f the `activation`; dropout, if any, behind f."""
+    """W_down f(W_up x + b_up) + b_down, with `activation` f, followed by dropout."""
 
     last = "down"
 
@@ -216,5 +215,4 @@ class TwoLayerFeedForward(nn.Module):
         self.dropout, self.activation = Dropout(dropout), activation
 
     def inner(self, x_BTD: Tensor) -> Tensor:
-        """Input of the down projection, [B, T, F]."""
         return self.dropout(self.activation(self.up(x_BTD)[0]))

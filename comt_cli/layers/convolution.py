@@ -1,7 +1,7 @@
-"""Convolutions, batch norms, and CoMT's gates on either (Zhang et al. 2025, Eq. 9 to 13, Figure A5).
+"""Convolutions and batch norms, and CoMT's gates on them (Zhang et al. 2025, Eq. 9 to 13, Figure A5).
 
 Shapes: B images, C channels (of the input or the output), H x W pixels, k x k window, h hidden width of the gate on a
-convolution, r that of the gate on a norm. Any memory layout; channels-last is the fast one.
+convolution, r that of the gate on a norm. Any memory layout is accepted; channels-last is the fast one.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from comt_cli.recipe.settings import GateInit
 
 EPSILON = 1e-5
 LEAST_CHANNELS = 8
-"""Of fewer channels, oneDNN's AVX2 code for the weights' gradient of a strided 1x1 convolution corrupts the heap (torch
-2.13, channels last): there the pixels that it looks at are taken first, which is the same sum."""
+"""With fewer channels, oneDNN's AVX2 code for the weights' gradient of a strided 1x1 convolution corrupts the heap
+(torch 2.13, channels last). The pixels that it reads are then selected first, which gives the same sum."""
 MOMENTUM = 0.1
-"""Weight of the newest batch in the running statistics; both as in torch and in the papers' code."""
+"""Weight of the newest batch in the running statistics. Both values are torch's and the papers' code's."""
 
 
 class MapGate(Gate):
-    """One scalar in (0, 1) a pixel: sigmoid(w sigmoid(u)), without biases. `names` are those of its two matrices."""
+    """One scalar in (0, 1) per pixel: sigmoid(w sigmoid(u)), without biases. `names` are those of its matrices."""
 
     factor_range = (0.0, 1.0)
     names: ClassVar[tuple[str, str]]
@@ -61,11 +61,15 @@ class MapGate(Gate):
 
 
 class WindowGate(MapGate):
-    """CoMT's sliding-window modulator: sigmoid(w sigmoid(filters * x)) (Eq. 13), with max(1, D / ratio) filters. The
-    convolution it belongs to computes filters * x together with its own output; both have the same odd `window`, half
-    of which is padded, and `stride`. [B, D, H, W] -> [B, 1, H', W'].
-    >>> WindowGate(64, window=3, stride=2)(torch.randn(5, 64, 8, 8)).shape
-    torch.Size([5, 1, 4, 4])"""
+    """CoMT's sliding-window modulator: sigmoid(w sigmoid(filters * x)) (Eq. 13). [B, D, H, W] -> [B, 1, H', W'].
+
+    It has max(1, D / ratio) filters. Its convolution computes filters * x together with its own output. Both have the
+    same odd `window`, padded by half of it, and the same `stride`.
+
+    Examples:
+        >>> WindowGate(64, window=3, stride=2)(torch.randn(5, 64, 8, 8)).shape
+        torch.Size([5, 1, 4, 4])
+    """
 
     names = ("filters", "w")
     filters: Tensor
@@ -79,9 +83,13 @@ class WindowGate(MapGate):
 
 
 class PixelGate(MapGate):
-    """CoMT's pixel modulator: sigmoid(b sigmoid(A n)) (Eq. 11), n normalised features. [B, C, H, W] -> [B, 1, H, W].
-    >>> PixelGate(64)(nn.BatchNorm2d(64, affine=False)(torch.randn(5, 64, 8, 8))).shape
-    torch.Size([5, 1, 8, 8])"""
+    """CoMT's pixel modulator: sigmoid(b sigmoid(A n)) (Eq. 11), n the normalised features. [B, C, H, W] -> [B, 1, H,
+    W].
+
+    Examples:
+        >>> PixelGate(64)(nn.BatchNorm2d(64, affine=False)(torch.randn(5, 64, 8, 8))).shape
+        torch.Size([5, 1, 8, 8])
+    """
 
     names = ("A", "b")
     A: Tensor
@@ -92,8 +100,8 @@ class PixelGate(MapGate):
 
 
 class Convolution(Initialised):
-    """filters * x, without a bias, times its gate if it has one: [B, C, H, W] -> [B, C, H, W]. He's initialisation by
-    the outputs: N(0, 2 / (C_out k^2)) (He et al. 2015), as in the papers' code."""
+    """filters * x without a bias, times its gate if there is one: [B, C, H, W] -> [B, C, H, W]. Weights start as N(0, 2
+    / (C_out k^2)) (He et al. 2015), as in the papers' code."""
 
     def __init__(self, d_in: int, d_out: int, window: int, stride: int = 1, gate: Gate | None = None) -> None:
         super().__init__()
@@ -110,8 +118,7 @@ class Convolution(Initialised):
         return self.gate.scaled(product[:, :C], u_BhHW)
 
     def product(self, x_BCHW: Tensor) -> Tensor:
-        """All filters on x, [B, K, H, W]: the C of the convolution, the h of its gate, and on a GPU, where there is a
-        gate, zeros up to a multiple of 8."""
+        """All filters on x, [B, K, H, W]: C of the convolution, h of its gate; on a GPU padded to a multiple of 8."""
         weight: Tensor = self.weight
         if self.gate is not None and (filters := self.gate.down_projection()) is not None:
             rows = self.d_out + len(filters)
@@ -127,10 +134,9 @@ class Convolution(Initialised):
 
 
 class BatchNorm(Initialised):
-    """Batch normalisation (Ioffe and Szegedy 2015; CoMT, Eq. 9): [B, C, H, W] -> [B, C, H, W]. Statistics are fp32,
-    whatever the rest is; the running ones, for evaluation, take in a tenth of a batch's, with the unbiased variance.
-    With a gate, g(n) gamma n + bias (CoMT, Eq. 10 to 12): it reads and scales the normalised features n, before gamma.
-    Eq. 12 has no gamma, which is what `weighted` decides."""
+    """Batch normalisation (Ioffe and Szegedy 2015; CoMT, Eq. 9): [B, C, H, W] -> [B, C, H, W]. Statistics are fp32. The
+    running ones, for evaluation, take in a tenth of each batch's, with the unbiased variance. With a gate the output is
+    g(n) gamma n + bias (CoMT, Eq. 10 to 12); g reads the normalised n. Eq. 12 has no gamma: `weighted=False`."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -153,13 +159,13 @@ class BatchNorm(Initialised):
         return scaled_BCHW + _per_channel(self.bias, n_BCHW)
 
     def normalised(self, x_BCHW: Tensor, weight_C: Tensor | None = None, bias_C: Tensor | None = None) -> Tensor:
-        """weight n + bias, in training with a step of the running statistics; without both n, which a gate reads."""
+        """weight n + bias, updating the running statistics in training; without both n, which a gate reads."""
         mean_C, var_C = self.running_mean, self.running_var
         weight_C, bias_C = (None if each is None else each.to(mean_C.dtype) for each in (weight_C, bias_C))
         return F.batch_norm(x_BCHW, mean_C, var_C, weight_C, bias_C, self.training, MOMENTUM, EPSILON)
 
     def observe(self, mean_C: Tensor, var_C: Tensor, pixels: int) -> None:
-        """Take the mean and the biased variance of a batch's `pixels` into the running ones, as `forward` does."""
+        """Update the running statistics with the mean and biased variance of a batch of `pixels`, as `forward` does."""
         with torch.no_grad():
             self.running_mean.lerp_(mean_C.to(self.running_mean.dtype), MOMENTUM)
             self.running_var.lerp_((var_C * (pixels / (pixels - 1))).to(self.running_var.dtype), MOMENTUM)
@@ -167,7 +173,7 @@ class BatchNorm(Initialised):
     def _apply(self, *arguments: Any, **options: Any) -> Self:
         before = self.running_mean, self.running_var
         moved: Self = super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
-        if self.running_mean.itemsize < torch.float32.itemsize:  # there a tenth of a batch would be rounded off
+        if self.running_mean.itemsize < torch.float32.itemsize:  # a tenth of a batch would be lost in rounding
             device = self.running_mean.device
             self.running_mean, self.running_var = (kept.to(device, torch.float32) for kept in before)
         return moved
@@ -181,13 +187,13 @@ class BatchNorm(Initialised):
 
 
 def batch_norm(place: NormPlace, *, weighted: bool = True) -> BatchNorm:
-    """Batch norm with the gate of its place; its gain starts at 1, where it is `weighted`."""
+    """Batch norm with the gate of its place. Its gain, if `weighted`, starts at 1."""
     return BatchNorm(place.width, place.gate, weighted=weighted)
 
 
 class MapLayerNorm(Initialised):
-    """Layer normalisation (Ba et al. 2016) of each image as a whole (`sample`), or of each pixel by itself (`pixel`).
-    The gain and the shift are the channels' in both, so that parameters do not depend on the images' size."""
+    """Layer normalisation (Ba et al. 2016) of each image (`sample`) or of each pixel (`pixel`). Gain and shift are per
+    channel, so the parameters do not depend on the image size."""
 
     def __init__(self, width: int, over: Literal["sample", "pixel"]) -> None:
         super().__init__()
@@ -209,13 +215,12 @@ class MapBatchNorm(BatchNorm):
     """Batch normalisation of maps with the channels last."""
 
     def forward(self, x_BHWC: Tensor) -> Tensor:
-        """[B, H, W, C] -> [B, H, W, C]."""
         return super().forward(x_BHWC.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 
 class ConvolutionNorm(nn.Module):
-    """A convolution, its norm, a skip path and ReLU where they are wanted: y = act(N(conv(x)) + skip). In training one
-    kernel does all that follows the product where `fused` is set (`models.kernels`); evaluation goes step by step."""
+    """Convolution, norm, optional skip path and ReLU: y = act(N(conv(x)) + skip). In training with `fused`, one kernel
+    computes everything after the convolution (`models.kernels`); evaluation is step by step."""
 
     def __init__(self, convolution: Convolution, norm: nn.Module, *, relu: bool) -> None:
         super().__init__()
@@ -223,7 +228,7 @@ class ConvolutionNorm(nn.Module):
         self.fused = False
 
     def forward(self, x_BCHW: Tensor, skip_BCHW: Tensor | None = None) -> Tensor:
-        """[B, C, H, W] -> [B, C, H, W]; `skip` has the shape of what comes out."""
+        """[B, C, H, W] -> [B, C, H, W]; `skip` has the shape of the output."""
         if self.fused and self.training:
             return self._fused(x_BCHW, skip_BCHW)
         y_BCHW: Tensor = self.norm(self.convolution(x_BCHW))
@@ -238,7 +243,7 @@ class ConvolutionNorm(nn.Module):
         B, _, H, W = product_BKHW.shape
         product_PK = _rows(product_BKHW)
         if len(product_PK) < 2:
-            raise ValueError(f"a batch norm needs more than one pixel of all images in training, not {(B, H, W)}")
+            raise ValueError(f"in training a batch norm needs more than one pixel; [B, H, W] is {[B, H, W]}")
         w_h = None if window is None else window.w[0]
         A_rC, b_r = (None, None) if norm.gate is None else (norm.gate.A, norm.gate.b[0])
         skip_PC = None if skip_BCHW is None else _rows(skip_BCHW)
@@ -250,12 +255,11 @@ class ConvolutionNorm(nn.Module):
 
 
 def _pixelwise(x_BCHW: Tensor, weight: Tensor) -> Tensor:
-    """A 1x1 convolution, [N, C] filters, as a matrix product over the pixels: [B, C, H, W] -> [B, N, H, W]."""
+    """1x1 convolution, [N, C] filters, as a matrix product over pixels: [B, C, H, W] -> [B, N, H, W]."""
     return F.linear(x_BCHW.permute(0, 2, 3, 1), weight).permute(0, 3, 1, 2)
 
 
 def _rows(x_BCHW: Tensor) -> Tensor:
-    """All pixels under each other, [P, C]: a view of a channels-last map."""
     return x_BCHW.permute(0, 2, 3, 1).reshape(-1, x_BCHW.shape[1])
 
 

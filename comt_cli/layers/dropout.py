@@ -2,17 +2,17 @@
 
     y = x m / (1 - p),  m = 0 with probability p, else 1
 
-Every element hashes its own coordinates, so a mask is the same for every division of a batch, after every resumption,
-on every device and in the recomputation of a checkpointed block. Samples are identified by their position in the order
-of training, step * batch_size + place in the global batch, and a site by its module's path: adding a gate leaves all
-other masks as they were, so that runs with one seed are paired.
+Every element hashes its own coordinates. A mask therefore does not depend on how a batch is divided, on resuming, on
+the device or on checkpointing. A sample is identified by its position in the order of training, step * batch_size +
+index in the global batch, and a site by its module's path. Adding a gate changes no other mask, so runs with one seed
+are paired.
 
-The hash: (seed, position, path) gives two words of 32 bits a sample (on the host, in NumPy); each dimension but the
-last mixes its coordinate into both; the last costs two multiplications an element. Coordinates are counted from 0 in
-every dimension, not along the memory, so that padding a batch to another width changes no mask.
+The hash: (seed, position, path) gives two words of 32 bits per sample (on the host, in NumPy). Each dimension but the
+last mixes its coordinate into both; the last costs two multiplications per element. Coordinates count from 0 in every
+dimension, independent of the memory layout, so padding a batch to another width changes no mask.
 
 Shapes: B samples of a micro-batch, S sites of a model. Words are int32: torch's unsigned types lack operations, and a
-product keeps its lower 32 bits in either.
+product has the same lower 32 bits in either.
 """
 
 from __future__ import annotations
@@ -33,49 +33,46 @@ _FIRST, _SECOND = 0x7FEB352D, 0x846CA68B - (1 << 32)
 
 
 class Dropout(nn.Module):
-    """x [B, ...], two dimensions or more -> the same shape and type. The identity in evaluation, and for p = 0. A
-    module that is called twice in one pass draws the same mask twice."""
+    """x [B, ...], two dimensions or more -> the same shape and type. The identity in evaluation and for p = 0. Two
+    calls in one pass draw the same mask."""
 
     def __init__(self, p: float) -> None:
-        """`p` in [0, 1) is the probability of a zero."""
         super().__init__()
         self.p = p
-        # The samples' words, int32 [2, B], set by `Masks`. Not a buffer: those are copied from process to process. A
-        # tensor of the module's own, so that blocks that differ in nothing else are compiled once.
+        # The samples' words, int32 [2, B], set by `Masks`. Not a buffer, which is copied between processes. A tensor
+        # of each module, so that otherwise equal blocks are compiled once.
         self.words: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Raises `RuntimeError` in training without a position, or at one of another number of samples."""
+        """Raises `RuntimeError` in training without a position, or at a position of another number of samples."""
         if not self.training or self.p == 0:
             return x
         words = self.words
-        if x.is_meta:  # where only shapes and costs are asked for there is no position
+        if x.is_meta:  # counting shapes and costs has no position
             words = x.new_empty((2, len(x)), dtype=torch.int32)
         if words is None:
             raise RuntimeError("dropout has no position: call `Masks(model).move_to` before training passes")
         if words.shape[1] != len(x):
-            raise RuntimeError(f"dropout is at a position of {words.shape[1]} samples and was given {len(x)}")
+            raise RuntimeError(f"dropout has the position of {words.shape[1]} samples but got {len(x)}")
         # Bits as a signed number are uniform over [-2^31, 2^31).
         is_kept = hashed(words, x.shape) >= round(self.p * 2**32) - 2**31
         return x * is_kept * (1 / (1 - self.p))
 
 
 class Masks:
-    """Moves all `Dropout` modules of a model to a position in training; made once, when the model is built. `move_to`
-    is called before the forward pass of every micro-batch, and not again before its backward pass is over: a
-    checkpointed block, which runs again in the backward pass, reads the position again."""
+    """Sets the position in training of all `Dropout` modules of a model. Created once, with the model. `move_to` is
+    called before the forward pass of every micro-batch and not again before its backward pass ends, because
+    checkpointed blocks read the position again there."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Sites are named by their paths in `model`, the outermost one."""
         self._sites = {path: module for path, module in model.named_modules() if isinstance(module, Dropout)}
         digests = [hashlib.sha256(path.encode()).digest() for path in self._sites]
         self._keys_S = np.array([int.from_bytes(digest[:8], "big") for digest in digests], dtype=np.uint64)
 
     def move_to(self, seed: int, positions_B: NDArray[np.int64], device: torch.device) -> None:
-        """The next passes, on `device`, are those of the samples at these positions in the order of `seed`, one a
-        sample of the micro-batch."""
-        # New tensors of the same kind, not new values in the old ones: a backward pass may still need those, and
-        # compiled code, which takes them as inputs, is not compiled again.
+        """Set the position for the next passes on `device`: one position in the order of `seed` for each sample."""
+        # New tensors, not new values in the old ones, which a backward pass may still need. Compiled code takes
+        # them as inputs and is not compiled again.
         words_S2B = torch.from_numpy(sample_words(seed, positions_B, self._keys_S))
         if device.type == "cuda":
             words_S2B = words_S2B.pin_memory()
@@ -85,7 +82,7 @@ class Masks:
 
 
 def sample_words(seed: int, positions_B: NDArray[np.int64], keys_S: NDArray[np.uint64]) -> NDArray[np.int32]:
-    """Two random words for every site, by its key, and sample, by its position: int32 [S, 2, B]."""
+    """Two random words per site (by its key) and sample (by its position): int32 [S, 2, B]."""
     seed_key = mix(np.array([seed % (1 << 64)], dtype=np.uint64) + np.uint64(_GOLDEN))
     positions = np.asarray(positions_B, dtype=np.int64).astype(np.uint64)
     keys_B = mix(mix(positions * np.uint64(_GOLDEN)) ^ seed_key)
@@ -95,13 +92,13 @@ def sample_words(seed: int, positions_B: NDArray[np.int64], keys_S: NDArray[np.u
 
 
 def hashed(words_2B: Tensor, shape: torch.Size) -> Tensor:
-    """32 random bits for every element of `shape` [B, ...], int32, from two words a sample. The upper are the best."""
+    """32 random bits per element of `shape` [B, ...], int32, from two words per sample. The upper bits are the best."""
     low, high = words_2B.view(2, -1, *[1] * (len(shape) - 1)).unbind()
     for dimension in range(1, len(shape) - 1):
-        # A round of a Feistel network: no two states become one.
+        # A round of a Feistel network: states stay distinct.
         low = low ^ _mixed(high + _coordinates(shape, dimension, low))
         high = high ^ _mixed(low)
-    # In place, since this is the size of x; the finaliser once more, with the other word between its multiplications.
+    # In place, as large as x: the finaliser again, with the other word between its multiplications.
     bits = low ^ _mixed(_coordinates(shape, len(shape) - 1, low))
     bits *= _FIRST
     bits ^= (bits >> 15).bitwise_and_(0x1FFFF)
@@ -111,13 +108,12 @@ def hashed(words_2B: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _coordinates(shape: torch.Size, dimension: int, like: Tensor) -> Tensor:
-    """0, 1, 2 ... along a dimension, far apart."""
     numbers = torch.arange(shape[dimension], device=like.device, dtype=torch.int32) * _GOLDEN_32
     return numbers.view(-1, *[1] * (len(shape) - 1 - dimension))
 
 
 def _mixed(word: Tensor) -> Tensor:
-    """Every input bit changes every output bit with probability near 1/2. An int32 shifts its sign in: masked away."""
+    """Every input bit flips every output bit with probability near 1/2. The sign that an int32 shifts in is masked."""
     word = (word ^ ((word >> 16) & 0xFFFF)) * _FIRST
     word = (word ^ ((word >> 15) & 0x1FFFF)) * _SECOND
     return word ^ ((word >> 16) & 0xFFFF)

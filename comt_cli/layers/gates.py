@@ -1,8 +1,8 @@
-"""Gates on projections and branches: input-dependent factors multiplied onto the output of a site.
+"""Gates on projections and branches: input-dependent factors that multiply the output of a site.
 
-A gate is made of plain numbers, with its initial values, and `gate(x)` is gamma: `gate(x) * projection(x)` gates any
-projection of any model. It reads x only through a linear map onto its bottleneck, u = x A^T. That lets the projection
-compute u in the same matrix product as its own output z (Transponder, Eq. 8), and `gate.scaled(z, u)` is gamma * z.
+A gate is constructed from plain numbers and has initial values. `gate(x)` is gamma, so `gate(x) * projection(x)` gates
+any projection of any model. A gate reads x only through a linear map, its bottleneck u = x A^T. A projection can thus
+compute u in the same matrix product as its output z (Transponder, Eq. 8); `gate.scaled(z, u)` is gamma * z.
 
 Shapes: T tokens (any leading dimensions), D input width, N output width, H heads, r bottleneck width.
 """
@@ -28,13 +28,12 @@ from comt_cli.recipe.settings import GateInit
 
 @dataclass(frozen=True)
 class Site:
-    """A place in block `layer` (from 0, of `layers`) of a stack that can carry a gate, which reads what is `d_in` wide
-    and multiplies what is `d_out` wide, in `heads` equal parts where it has such. A convolution has `window` and
-    `stride`.
+    """A position in block `layer` (from 0, of `layers`) of a stack that can carry a gate.
 
-    Names are those of the projections, `q_proj` ... `down_proj`, `sdpa`, the output of attention before `o_proj`,
-    `attention` and `mlp`, whole branches, and of maps `conv1` ... and `norm1` ... `part` is the branch of a token block
-    that the site is in: `cross` has sites of the same names as self-attention.
+    The gate reads `d_in` channels and multiplies `d_out` channels, which are `heads` equal parts where there are heads.
+    A convolution has `window` and `stride`. Names: the projections `q_proj` ... `down_proj`; `sdpa`, the output of
+    attention before `o_proj`; `attention` and `mlp`, whole branches; `conv1` ... and `norm1` ... in image models.
+    `part` is the branch of a token block: `cross` has sites of the same names as self-attention.
     """
 
     name: str
@@ -50,33 +49,36 @@ class Site:
 
 
 class Gate(Initialised):
-    """A factor gamma(x) on the output of a site: of x, [T, D], gamma is broadcastable to the output, [T, N]. Gates on
-    maps have [B, ., H, W] where these have [T, .]."""
+    """Factor gamma(x) on the output of a site: x, [T, D], to a factor that broadcasts to the output, [T, N]. Gates of
+    image models use [B, ., H, W] instead of [T, .].
+
+    Subclasses define `down_projection`, `values` and `initialise`. A gate with a second matrix also defines
+    `bottleneck`, so that fused kernels can compute it.
+    """
 
     factor_range: tuple[float, float] | None = None
-    """The open interval of each factor, against which its saturation is measured; None if it has no ends."""
+    """Open interval of each factor, used to measure saturation; None if unbounded."""
 
     zero_at_one: Sequence[str] = ()
-    """Parameters at whose zeros every factor is 1; none if that cannot be."""
+    """Parameters at whose zeros every factor is 1; empty if there are none."""
 
     @classmethod
     def at(cls, site: Site, **options: Any) -> Self:
-        """The gate for a site: arguments called as numbers of the site (`d_in`, `d_out`, `heads` ...) get these."""
+        """Gate for a site, whose attributes (`d_in`, `d_out` ...) are passed to arguments of the same names."""
         taken = inspect.signature(cls.__init__).parameters.keys() & vars(site).keys()
         return cls(**{name: getattr(site, name) for name in taken} | options)
 
     def down_projection(self) -> Tensor | None:
-        """A, [r, D]: the gate's bottleneck is u = x A^T; at a convolution filters, [r, D, k, k], and u = A * x. None
-        for a gate that does not look at its input."""
+        """A, [r, D], of the bottleneck u = x A^T; for a convolution filters, [r, D, k, k]. None: x is not read."""
         raise NotImplementedError
 
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
-        """The gate's factors by kind, `scalar` [T, 1], `head` [T, heads] and `channel` [T, N]; gamma is their product.
-        A gate that does not look at its input leaves T out."""
+        """Factors by kind: `scalar` [T, 1], `head` [T, heads], `channel` [T, N]. Their product is gamma. A gate that
+        does not read its input leaves out T."""
         raise NotImplementedError
 
     def forward(self, x_TD: Tensor) -> Tensor:
-        """gamma: [T, N], or [T, 1] where each token has one factor; a gate that does not look at x leaves T out."""
+        """gamma, [T, N] or [T, 1]; without T if the gate does not read x."""
         return functools.reduce(torch.mul, self.values(read_by(self, x_TD)).values())
 
     def scaled(self, z_TN: Tensor, u_Tr: Tensor | None) -> Tensor:
@@ -86,13 +88,13 @@ class Gate(Initialised):
         return z_TN
 
     def start_at_one(self) -> bool:
-        """Make every factor exactly 1, in any type, while some parameter gets gradients. False: the gate cannot."""
+        """Make every factor exactly 1, in any type, while some parameter gets gradients. False if impossible."""
         for name in self.zero_at_one:
             nn.init.zeros_(self.get_parameter(name))
         return bool(self.zero_at_one)
 
     def bottleneck(self) -> Bottleneck | None:
-        """The gate in the form that the fused kernels know; None for a gate of another form."""
+        """The gate as the fused kernels compute it; None if it has another form."""
         return None
 
 
@@ -100,24 +102,24 @@ GateFactory = Callable[[Site], Gate]
 
 
 class CarriesGates(nn.Module):
-    """A module with gates that all read its first argument."""
+    """Module with gates that all read its first argument."""
 
     gates: nn.ModuleDict
     sites: tuple[Site, ...]
 
     def gate(self, name: str) -> Gate:
-        """The gate at a site. Raises `KeyError` if it has none."""
+        """Gate at a site. Raises `KeyError` if there is none."""
         gate = self.gates[name]
         assert isinstance(gate, Gate)
         return gate
 
     def gated_at(self, name: str, z_TN: Tensor, u_Tr: Tensor | None = None) -> Tensor:
-        """z times the gate at a site, [T, N], which reads u; z where the site has none."""
+        """z times the gate at a site, which reads u: [T, N]. Returns z if the site has no gate."""
         return self.gate(name).scaled(z_TN, u_Tr) if name in self.gates else z_TN
 
 
 def gates_of(model: nn.Module) -> list[tuple[nn.Module, Site, Gate]]:
-    """Every gate on a projection or branch of a model, with the module that has it and its site."""
+    """Every gate on a projection or branch of a model, with its module and its site."""
     found: list[tuple[nn.Module, Site, Gate]] = []
     for module in model.modules():
         if isinstance(module, CarriesGates):
@@ -131,17 +133,17 @@ def gates_of(model: nn.Module) -> list[tuple[nn.Module, Site, Gate]]:
 
 
 def read_by(gate: Gate, x_TD: Tensor) -> Tensor | None:
-    """u = x A^T, [T, r]; None for a gate that does not look at its input."""
+    """u = x A^T, [T, r]; None if the gate does not read its input."""
     A = gate.down_projection()
     return None if A is None else F.linear(x_TD, A)
 
 
 def draw_gate_weight(draw: Draw, tensor: Tensor, name: str, init: GateInit) -> None:
-    """Fill a gate's [fan_out, fan_in] matrix, or [fan_out, C, k, k] filters (fan_in = C k k), as the recipe names it.
+    """Fill a gate's [fan_out, fan_in] matrix, or its [fan_out, C, k, k] filters (fan_in = C k k).
 
-    `kaiming-uniform`: U(+-sqrt(6 / fan_in)) (He et al. 2015; Transponder's stated choice).
-    `torch-linear`: U(+-1 / sqrt(fan_in)), that of `nn.Linear` (CoMT's pseudo code).
-    `normal`: N(0, 0.02^2), with which the model-wide initialisation of the original scripts overwrote both.
+    `kaiming-uniform`: U(+-sqrt(6 / fan_in)) (He et al. 2015; stated by Transponder).
+    `torch-linear`: U(+-1 / sqrt(fan_in)), as `nn.Linear` (CoMT's pseudo code).
+    `normal`: N(0, 0.02^2), the model-wide initialisation that overwrote both in the original scripts.
     """
     fan_in = tensor.shape[1:].numel()
     match init:
@@ -152,14 +154,19 @@ def draw_gate_weight(draw: Draw, tensor: Tensor, name: str, init: GateInit) -> N
         case "normal":
             draw.normal_(tensor, name, 0.02)
         case _:
-            raise ValueError(f"init is {init!r}, which is none of {', '.join(get_args(GateInit))}")
+            raise ValueError(f"init: {init!r} is not one of {', '.join(get_args(GateInit))}")
 
 
 class ComtGate(Gate):
-    """CoMT's modulator (Eq. 4): one scalar per token, `scale * sigmoid(B sigmoid(A x))`, without biases: in (0, 1) with
-    the paper's `scale`; of 2, gamma can start at 1. [T, D] -> [T, 1].
-    >>> ComtGate(64, hidden=2)(torch.randn(5, 64)).shape
-    torch.Size([5, 1])"""
+    """CoMT's modulator (Eq. 4): one scalar per token, `scale * sigmoid(B sigmoid(A x))`, without biases. [T, D] -> [T,
+    1].
+
+    gamma is in (0, 1) with the paper's `scale` of 1. With a scale of 2 it can start at 1.
+
+    Examples:
+        >>> ComtGate(64, hidden=2)(torch.randn(5, 64)).shape
+        torch.Size([5, 1])
+    """
 
     def __init__(self, d_in: int, hidden: int = 2, init: GateInit = "torch-linear", scale: Literal[1, 2] = 1) -> None:
         super().__init__()
@@ -185,15 +192,19 @@ class ComtGate(Gate):
 
 
 Granularity = Literal["scalar", "channel", "channel-scalar"]
-"""One number a token; one a channel of the output; both, multiplied."""
+"""One number per token; one per channel of the output; both, multiplied."""
 
 
 class TransponderGate(Gate):
-    """Transponder's modulator (Eq. 4, 5): `2 sigmoid(alpha B sigmoid(A x))` for each kind of factor. Of two kinds, one
-    A serves both unless `separate_summaries`. alpha is exp(log_alpha) and starts at 1; not `learnable_sigmoid`, it
-    stays. [T, D] -> [T, N], or with `scalar` granularity [T, 1].
-    >>> TransponderGate(64, 48, rank=8)(torch.randn(5, 64)).shape
-    torch.Size([5, 48])"""
+    """Transponder's modulator (Eq. 4, 5): `2 sigmoid(alpha B sigmoid(A x))`. [T, D] -> [T, N], or [T, 1] for `scalar`.
+
+    `channel-scalar` multiplies one factor per channel by one per token; one A serves both unless `separate_summaries`.
+    alpha is exp(log_alpha), starts at 1, and is constant unless `learnable_sigmoid`.
+
+    Examples:
+        >>> TransponderGate(64, 48, rank=8)(torch.randn(5, 64)).shape
+        torch.Size([5, 48])
+    """
 
     factor_range = (0.0, 2.0)
 
@@ -206,7 +217,7 @@ class TransponderGate(Gate):
         self.init, self.rank = init, rank
         self.learnable, self.separate = learnable_sigmoid, separate_summaries
         if granularity not in get_args(Granularity):
-            raise ValueError(f"granularity is {granularity!r}, which is none of {', '.join(get_args(Granularity))}")
+            raise ValueError(f"granularity: {granularity!r} is not one of {', '.join(get_args(Granularity))}")
         self.kinds = granularity.split("-")
         self.zero_at_one = [f"B_{kind}" for kind in self.kinds]
         self.A = nn.Parameter(torch.empty(rank * (len(self.kinds) if self.separate else 1), d_in))
@@ -236,7 +247,7 @@ class TransponderGate(Gate):
 
     def bottleneck(self) -> Bottleneck:
         matrices = {kind: self._matrix(kind) for kind in self.kinds}
-        if self.separate:  # each kind has its own half of u
+        if self.separate:  # each kind reads its own half of u
             halves = {"channel": (0, self.rank), "scalar": (self.rank, 0)}
             matrices = {kind: F.pad(matrix, halves[kind]) for kind, matrix in matrices.items()}
         log_alphas = {kind: self.get_parameter(f"log_alpha_{kind}") for kind in self.kinds if self.learnable}
@@ -260,10 +271,16 @@ class TransponderGate(Gate):
 
 
 class StaticGate(Gate):
-    """Transponder without context (section 4.6): `2 sigmoid(alpha beta1 beta2)`, the same for every token; beta1 is a
-    number, 1 at the start, beta2 one a channel, 0 at the start, where both at 0 would have no gradient. Of any x: [N].
-    >>> StaticGate(3)(torch.randn(5, 64)).tolist()
-    [1.0, 1.0, 1.0]"""
+    """Transponder without context (section 4.6): `2 sigmoid(alpha beta1 beta2)`, the same for every token. Any x ->
+    [N].
+
+    beta1 is a number that starts at 1; beta2 has one number per channel, 0 at the start. Both at 0 would have no
+    gradient.
+
+    Examples:
+        >>> StaticGate(3)(torch.randn(5, 64)).tolist()
+        [1.0, 1.0, 1.0]
+    """
 
     factor_range = (0.0, 2.0)
     zero_at_one = ("beta2",)
@@ -291,10 +308,14 @@ class StaticGate(Gate):
 
 
 class FullRankGate(Gate):
-    """One factor a channel, `scale * sigmoid(x W^T)` with W of N x D (Qiu et al. 2025, whose `scale` is 1); near half
-    of `scale` at the start: W is N(0, 0.02^2). [T, D] -> [T, N].
-    >>> FullRankGate(64, 48)(torch.randn(5, 64)).shape
-    torch.Size([5, 48])"""
+    """One factor per channel, `scale * sigmoid(x W^T)`, W: N x D (Qiu et al. 2025, with `scale` 1). [T, D] -> [T, N].
+
+    W starts as N(0, 0.02^2), so factors start near half of `scale`.
+
+    Examples:
+        >>> FullRankGate(64, 48)(torch.randn(5, 64)).shape
+        torch.Size([5, 48])
+    """
 
     kind: Literal["channel", "head"] = "channel"
 
@@ -316,10 +337,14 @@ class FullRankGate(Gate):
 
 
 class HeadGate(FullRankGate):
-    """One factor a head, `scale * sigmoid(x W^T)` with W of H x D (Qiu et al. 2025, head-wise). [T, D] -> [T, H];
-    a head's channels lie side by side in the output.
-    >>> HeadGate(64, heads=4)(torch.randn(5, 64)).repeat_interleave(12, -1).shape
-    torch.Size([5, 48])"""
+    """One factor per head, `scale * sigmoid(x W^T)`, W: H x D (Qiu et al. 2025, head-wise). [T, D] -> [T, H].
+
+    The channels of a head are adjacent in the output.
+
+    Examples:
+        >>> HeadGate(64, heads=4)(torch.randn(5, 64)).repeat_interleave(12, -1).shape
+        torch.Size([5, 48])
+    """
 
     kind = "head"
 
@@ -333,11 +358,16 @@ class HeadGate(FullRankGate):
 
 
 class EvaluatorAdjuster(Gate):
-    """z + a * e of a site's output z: a = tanh(W3 z + b3) adjusts, e = sigmoid(W2 relu(W1 z + b1) + b2) evaluates
-    (Dhayalkar 2024, second-hand). W1 is r x N, r the `share` of N. It adds where other gates multiply, so it has no
-    factors (`values`), and it reads what it acts on: called with z it gives z + a * e, [T, N].
-    >>> EvaluatorAdjuster(48)(torch.randn(5, 48)).shape
-    torch.Size([5, 48])"""
+    """z + a * e of a site's output z, with a = tanh(W3 z + b3) and e = sigmoid(W2 relu(W1 z + b1) + b2) (Dhayalkar
+    2024, second-hand). [T, N] -> [T, N].
+
+    W1 is r x N, with r the `share` of N. The unit adds where other gates multiply, so it has no factors (`values`), and
+    it reads the output z rather than the input of the site.
+
+    Examples:
+        >>> EvaluatorAdjuster(48)(torch.randn(5, 48)).shape
+        torch.Size([5, 48])
+    """
 
     zero_at_one = ("W3.weight", "W3.bias")
 
@@ -347,22 +377,22 @@ class EvaluatorAdjuster(Gate):
         self.W1, self.W2, self.W3 = Affine(d_out, rank), Affine(rank, d_out), Affine(d_out, d_out)
 
     def down_projection(self) -> None:
-        """None: it does not read the site's input."""
+        """None: the site's input is not read."""
 
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
-        """None: it multiplies nothing."""
+        """Empty: the unit does not multiply."""
         return {}
 
     def evaluation(self, z_TN: Tensor) -> Tensor:
-        """e, [T, N], each between 0 and 1."""
+        """e, [T, N], in (0, 1)."""
         return torch.sigmoid(self.W2(F.relu(self.W1(z_TN))))
 
     def forward(self, z_TN: Tensor) -> Tensor:
-        e_TN = self.evaluation(z_TN)  # first: the order decides in which gradients are added up
+        e_TN = self.evaluation(z_TN)  # first: the order of gradient sums depends on it
         return z_TN + torch.tanh(self.W3(z_TN)) * e_TN
 
     def scaled(self, z_TN: Tensor, u_Tr: Tensor | None) -> Tensor:
         return self(z_TN)
 
     def initialise(self, draw: Draw) -> None:
-        """Its three maps start as any `Affine`: N(0, 0.02^2), biases 0."""
+        """Its three maps start like any `Affine`: N(0, 0.02^2), biases 0."""

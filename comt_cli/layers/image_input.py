@@ -1,4 +1,4 @@
-"""From a batch of image numbers to what a network reads: augmented and normalised on the device.
+"""Input of image networks: batches of image numbers, augmented and normalised on the device.
 
 Shapes: N images of a split, B of a batch, S rows and columns of an image.
 """
@@ -17,15 +17,12 @@ from comt_cli.data.images.settings import Augmentation
 
 
 class ImageInput:
-    """Calls with a batch of one split of `dataset` give (x, labels) on the device.
-
-    x is fp32 [B, 3, S, S] in channels-last memory, normalised by the mean and standard deviation of the training split;
-    labels are int64 [B]. The split's pixels, where it has them all, are kept on the device as the bytes they are.
-
-    A batch with draws is augmented: `crop` pads an image with S // 8 black pixels on every side and cuts S x S from a
-    random place (He et al. 2016: 4 pixels for 32), `crop-flip` also mirrors half of them. What `resized-crop-flip`
-    cuts was cut when the image was read; here it mirrors. A batch without draws, as at evaluation, is left as it is.
-    """
+    """Converts a batch of one split of `dataset` to (x, labels) on the device. x is fp32 [B, 3, S, S] in channels-last
+    memory, normalised by the mean and standard deviation of the training split; labels are int64 [B]. If the split
+    holds all its pixels, they are kept on the device as bytes. A batch with draws is augmented: `crop` pads an image
+    with S // 8 black pixels on every side and cuts S x S at a random position (He et al. 2016: 4 pixels for 32);
+    `crop-flip` also mirrors half of the images. Images of `resized-crop-flip` were cut when they were read and are only
+    mirrored. A batch without draws, as in evaluation, is not augmented."""
 
     def __init__(
         self, dataset: ImageDataset, split_name: Literal["train", "validation"], augmentation: Augmentation,
@@ -35,7 +32,7 @@ class ImageInput:
         self.crops = augmentation in ("crop", "crop-flip")
         self.flips = augmentation in ("crop-flip", "resized-crop-flip")
         split = dataset.train if split_name == "train" else dataset.validation
-        # [N * S * S, 3]: one row a pixel, so that crop and mirror are nothing but which rows are read.
+        # [N * S * S, 3], one row per pixel: crop and mirror only choose rows.
         self._pixels = None if split.pixels is None else torch.from_numpy(split.pixels).to(device).reshape(-1, 3)
         self._size = dataset.size
         mean, std = (torch.tensor(numbers, dtype=torch.float64) for numbers in (dataset.mean, dataset.std))
@@ -43,20 +40,18 @@ class ImageInput:
         self._shift = (-mean / std).float().to(device)
 
     def __call__(self, batch: ImageBatch) -> tuple[Tensor, Tensor]:
-        """(x fp32 [B, 3, S, S] channels-last, labels int64 [B])."""
         is_cut = batch.draws is not None and (self.crops or self.flips)
         labels_B, x_BSS3 = self._cut(batch) if is_cut else self._whole(batch)
         x_BSS3 = torch.addcmul(self._shift, x_BSS3.float(), self._scale)
         return x_BSS3.permute(0, 3, 1, 2), labels_B
 
     def shown(self, x: Tensor) -> NDArray[np.uint8]:
-        """Images for a person to see, uint8 [B, S, S, 3]: the normalisation undone."""
+        """Images for display, uint8 [B, S, S, 3], without normalisation."""
         brightness = (x.detach().permute(0, 2, 3, 1).float() - self._shift) / self._scale
         shown: NDArray[np.uint8] = brightness.round().clamp(0, 255).to(torch.uint8).cpu().numpy()
         return shown
 
     def _whole(self, batch: ImageBatch) -> tuple[Tensor, Tensor]:
-        """The labels, and the images as they are, uint8 [B, S, S, 3]."""
         labels_B, indices_B = self._move_together(batch.labels, batch.indices)
         if self._pixels is None:
             assert batch.pixels is not None
@@ -64,7 +59,7 @@ class ImageInput:
         return labels_B, self._pixels.view(-1, self._size, self._size, 3)[indices_B]
 
     def _cut(self, batch: ImageBatch) -> tuple[Tensor, Tensor]:
-        """The labels, and the images cropped and mirrored as the batch's draws say, uint8 [B, S, S, 3]."""
+        """Labels and images cropped and mirrored according to the draws, uint8 [B, S, S, 3]."""
         assert batch.draws is not None
         size, edge = self._size, self._size // 8 if self.crops else 0
         if self._pixels is None:  # images that are read one by one come with their batch
@@ -72,7 +67,7 @@ class ImageInput:
             pixels_P3, images_B = self._move(batch.pixels).reshape(-1, 3), np.arange(len(batch.indices))
         else:
             pixels_P3, images_B = self._pixels, batch.indices
-        # Computed on the CPU in double precision, so that they are the same for every device.
+        # On the CPU in double precision: the same for every device.
         offsets_B2 = np.floor(batch.draws[:, 1:3] * (2 * edge + 1)).astype(np.int64) - edge
         along_S = np.arange(size, dtype=np.int64)
         rows_BS = offsets_B2[:, :1] + along_S
@@ -91,8 +86,8 @@ class ImageInput:
         return labels_B, cut_BSS3
 
     def _move_together(self, *arrays: NDArray[Any]) -> list[Tensor]:
-        """The arrays on the device, by one copy: for so few bytes a copy costs the same whatever its size. Those of 8
-        bytes a number come first, since a number must lie at a multiple of its size."""
+        """The arrays on the device by one copy, since a copy of so few bytes costs the same whatever its size. Arrays
+        of 8-byte numbers come first, because of alignment."""
         together = np.concatenate([np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in arrays])
         parts = torch.split(self._move(together), [each.nbytes for each in arrays])
         types = [torch.from_numpy(np.empty(0, each.dtype)).dtype for each in arrays]

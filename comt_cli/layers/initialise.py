@@ -1,7 +1,7 @@
-"""Initial values, drawn so that two runs with one seed start from the same network.
+"""Initial values. Two runs with one seed start from the same network.
 
-Each tensor has a random stream of its own, keyed by the seed and the tensor's name. Adding a gate, or a layer at the
-end, therefore leaves every other tensor as it was: runs of different methods with one seed are paired.
+Each tensor has its own random stream, keyed by the seed and the tensor's name. Adding a gate, or a layer at the end,
+therefore changes no other tensor: runs of different methods with one seed are paired.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 
 class Draw:
-    """A source of named random streams for one module; without a seed all are PyTorch's global one."""
+    """Source of named random streams for one module. Without a seed all are PyTorch's global stream."""
 
     def __init__(self, seed: int | None = None, path: str = "") -> None:
         self.seed = seed
         self.path = path
 
     def generator(self, name: str) -> torch.Generator:
-        """The stream of one tensor: a CPU generator, so that the values are the same on every device."""
+        """Stream of one tensor: a CPU generator, so values are equal on every device."""
         if self.seed is None:
             return torch.default_generator
         digest = hashlib.sha256(f"{self.seed}/{self.path}.{name}".encode()).digest()
@@ -33,14 +33,12 @@ class Draw:
         self._fill(tensor, torch.randn(tensor.shape, generator=self.generator(name), device="cpu") * std)
 
     def truncated_(self, tensor: Tensor, name: str, std: float) -> None:
-        """Fill in place from N(0, std^2) without what lies beyond two `std`, as BERT starts; what is left has a
-        standard deviation of 0.88 `std`."""
+        """Fill in place from N(0, std^2) truncated at two `std`, as in BERT. The resulting std is 0.88 `std`."""
         values = torch.empty(tensor.shape, device="cpu")
         nn.init.trunc_normal_(values, 0.0, std, -2 * std, 2 * std, generator=self.generator(name))
         self._fill(tensor, values)
 
     def uniform_(self, tensor: Tensor, name: str, bound: float) -> None:
-        """Fill in place from U(-bound, bound)."""
         values = torch.rand(tensor.shape, generator=self.generator(name), device="cpu")
         self._fill(tensor, (values * 2 - 1) * bound)
 
@@ -51,7 +49,7 @@ class Draw:
 
 
 class _Starts(type):
-    """Class of modules that start as they are made, from PyTorch's global stream, but for those on the meta device."""
+    """Metaclass that initialises modules at construction from PyTorch's global stream, except on the meta device."""
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
         module = super().__call__(*arguments, **options)
@@ -62,16 +60,16 @@ class _Starts(type):
 
 
 class Initialised(nn.Module, metaclass=_Starts):
-    """A module that sets its own initial values. The model-wide initialisation calls it and adds nothing after it."""
+    """Module that sets its own initial values. The model-wide initialisation calls it and adds nothing."""
 
     def initialise(self, draw: Draw) -> None:
-        """Set every parameter that this module itself holds (its children are called on their own)."""
+        """Set every parameter held by this module itself; its children are called separately."""
         raise NotImplementedError
 
 
 def initialise(model: nn.Module, seed: int, prefix: str = "") -> None:
-    """Set every parameter of `model`: each module is asked in turn. `prefix` is its own path, where it is a part.
-    Raises `TypeError` where a module holds parameters and does not say how they start. Nothing is left to a default."""
+    """Set every parameter of `model`, module by module. `prefix` is the path of `model` if it is part of another one.
+    Raises `TypeError` for a module that holds parameters and does not initialise them: there is no default."""
     for path, module in model.named_modules(prefix=prefix):
         if isinstance(module, Initialised):
             module.initialise(Draw(seed, path))
@@ -80,7 +78,7 @@ def initialise(model: nn.Module, seed: int, prefix: str = "") -> None:
             if isinstance(module, nn.LayerNorm):
                 nn.init.zeros_(module.bias)
         elif any(True for _ in module.parameters(recurse=False)):
-            raise TypeError(f"{path} ({type(module).__name__}) holds parameters but has no initialise()")
+            raise TypeError(f"{path} ({type(module).__name__}) has parameters but no initialise()")
 
 
 def xavier_std(fan_in: int, fan_out: int, gain: float = 1.0) -> float:

@@ -1,4 +1,4 @@
-"""The small learned parts of residual connections, each with its own initial value.
+"""Small learned parts of residual connections, each with its own initial value.
 
 Shapes: T tokens (any leading dimensions), D input width, N output width, r rank.
 """
@@ -19,8 +19,7 @@ from comt_cli.layers.initialise import Draw, Initialised
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """Update of a module's own parameters where that differs from the others: `rate` times the learning rate, and
-    perhaps without weight decay."""
+    """Update of a module's own parameters: `rate` times the learning rate, and optionally without weight decay."""
 
     rate: float = 1.0
     decays: bool = True
@@ -30,19 +29,19 @@ NO_DECAY = UpdateRule(decays=False)
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """The tensor in fp32, or in its own type where that is wider: what coefficients of mixtures are computed in."""
+    """The tensor in fp32 or its own type if that is wider. Mixing weights are computed in this type."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def factors(numbers: Tensor) -> tuple[Tensor, ...]:
-    """Each of the numbers, [1], `wide`: of no dimension it would be rounded to the type of what it multiplies."""
+    """Each number, [1], `wide`. Without a dimension it would take the type of the tensor that it multiplies."""
     return torch.split(wide(numbers).reshape(-1), 1)
 
 
 class Constant(Initialised):
-    """Learned numbers that all start at `start`. A module, so that two connections can hold the very same ones. Numbers
-    that matter by what they differ from 1 or from a pattern are better stored as that difference, starting at 0: beside
-    1, bf16 has no number nearer than 0.004, and steps of a thousandth would move nothing."""
+    """Learned numbers that start at `start`. A module, so that two connections can share them. Numbers near 1, or near
+    a pattern, are better stored as their difference from it, starting at 0: bf16 has no number within 0.004 of 1, so
+    steps of a thousandth would have no effect."""
 
     update_rule: UpdateRule | None
 
@@ -52,7 +51,7 @@ class Constant(Initialised):
         self.value = nn.Parameter(torch.empty(shape))
 
     def forward(self) -> Tensor:
-        """The numbers, of the shape given; a scalar without one."""
+        """The numbers in the given shape; a scalar without one."""
         return self.value
 
     def initialise(self, draw: Draw) -> None:
@@ -60,20 +59,19 @@ class Constant(Initialised):
 
 
 class Fixed(nn.Module):
-    """Numbers that are never learned, which `make` makes: on the model's device, in their own type, and in no
-    checkpoint. No buffer: a model that was made on the meta device would be loaded without its numbers."""
+    """Numbers that are never learned, made by `make`: on the model's device, in their own type, and not in checkpoints.
+    They are not a buffer, since a model built on the meta device would be loaded without their values."""
 
     def __init__(self, make: Callable[[], Tensor]) -> None:
         super().__init__()
-        with torch.device("cpu"):  # also while a model is made on the meta device
+        with torch.device("cpu"):  # also while a model is built on the meta device
             self.value = make()
 
     def forward(self, beside: Tensor) -> Tensor:
-        """The numbers, on the device of the tensor `beside` them: their own, but while shapes are counted."""
+        """The numbers on the device of `beside`. It is their own except while shapes are counted."""
         return self.value.to(beside.device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Called on every module when a model moves to another device, or type."""
         device = fn(self.value).device
         if device.type != "meta":
             self.value = self.value.to(device)
@@ -82,7 +80,7 @@ class Fixed(nn.Module):
 
 
 class Affine(Initialised):
-    """x W^T + b, [T, D] -> [T, N]; W starts as N(0, 0.02^2), the model's own, or `truncated` as BERT's, b at `bias`."""
+    """x W^T + b, [T, D] -> [T, N]. W starts as N(0, 0.02^2), or `truncated` as in BERT; b starts at `bias`."""
 
     def __init__(self, d_in: int, d_out: int, bias: float = 0.0, *, truncated: bool = False) -> None:
         super().__init__()
@@ -108,8 +106,8 @@ class Classifier(Affine):
 
 
 class LowRank(Initialised):
-    """B A x, [T, D] -> [T, D] (LAuReL, Menghani et al. 2024, section 2.2). At the start B is zero, and the rows of A,
-    [r, D], orthogonal: A_ji is 1 / sqrt(r D) where i mod r is j, and 0 elsewhere, the authors' choice."""
+    """B A x, [T, D] -> [T, D] (LAuReL, Menghani et al. 2024, section 2.2). B starts at zero. The rows of A, [r, D],
+    start orthogonal: A_ji is 1 / sqrt(r D) where i mod r is j, and 0 elsewhere, the authors' choice."""
 
     def __init__(self, width: int, rank: int) -> None:
         super().__init__()

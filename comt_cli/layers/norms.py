@@ -1,5 +1,4 @@
-"""Norms by name: RMSNorm, which LLaMA has, LayerNorm, which the encoder-decoder has, and Dynamic Tanh, which replaces
-either."""
+"""Norms: RMSNorm (LLaMA), LayerNorm (encoder-decoder, BERT), and Dynamic Tanh, which can replace both."""
 
 from __future__ import annotations
 
@@ -17,9 +16,8 @@ from comt_cli.layers.initialise import Draw, Initialised
 
 @dataclass(frozen=True)
 class NormPlace:
-    """Place of a norm, with its width and epsilon. `of` is the branch that it is before or behind (`attention`, `mlp`
-    ...), `final` behind all blocks, or among maps the norm's own name (`norm1` ...). `gate` scales what it has
-    normalised; only norms of maps have one."""
+    """Position of a norm, with its width and epsilon. `of` is the branch next to the norm (`attention`, `mlp` ...),
+    `final` after all blocks, or in image models its name (`norm1` ...), where `gate` scales normalised values."""
 
     width: int
     epsilon: float
@@ -41,8 +39,8 @@ def layer_norm(place: NormPlace) -> nn.Module:
 
 
 class DynamicTanh(Initialised):
-    """g * tanh(a x): what Zhu et al. 2025 put in a norm's place; a is one learned number, g a gain, 1 at the start. As
-    in their LLaMA there is no shift."""
+    """g * tanh(a x), which replaces a norm (Zhu et al. 2025): a is one learned number, g a gain that starts at 1. As in
+    the authors' LLaMA there is no shift."""
 
     def __init__(self, width: int, alpha: float) -> None:
         super().__init__()
@@ -59,7 +57,7 @@ class DynamicTanh(Initialised):
 
 
 class EmbeddingScale(Initialised):
-    """A learned factor on the embedded tokens, sqrt(D) at the start: without a norm nothing else would enlarge them."""
+    """Learned factor on the embedded tokens, sqrt(D) at the start. Without norms nothing else would scale them up."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -80,5 +78,4 @@ class EmbeddingNorm(nn.Module):
         super().__init__()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """[B, T, D] -> [B, T, D]."""
         return F.rms_norm(x_BTD, x_BTD.shape[-1:])

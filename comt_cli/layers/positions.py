@@ -1,4 +1,4 @@
-"""Positions in a sequence: rotary, by which queries and keys turn, and sinusoidal, which are added to embeddings.
+"""Positions in a sequence: rotary, which rotate queries and keys, and sinusoidal, which are added to embeddings.
 
 Shapes: B batch, H heads, T tokens, E head width, D width.
 """
@@ -13,15 +13,15 @@ Rotation = tuple[Tensor, Tensor]
 
 
 def rotation_table(length: int, head_width: int, theta: float, like: Tensor) -> Rotation:
-    """Cosines and sines of rotary position embeddings (Su et al. 2021), each [T, E/2], on the device of `like`. They
-    are fp32, whatever is turned by them: a kernel that turns back must find what there was before."""
+    """Cosines and sines of rotary position embeddings (Su et al. 2021), [T, E/2] each, on the device of `like`. They
+    are fp32 for any input type, so that a kernel can invert the rotation."""
     frequency_E = theta ** (-torch.arange(0, head_width, 2, device=like.device, dtype=torch.float32) / head_width)
     angle_TE = torch.arange(length, device=like.device, dtype=torch.float32)[:, None] * frequency_E
     return angle_TE.cos(), angle_TE.sin()
 
 
 def rotate(x_BHTE: Tensor, rotation: Rotation) -> Tensor:
-    """Turn channel i and i + E/2 of every head by the position's angle (the layout of public LLaMA checkpoints)."""
+    """Rotate channels i and i + E/2 of every head by the position's angle (the layout of public LLaMA checkpoints)."""
     cos_TE, sin_TE = (table.unsqueeze(-3) for table in rotation)
     first, second = x_BHTE.chunk(2, dim=-1)
     turned = torch.cat([first * cos_TE - second * sin_TE, second * cos_TE + first * sin_TE], dim=-1)
@@ -29,8 +29,8 @@ def rotate(x_BHTE: Tensor, rotation: Rotation) -> Tensor:
 
 
 def sinusoids(length: int, width: int, like: Tensor) -> Tensor:
-    """Sinusoidal positions from 0, [T, D]: sin(t / 10000^(2i/D)) in channel i of the first half, the cosine of the same
-    in channel i of the second. (The paper's formula, in tensor2tensor's order of channels.) Computed in fp32."""
+    """Sinusoidal positions from 0, [T, D], computed in fp32: sin(t / 10000^(2i/D)) in channel i of the first half, its
+    cosine in channel i of the second (the paper's formula in tensor2tensor's channel order)."""
     frequency_d = 10000.0 ** (-torch.arange(0, width, 2, device=like.device, dtype=torch.float32) / width)
     angle_Td = torch.arange(length, device=like.device, dtype=torch.float32)[:, None] * frequency_d
     return torch.cat([angle_Td.sin(), angle_Td.cos()], dim=-1).to(like.dtype)

@@ -1,7 +1,6 @@
-"""Linear maps of one input, computed in one matrix product in the layout that kernels read, each with its gate if it
-has one.
+"""Linear maps of one input, computed in one matrix product in the layout of the kernels, each with an optional gate.
 
-Shapes: T tokens (any leading dimensions), D input width, N output width of one map, r bottleneck width of a gate, C
+Shapes: T tokens (any leading dimensions), D input width, N output width of a map, r width of a gate's bottleneck, C
 columns of the product.
 """
 
@@ -26,23 +25,23 @@ from comt_cli.layers.initialise import Draw, Initialised
 
 StdOf = Callable[[Site], float]
 Spread = Literal["normal", "uniform", "truncated"]
-"""Distribution of initial numbers around 0; `truncated`: normal ones within two standard deviations."""
+"""Distribution of initial values around 0; `truncated`: normal within two standard deviations."""
 
 
 class Projections(CarriesGates, Initialised):
-    """The maps of `sites`, which share their input: `x -> (z_1, z_2, ...)`, each z_i = gamma_i(x) * (x W_i^T). The rows
-    of all W_i are one parameter, and the gates' down-projections A_i are appended to it in the product (Transponder,
-    Eq. 8): x is read once. So are those of gates at sites `later`: their bottlenecks follow the z_i."""
+    """Maps of `sites` with a common input: x -> (z_1, z_2, ...), each z_i = gamma_i(x) * (x W_i^T). The rows of all W_i
+    are one parameter. The gates' down-projections A_i are appended to it in the product (Transponder, Eq. 8), so x is
+    read once. This includes gates at sites `later`, whose bottlenecks follow the z_i."""
 
     fused = False
-    """Whether a kernel applies the gates where no next operation does."""
+    """Whether a kernel applies the gates if the next operation does not."""
 
     def __init__(
         self, sites: Sequence[Site], gates: Mapping[str, GateFactory], std_of: StdOf, later: Sequence[Site] = (), *,
         bias: bool = False, spread: Spread = "normal",
     ) -> None:  # fmt: skip
-        """`std_of` is the standard deviation of a site's weights at the start, `spread` their distribution around 0.
-        With `bias` each z_i is gamma_i(x) * (x W_i^T + b_i), b_i zero at the start."""
+        """`std_of` is the initial standard deviation of a site's weights, `spread` their distribution around 0. With
+        `bias` each z_i is gamma_i(x) * (x W_i^T + b_i), where b_i starts at zero."""
         super().__init__()
         self.sites, self.std_of, self.spread = tuple(sites), std_of, spread
         self.names = [site.name for site in sites]
@@ -56,8 +55,8 @@ class Projections(CarriesGates, Initialised):
         self.lora: nn.ModuleDict | None = None
 
     def forward(self, x_TD: Tensor, *others_TD: Tensor) -> tuple[Tensor, ...]:
-        """[T, D] -> one [T, N] a site, and one [T, r] a gate at a later site. With as many inputs as there are sites
-        each is of one, a site's gate reads what the site does, and gates at later sites read the first."""
+        """[T, D] -> one [T, N] per site, and one [T, r] per gate at a later site. With one input per site, each site
+        and its gate read their own input, and gates at later sites read the first."""
         if not others_TD:
             return self.gated(self.product(x_TD))
         assert self.bias is None
@@ -71,8 +70,8 @@ class Projections(CarriesGates, Initialised):
         return *z, *(F.linear(x_TD, A) for name, A in self.down_projections().items() if name not in self.names)
 
     def product(self, x_TD: Tensor) -> Tensor:
-        """x times all matrices at once, [T, C]: the columns of the sites, the gates' bottlenecks, and zeros that
-        fill a row up to where the next should begin. Columns of x beyond D are taken to be zero."""
+        """x times all matrices at once, [T, C]: the columns of the sites, the bottlenecks of the gates, and zeros up to
+        the start of the next row. Columns of x beyond D must be zero."""
         if self._frozen is None:
             matrices = [self.weight, *self.down_projections().values()]
             return self._adapted(self.packing.product(x_TD, matrices, self.bias), x_TD)
@@ -80,11 +79,11 @@ class Projections(CarriesGates, Initialised):
         return F.linear(x_TD, matrix[:, :width] if width < matrix.shape[1] else matrix, self._frozen[1])
 
     def adapt(self, rank: int, scale: float) -> None:
-        """Add `scale` B A to the matrix of each site (LoRA), in a module on the meta device."""
+        """Add `scale` B A to the matrix of each site (LoRA). The module must be on the meta device."""
         self.lora = nn.ModuleDict({site.name: LowRankUpdate(site.d_in, site.d_out, rank, scale) for site in self.sites})
 
     def _adapted(self, product_TC: Tensor, x_TD: Tensor) -> Tensor:
-        """The product with what LoRA adds to the columns of the sites, [T, C]."""
+        """The product with LoRA's update of the sites' columns, [T, C]."""
         if self.lora is None:
             return product_TC
         each = zip(self.lora.values(), self.widths, self.packing.filled(product_TC), strict=True)
@@ -93,8 +92,8 @@ class Projections(CarriesGates, Initialised):
         return product_TC + F.pad(dz_TC, (0, product_TC.shape[-1] - dz_TC.shape[-1]))
 
     def freeze(self) -> None:
-        """Put the matrices together once instead of in every product, which decoding would notice. Parameters that
-        change afterwards are not seen, until `train`, loading, or a move to another device or type undoes it."""
+        """Join the matrices once instead of in every product, for decoding. Later changes of parameters have no effect
+        until `train`, loading, or a change of device or type."""
         assert self.lora is None
         self._frozen, weight = None, self.weight
         with torch.no_grad():
@@ -106,7 +105,6 @@ class Projections(CarriesGates, Initialised):
             self._frozen = matrix, self.packing.bias(self.bias, len(matrix)), modulation
 
     def train(self, mode: bool = True) -> Self:
-        """As of any module; thaws what is frozen."""
         self._frozen = None
         return super().train(mode)
 
@@ -119,7 +117,7 @@ class Projections(CarriesGates, Initialised):
         return super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
 
     def gated(self, product_TC: Tensor) -> tuple[Tensor, ...]:
-        """The product's sites with their gates applied, and the bottlenecks of gates at later sites."""
+        """The sites of a product with their gates applied, and the bottlenecks of gates at later sites."""
         modulation = self.modulation() if self.fused and self.gates else None
         if modulation is not None:
             zhat = modulate(product_TC.flatten(0, -2), modulation, self.packing.filled(product_TC))
@@ -140,7 +138,7 @@ class Projections(CarriesGates, Initialised):
         return tuple(parts)
 
     def modulation(self) -> Modulation | None:
-        """The sites' gates as the kernels take them; None if the kernels do not know their form."""
+        """The sites' gates in the form of the kernels; None if they have another form."""
         if self._frozen is not None:
             return self._frozen[2]
         gates = [self.gate(name) if name in self.gates else None for name in self.names]
@@ -150,12 +148,12 @@ class Projections(CarriesGates, Initialised):
         return modulation_of(forms, self.packing.filled(self.weight))
 
     def down_projections(self) -> dict[str, Tensor]:
-        """A of every gate that reads x, [r, D] each, by the site's name."""
+        """A of every gate that reads x, [r, D] each, by site name."""
         read = {name: self.gate(name).down_projection() for name in self.gates}
         return {name: A for name, A in read.items() if A is not None}
 
     def site_weights(self) -> dict[str, Tensor]:
-        """Views of `weight`, [N, D] a site: the matrix of an ordinary linear layer."""
+        """Views of `weight`, [N, D] per site: the matrix of an ordinary linear layer."""
         return dict(zip(self.names, torch.split(self.weight, self.widths), strict=True))
 
     def initialise(self, draw: Draw) -> None:
@@ -167,8 +165,8 @@ class Projections(CarriesGates, Initialised):
 
 
 class LowRankUpdate(Initialised):
-    """s B A x, [T, D] -> [T, N], s = alpha / rank: what LoRA adds to a product (Hu et al. 2021, Eq. 3). At the start B
-    is zero and A is U(+-1 / sqrt(D)), as in the authors' code (Kaiming's, a = sqrt(5)); the paper says Gaussian."""
+    """s B A x, [T, D] -> [T, N], s = alpha / rank: LoRA's update of a product (Hu et al. 2021, Eq. 3). B starts at zero
+    and A as U(+-1 / sqrt(D)), as in the authors' code (Kaiming's, a = sqrt(5)); the paper has a Gaussian."""
 
     def __init__(self, d_in: int, d_out: int, rank: int, scale: float) -> None:
         super().__init__()
@@ -177,7 +175,7 @@ class LowRankUpdate(Initialised):
         self.B = nn.Parameter(torch.empty(d_out, rank, device="meta"))
 
     def forward(self, x_TD: Tensor) -> Tensor:
-        """`x` may have columns of zeros behind the D."""
+        """`x` may have columns of zeros after the first D."""
         return F.linear(self.scale * F.linear(_first(x_TD, self.A.shape[1]), self.A), self.B)
 
     def initialise(self, draw: Draw) -> None:
@@ -186,37 +184,36 @@ class LowRankUpdate(Initialised):
 
 
 class Packing:
-    """Columns of a product: those of sites, of `widths` N, then the gates' bottlenecks, r each, and zeros that fill a
-    row up to where the next should begin."""
+    """Columns of a product: those of sites, of `widths` N, then r for each gate's bottleneck, then padding."""
 
     aligns_sites = False
-    """Whether every site's columns are filled up (`aligned`), not only the last: the next operation knows."""
+    """Whether the columns of every site are padded (`aligned`), not only the last."""
 
     def __init__(self, widths: list[int]) -> None:
         self.widths = widths
 
     def filled(self, like: Tensor) -> list[int]:
-        """Columns of each site, with the zeros behind them."""
+        """Columns of each site, including padding."""
         return [aligned(width, like) for width in self.widths] if self.aligns_sites else self.widths
 
     def product(self, x_TD: Tensor, matrices: Sequence[Tensor], bias: Tensor | None) -> Tensor:
-        """x times all matrices at once, [T, C]: the sites' matrix first, then the gates' down-projections."""
+        """x times all matrices at once, [T, C]: the sites' matrix, then the gates' down-projections."""
         join = partial(self.join, x_TD.shape[-1], multiplied_in(matrices[0]))
         if bias is not None or len(matrices) == 1 or not torch.is_grad_enabled():
             matrix = join(*matrices)
             return F.linear(x_TD, matrix, self.bias(bias, len(matrix)))
-        if torch.compiler.is_compiling():  # the compiler is told what `_JoinedProduct` does
+        if torch.compiler.is_compiling():  # recomputes the join, as `_JoinedProduct` does
             return F.linear(x_TD, checkpoint(join, *matrices, use_reentrant=False, preserve_rng_state=False))
         return _JoinedProduct.apply(x_TD, join, sum(self.filled(matrices[0])), *matrices)  # type: ignore[no-untyped-call]
 
     def join(self, width: int, dtype: torch.dtype, *matrices: Tensor) -> Tensor:
-        """Matrices under each other, [C, D], in the type of the product, filled up with zeros to `width` columns."""
+        """Matrices stacked by rows, [C, D], in the type of the product, padded with zeros to `width` columns."""
         weight, *_ = parts = [matrix.to(dtype) for matrix in matrices]
         if (filled := self.filled(weight)) != self.widths:
             each = zip(torch.split(weight, self.widths), filled, strict=True)
             parts[:1] = [F.pad(part, (0, 0, 0, rows - len(part))) for part, rows in each]
         columns = sum(len(part) for part in parts)
-        ends = row_end if len(parts) > 1 else aligned  # a lone matrix is better left where it is
+        ends = row_end if len(parts) > 1 else aligned  # a single matrix is not copied
         if filling := ends(columns, weight) - columns:
             parts.append(weight.new_zeros(filling, weight.shape[1]))
         matrix = torch.cat(parts) if len(parts) > 1 else weight
@@ -224,7 +221,7 @@ class Packing:
         return F.pad(matrix, (0, beyond)) if beyond else matrix
 
     def bias(self, bias_N: Tensor | None, columns: int) -> Tensor | None:
-        """Bias of a product of so many columns, [C], with zeros for columns of no site."""
+        """Bias of a product with so many columns, [C], with zeros for columns of no site."""
         if bias_N is None or columns == len(bias_N):
             return bias_N
         parts = zip(torch.split(bias_N, self.widths), self.filled(bias_N), strict=True)
@@ -232,8 +229,8 @@ class Packing:
         return F.pad(biases, (0, columns - len(biases)))
 
     def split(self, product_TC: Tensor, ranks: Sequence[int] = ()) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """A product's sites, [T, N] each, and its gates' bottlenecks, [T, r] each. A lone part is not split off:
-        uncompiled, its gradient would be copied."""
+        """Sites of a product, [T, N] each, and its gates' bottlenecks, [T, r] each. A single part is not split off: its
+        gradient would be copied in eager mode."""
         columns = [*self.filled(product_TC), *ranks]
         used_TC = _first(product_TC, sum(columns))
         parts = torch.split(used_TC, columns, dim=-1) if len(columns) > 1 else (used_TC,)
@@ -242,9 +239,9 @@ class Packing:
 
 
 class _JoinedProduct(torch.autograd.Function):
-    """x M^T, M joined of parameters, the first of which fills `first` rows. M itself is not kept for the backward pass,
-    but joined again there: at a small batch it is as large as what is computed from it. The products are autograd's,
-    under autocast in its type. What is not trained costs no product there if it is first."""
+    """x M^T, with M joined from parameters of which the first fills `first` rows. M is not saved for the backward pass
+    but joined again, since at small batches it is as large as the result. Products use autocast's type. A first part
+    that is not trained costs no product."""
 
     @staticmethod
     def forward(ctx: Any, x_TD: Tensor, join: Callable[..., Tensor], first: int, *parts: Tensor) -> Tensor:
@@ -274,26 +271,26 @@ class _JoinedProduct(torch.autograd.Function):
 
 
 def _first(x_TC: Tensor, width: int) -> Tensor:
-    """The first columns: where that is all of them x itself, since even the view of everything is an operation."""
+    """The first columns, or x itself if these are all: even a view of everything is an operation."""
     return x_TC if x_TC.shape[-1] == width else x_TC[..., :width]
 
 
 def aligned(width: int, like: Tensor) -> int:
-    """`width`, on a GPU rounded up to a multiple of 8: rows of 16-bit numbers then begin at 16 bytes, without which the
-    fast matrix products are closed (5461, the 1b size's feed-forward width, is odd)."""
+    """`width`, on a GPU rounded up to a multiple of 8. Rows of 16-bit numbers then begin at multiples of 16 bytes,
+    which fast matrix products require (5461, the feed-forward width of the 1b size, is odd)."""
     return -(-width // 8) * 8 if like.is_cuda else width
 
 
 def row_end(width: int, like: Tensor) -> int:
-    """`width` rounded up to where the next row of a product should begin: at a cache line, 128 bytes on a GPU and 64
-    on a CPU. On an H200 the compiler copied bf16 rows of 2,768 columns into whole lines; on a CPU 1,380 columns took
-    1.7 times as long in bf16 as 1,376, and the C++ kernels load whole lines; in fp32 more only cost."""
+    """`width` rounded up to where the next row of a product should begin: a cache line, 128 bytes on a GPU and 64 on a
+    CPU. On an H200 the compiler copied bf16 rows of 2,768 columns into whole lines. On a CPU 1,380 columns took 1.7
+    times as long in bf16 as 1,376, and the C++ kernels load whole lines; fp32 only loses."""
     line = {"cuda": 128, "cpu": 64}.get(like.device.type, like.itemsize) // like.itemsize
     return -(-width // line) * line
 
 
 class GatedPath(CarriesGates):
-    """A gate on a whole branch: y = gamma(h) * F(h), h the branch's input (Transponder, Eq. 7, "path")."""
+    """Gate on a whole branch: y = gamma(h) * F(h), h the branch's input (Transponder, Eq. 7, "path")."""
 
     def __init__(self, site: Site, gate: GateFactory) -> None:
         super().__init__()
@@ -307,8 +304,8 @@ class GatedPath(CarriesGates):
 
 
 class TokenEmbedding(Initialised):
-    """Token ids to vectors, N(0, std^2) at the start, or `truncated`. No row is special: the original scripts freeze a
-    real token's row at zero through `padding_idx=-1`; here no method does."""
+    """Token ids to vectors, which start as N(0, std^2), optionally `truncated`. No row is special. The original scripts
+    freeze a real token's row at zero through `padding_idx=-1`; here no method does."""
 
     def __init__(self, vocabulary: int, width: int, std: float, *, truncated: bool = False) -> None:
         super().__init__()
@@ -326,10 +323,10 @@ class TokenEmbedding(Initialised):
 
 
 class _Embedding(torch.autograd.Function):
-    """`F.embedding` with PyTorch's own backward pass where a model is compiled. Inductor would write that pass as
-    `index_put_(accumulate=True)`: on CUDA, under deterministic algorithms, it adds the rows of one id, perhaps
-    thousands, one after the other, and on a CPU in any order. `embedding_dense_backward`, which runs where nothing is
-    compiled, is deterministic on both and divides them; as an operator it is left alone."""
+    """`F.embedding` with PyTorch's own backward pass in compiled models. Inductor would write that pass as
+    `index_put_(accumulate=True)`. On CUDA, under deterministic algorithms, it adds the rows of one id serially, perhaps
+    thousands; on a CPU it adds them in any order. `embedding_dense_backward`, which runs in eager mode, is
+    deterministic and parallel on both. As an operator the compiler does not replace it."""
 
     @staticmethod
     def forward(ctx: Any, weight_VD: Tensor, ids_T: Tensor) -> Tensor:

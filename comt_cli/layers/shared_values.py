@@ -1,7 +1,7 @@
-"""Attention that reads keys and values of earlier blocks: ResFormer and SVFormer (Zhou et al. 2024) and LIMe (Gerasimov
-et al. 2025).
+"""Attention to keys and values of earlier blocks: ResFormer and SVFormer (Zhou et al. 2024) and LIMe (Gerasimov et al.
+2025).
 
-Shared keys and values are an input and an output of every block, so that recomputing one sees the same.
+Shared keys and values are an input and an output of every block, so that a recomputed block gets the same ones.
 Shapes: B batch, K key-value heads, T tokens, E head width.
 """
 
@@ -17,30 +17,30 @@ from comt_cli.layers.learned import Constant, UpdateRule, factors, wide
 
 
 class SharedValues(nn.Module):
-    """Keys and values that a block, `layer` from 0, attends to, made of its own and of shared ones."""
+    """Keys and values of one block, `layer` from 0, made from its own and from shared ones."""
 
     has_values = True
-    """Whether the block has values of its own."""
+    """Whether the block has its own values."""
 
     mixes_keys = False
-    """Whether keys are changed too, which then must be before they are rotated."""
+    """Whether keys change too, which happens before their rotation."""
 
     def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, shared: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Keys and values, [B, K, T, E] each; those that later blocks will read are added to `shared`."""
+        """Keys and values, [B, K, T, E] each. Those that later blocks read are appended to `shared`."""
         raise NotImplementedError
 
     def mixing(self) -> dict[str, Tensor]:
-        """Learned mixing weights of keys and values, by name, as `ResidualConnection.mixing`."""
+        """Learned mixing weights of keys and values by name, as in `ResidualConnection.mixing`."""
         return {}
 
 
 class ValueResidual(SharedValues):
-    """V_n' = own V_n + first V_1 behind the first block."""
+    """V_n' = own V_n + first V_1 in all blocks after the first."""
 
     def __init__(self, layer: int, own: float = 0.5, first: float = 0.5, *, learned: bool = False) -> None:
         super().__init__()
         self.own, self.first = own, first
-        # What is added to the two.
+        # Added to the two.
         self.shares = Constant(0.0, 2) if learned and layer else None
 
     def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, shared: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -56,7 +56,6 @@ class ValueResidual(SharedValues):
         return k_BKTE, mixed_BKTE.to(v_BKTE.dtype)
 
     def mixing(self) -> dict[str, Tensor]:
-        """Weights of the first block's values and of this block's."""
         if self.shares is None:
             return {}
         own, first = wide(self.shares()).unbind()
@@ -77,15 +76,15 @@ class SingleValue(SharedValues):
 
 
 class LayerRouter(SharedValues, Initialised):
-    """LIMe: [K; V]'_h = sum_j R_hj [K; V]_j over all heads of all blocks so far, keys before they are rotated. R is
-    [K, (layer + 1) K], the newest block's heads last; the first block has none."""
+    """LIMe: [K; V]'_h = sum_j R_hj [K; V]_j over all heads of all blocks so far, with keys before rotation. R is [K,
+    (layer + 1) K], the newest block's heads last. The first block has none."""
 
     mixes_keys = True
 
     def __init__(self, layer: int, heads: int, rate: float = 1.0) -> None:
         super().__init__()
         self.update_rule = UpdateRule(rate)
-        # Behind the first block: weights of all heads up to this block's, less their start, its own heads.
+        # Weights of all heads up to this block's, minus their start (its own heads); none in the first block.
         self.router = nn.Parameter(torch.empty(heads, (layer + 1) * heads)) if layer else None
 
     def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, shared: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -98,7 +97,7 @@ class LayerRouter(SharedValues, Initialised):
         return k_BKTE + k_more, v_BKTE + v_more
 
     def mixing(self) -> dict[str, Tensor]:
-        """R: this block's heads from all heads so far."""
+        """R: weights of all heads so far in this block's heads."""
         if self.router is None:
             return {}
         heads, sources = self.router.shape

@@ -1,8 +1,8 @@
-"""The source of classes and functions as one text that needs torch alone, cut down to what running them needs.
+"""Source of classes and functions as one text that needs only torch, reduced to what running them needs.
 
-What is needed is read from the syntax: the module's globals that code names, and of a class those methods and
-attributes whose names are mentioned anywhere in what is kept. Modules lose their `__init__`: whoever rebuilds one sets
-its attributes and parameters, and needs none of the objects that its constructor takes.
+The syntax decides what is needed: the module's globals that code names, and of a class the methods and attributes whose
+names occur in the kept code. Modules lose their `__init__`: attributes and parameters are set from outside, so the
+objects that constructors take are not needed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from torch import nn
 from comt_cli.errors import UserError
 
 ALLOWED = {"torch", *sys.stdlib_module_names}
-"""Packages that the text may import."""
+"""Packages that the code may import."""
 NEVER = ("torch.compiler.is_compiling()", "self.fused")
-"""Tests that choose what our kernels and compiled steps need. They are taken as False."""
+"""Conditions for kernels and compiled steps. They are False in exported code."""
 
 
 class Definition(NamedTuple):
-    """A class or function of the text: its syntax, its module, and of a class the members that are kept."""
+    """A class or function of the text: its syntax, its module, and of a class the kept members."""
 
     node: ast.ClassDef | ast.FunctionDef
     module: ModuleType
@@ -39,11 +39,11 @@ class Definition(NamedTuple):
 
 
 class Bundle:
-    """Source of `roots` and of all that they need; `reads` are the names of attributes that it mentions, and of those
-    that the code around it `uses`. `known` are names that this code has itself, `without` methods that are left out.
+    """Source of `roots` and of everything they need.
 
-    Raises `UserError` where something needs what the text cannot have: another package, an object that is neither code
-    nor a plain value, or two things of one name.
+    `reads` are the attribute names that occur in it and in the surrounding code (`uses`). `known` are names that this
+    code defines itself. `without` are methods that are left out. Raises `UserError` if something needs another package,
+    an object that is neither code nor a plain value, or two things of one name.
 
     >>> from comt_cli.layers.learned import LowRank
     >>> "torch.eye" in str(Bundle([LowRank]))  # of its initial values
@@ -62,7 +62,7 @@ class Bundle:
         self._taken: dict[str, Any] = {}
         for root in self.roots:
             if root.__name__ in known:
-                said = f"{root.__module__}: what is exported has a {root.__name__} of its own"
+                said = f"{root.__module__}: the exported code already defines {root.__name__}"
                 raise UserError(said, "Rename yours.")
             self._take(root.__name__, root, root.__module__)
         while more := [*self._mentioned()]:
@@ -71,7 +71,7 @@ class Bundle:
                 self._follow(member, definition)
 
     def _mentioned(self) -> Iterator[tuple[Definition, ast.stmt]]:
-        """Members of classes that are mentioned, or of helpers that are no modules, and not kept yet."""
+        """Members that are not kept yet: of modules those that are mentioned, of other classes all."""
         for definition in self._definitions.values():
             is_whole = not issubclass(definition.value, _CUT) if isinstance(definition.value, type) else None
             for member in [] if is_whole is None else definition.node.body:
@@ -88,7 +88,7 @@ class Bundle:
                     yield definition, member
 
     def _follow(self, node: ast.AST, of: Definition) -> None:
-        """Take what code names, and note the attributes that it mentions."""
+        """Take everything that code names, and record the attributes that it mentions."""
         every, known = [*ast.walk(_cut(node, set()))], vars(of.module)
         bound = {each.id for each in every if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)}
         bound |= {each.arg for each in every if isinstance(each, ast.arg)}
@@ -97,13 +97,13 @@ class Bundle:
             if isinstance(each, ast.Name) and each.id in known and each.id not in bound:
                 self._take(each.id, known[each.id], of.module.__name__)
             elif isinstance(each, ast.Import | ast.ImportFrom):
-                raise UserError(f"{of.module.__name__}, line {each.lineno}: an import within what is exported")
+                raise UserError(f"{of.module.__name__}, line {each.lineno}: exported code imports inside a function")
 
     def _take(self, name: str, value: Any, by: str) -> None:
         if name in self.known:
             return
         if self._taken.setdefault(name, value) is not value and self._taken[name] != value:
-            raise UserError(f"{by}: what is exported holds two things called {name}", "Rename one of them.")
+            raise UserError(f"{by}: exported code has two things called {name}", "Rename one of them.")
         module = value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", ""))
         package = module.partition(".")[0]
         if name in self._definitions or name in self._lines:
@@ -117,14 +117,14 @@ class Bundle:
             self._lines[name] = f"{name} = {value!r}"
         else:
             said = f"is of {module}" if package not in ("", *self.own) else f"is a {type(value).__name__}"
-            hint = "It may be torch's, Python's own, a plain value, or code at the top of a file, by its own name."
-            raise UserError(f"{by}: {name} {said}, which cannot be written into what is exported", hint)
+            hint = "Allowed: torch, the standard library, plain values, and code at the top of a file, by its own name."
+            raise UserError(f"{by}: {name} {said} and cannot be exported", hint)
 
     def _define(self, value: Any) -> None:
         module = sys.modules[value.__module__]
         found = [node for node in _parsed(module).body if getattr(node, "name", None) == value.__name__]
         if not found:
-            raise UserError(f"{module.__name__}: {value.__name__} is not defined at the file's top")
+            raise UserError(f"{module.__name__}: {value.__name__} is not defined at the top of the file")
         node: Any = found[-1]
         self._definitions[node.name] = Definition(node, module, value, [])
         for each in [*node.bases, *node.decorator_list] if isinstance(value, type) else [node]:
@@ -133,7 +133,6 @@ class Bundle:
     # ---- the text
 
     def __str__(self) -> str:
-        """Imports, constants, functions, and classes, each behind its bases."""
         imports = sorted(line for line in self._lines.values() if " = " not in line)
         constants = [line for line in self._lines.values() if " = " in line]
         functions = [each for each in reversed(self._definitions.values()) if not isinstance(each.value, type)]
@@ -144,7 +143,7 @@ class Bundle:
         return "\n\n\n".join(filter(None, ["\n".join(imports), "\n".join(constants), *parts])) + "\n"
 
     def _stays(self, definition: Definition) -> bool:
-        """Whether anything is left of a class, or it is a root; otherwise its bases take its place."""
+        """Whether a class is a root or has members left; otherwise its bases replace it."""
         return definition.value in self.roots or bool(definition.members)
 
     def _bases(self, node: ast.ClassDef) -> Iterator[str]:
@@ -171,7 +170,7 @@ def _parsed(module: ModuleType) -> ast.Module:
     try:
         return ast.parse(inspect.getsource(module))
     except (OSError, TypeError):
-        raise UserError(f"{module.__name__} has no source that could be exported", "Put it into a file.") from None
+        raise UserError(f"{module.__name__} has no source to export", "Put it into a file.") from None
 
 
 def _is_text(node: ast.stmt) -> bool:
@@ -186,8 +185,8 @@ def _is_plain(value: Any) -> bool:
 
 
 def _cut(node: Any, shown: set[str]) -> Any:
-    """A copy without what is never run, with the first paragraph of docstrings, of functions the first sentence, and
-    without annotations that name anything that is not `shown`."""
+    """Copy without code that never runs, with the first paragraph of docstrings (for functions the first sentence), and
+    without annotations of names that are not `shown`."""
     return _Cut(shown).visit(copy.deepcopy(node))
 
 

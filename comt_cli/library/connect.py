@@ -1,8 +1,8 @@
-"""Residual connections in blocks of any origin: only the addition is replaced. A branch is the block's own sublayer
-with its own norms, so connections are made without norms.
+"""Residual connections in existing blocks. Only the addition is replaced: a branch is the block's own sublayer with its
+norms, so the connections have no norms.
 
-Blocks pass the state of such a connection on in place of the stream: a model does not look at what one block gives to
-the next, and behind the last it is a stream again.
+Blocks pass the state of such a connection instead of the stream. A model does not look at it between blocks, and after
+the last block it is a stream again.
 Shapes: B batch, T tokens, D width.
 """
 
@@ -28,28 +28,28 @@ CONNECTIONS = (
     *("start-lambdas", "denseformer", "attention-residuals", "delta-attention-residuals"),
     *("hyper-connections", "manifold-hyper-connections"),
 )
-"""Residual connections that replace an addition and nothing else."""
-_INSIDE = "it reads what is inside of other blocks, or gives attention several inputs"
+"""Residual connections that replace only an addition."""
+_INSIDE = "it reads the inside of other blocks, or has several attention inputs"
 REASONS = {
-    **dict.fromkeys(("post-norm", "deepnorm", "deepnorm-mixln-code", "mix-ln", "sas", "grc"), "it moves norms"),
+    **dict.fromkeys(("post-norm", "deepnorm", "deepnorm-mixln-code", "mix-ln", "sas", "grc"), "it places norms anew"),
     **dict.fromkeys(("sandwich-ln", "keel", "siamese-norm"), "it adds norms"),
     **dict.fromkeys(("mudd", "deep-cross-attention"), _INSIDE),
-    "layernorm-scaling": "it scales what is between a norm and its sublayer",
-    "rezero": "it takes norms away",
-    "progressive": "it follows the training, which only comt's own does",
-    "scaled-init": "it only says how a network starts",
+    "layernorm-scaling": "it scales the output of a norm",
+    "rezero": "it removes norms",
+    "progressive": "it needs the training update, which only comt's training passes",
+    "scaled-init": "it only changes the initialisation",
 }
-"""Why others cannot be put around sublayers that are there already; `grc` where its norm is behind the sum."""
+"""Why others cannot be used in existing blocks; `grc` if its norm follows the sum."""
 
 
 def refuse_method(wiring: Wiring, method: str) -> None:
     """Raise `UserError` for a method that changes more than gates and additions, or nothing."""
     reasons = {
         "it replaces norms": wiring.norms,
-        "it changes what the stream begins with": wiring.entry,
+        "it changes the start of the stream": wiring.entry,
         _INSIDE: wiring.shared_values,
         "it changes widths": wiring.widening,
-        "it has neither gates nor another residual connection": is_addition(wiring) and not wiring.gates,
+        "it has no gates and no other residual connection": is_addition(wiring) and not wiring.gates,
     }
     reason = next((said for said, part in reasons.items() if part), None)
     if reason is not None:
@@ -57,22 +57,22 @@ def refuse_method(wiring: Wiring, method: str) -> None:
 
 
 def is_addition(wiring: Wiring) -> bool:
-    """Whether a method leaves the additions of Pre-LN as they are."""
+    """Whether a method keeps the additions of Pre-LN."""
     return (wiring.residual.func if isinstance(wiring.residual, functools.partial) else wiring.residual) is PreNorm
 
 
 @dataclass(frozen=True)
 class Adds:
-    """Residual connections of a stack, two in a block; `end` makes one stream of the last state; `like`, [D], has the
-    stream's type and device."""
+    """Residual connections of a stack, two per block. `end` reduces the last state to a stream of the type of
+    `like`."""
 
     made: tuple[ResidualConnection, ...]
     end: OutputAggregation | None
     like: Tensor
 
     def is_plain(self) -> bool:
-        """Whether they compute x + F(N(x)) to the last bit, and their end the stream: found by computing both, with
-        another branch at every add."""
+        """Whether they compute x + F(N(x)), and `end` the stream, bit for bit; F differs between the adds of this
+        test."""
         stream = torch.randn(1, 8, len(self.like), generator=torch.Generator().manual_seed(0)).to(self.like)
         state = State(stream)
         with torch.no_grad():
@@ -84,19 +84,18 @@ class Adds:
 
 
 def made_for(model: nn.Module, stack: Stack | None, wiring: Wiring, method: str) -> Adds:
-    """Connections for the blocks of a model. Raises `UserError` for those not in `CONNECTIONS`, and for blocks that add
-    in another way, or nobody knows how."""
+    """Connections for the blocks of a model. Raises `UserError` for others than `CONNECTIONS`, or unknown blocks."""
     blocks = () if stack is None else stack.blocks
     if stack is None or any(hasattr(block, "crossattention") or _adds_its_own_way(block) for block in blocks):
-        said = f"the blocks of {type(model).__name__} are not known, or patched, and so not where their additions are"
-        raise UserError(said, f"Residual connections can be put into {KNOWN}.")
+        said = f"the blocks of {type(model).__name__} are unknown or patched, so their additions cannot be found"
+        raise UserError(said, f"Residual connections work in {KNOWN}.")
     made: list[ResidualConnection] = []
     likes = [block.get_submodule(stack.host.norms[0]).get_parameter("weight") for block in blocks]
     for layer, (block, like) in enumerate(zip(blocks, likes, strict=True)):
         for i, part in enumerate(("attention", "mlp")):
-            old = getattr(block, f"{part}_connection", None)  # of comt's own blocks, whose norms it has
+            old = getattr(block, f"{part}_connection", None)  # comt's own blocks; it holds their norms
             if not isinstance(old, PreNorm | None):
-                raise UserError(f"the network has another residual connection already: {type(old).__name__}")
+                raise UserError(f"the network already has another residual connection: {type(old).__name__}")
             norm = nn.Identity if old is None else functools.partial(getattr, old, "norm")
             index, before = 2 * layer + i, tuple(made[-i:] if i else ())
             site = ResidualSite(len(like), "decoder", index, 2 * len(likes), layer, len(likes), part, norm, before)
@@ -104,24 +103,23 @@ def made_for(model: nn.Module, stack: Stack | None, wiring: Wiring, method: str)
             connection.site = replace(site, norm=nn.Identity)
             name = getattr(connection, "name", type(connection).__name__)
             if name not in CONNECTIONS or connection.ends_in_norm:
-                reason = REASONS.get(name, "nobody has tried it")
-                said = f"the residual connection {name} of {method} cannot take the place of an addition: {reason}"
-                raise UserError(said, f"Those that can are {', '.join(CONNECTIONS)}.")
+                reason = REASONS.get(name, "it is not tested")
+                said = f"the residual connection {name} of {method} cannot replace an addition: {reason}"
+                raise UserError(said, f"Possible are {', '.join(CONNECTIONS)}.")
             made.append(connection)
     end = made[-1].output_aggregation(nn.Identity)
     return Adds(tuple(made), None if end is None else end.to(likes[-1].device, likes[-1].dtype), likes[-1])
 
 
 def _adds_its_own_way(block: nn.Module) -> bool:
-    """Whether a block has another forward pass than that of the class by which it is known."""
     known: Any = next(kind for kind in type(block).__mro__ if path_of(kind) in HOSTS)
     return getattr(block.forward, "__func__", None) is not known.forward
 
 
 class Connected(Remade):
-    """Block whose additions are residual connections. The last has what makes one stream of the state, `read_out`.
-    Where a connection passes more than a stream, [B, T, D], the next block gets a pair of it and the state: it comes
-    first because transformers' `output_hidden_states` collects what does."""
+    """Block whose additions are residual connections. `read_out` of the last block reduces the state to one stream. If
+    a connection passes more than a stream, [B, T, D], the next block gets a pair of the stream and the state. The
+    stream comes first because `output_hidden_states` of transformers collects the first element."""
 
     host: Host
     is_last: bool
@@ -130,9 +128,9 @@ class Connected(Remade):
     read_out: Any
 
     def forward(self, hidden_states: Any, *more: Any, **inputs: Any) -> Any:
-        """Stream, [B, T, D], or what the block before passed -> the same behind this block. With pre-norm connections:
-        h = x + attention(norm(x)), y = h + mlp(norm(h))."""
-        if isinstance(hidden_states, tuple):  # libraries that handle what is passed may leave no more than that of it
+        """Stream, [B, T, D], or the previous block's pair -> the same after this block. With pre-norm connections: h =
+        x + attention(norm(x)), y = h + mlp(norm(h))."""
+        if isinstance(hidden_states, tuple):  # libraries may convert other types
             self._refuse_reentrant()
             state = State(*hidden_states[1])
         else:
@@ -149,7 +147,7 @@ class Connected(Remade):
 
         def branch(h_BTD: Tensor) -> Any:
             y = module(h_BTD if self.host.norm_is_behind else norm(h_BTD), **inputs)
-            y_BTD = y[0] if isinstance(y, tuple) else y  # attention also gives its weights
+            y_BTD = y[0] if isinstance(y, tuple) else y  # attention also returns its weights
             return norm(y_BTD) if self.host.norm_is_behind else y_BTD
 
         return branch
@@ -157,14 +155,14 @@ class Connected(Remade):
     def _refuse_reentrant(self) -> None:
         function = getattr(self, "_gradient_checkpointing_func", None) if self.training else None
         if getattr(self, "gradient_checkpointing", False) and getattr(function, "keywords", {}).get("use_reentrant"):
-            said = "re-entrant gradient checkpointing loses gradients of a connection that passes several tensors"
+            said = "re-entrant gradient checkpointing loses gradients of connections that pass several tensors"
             hint = 'Use gradient_checkpointing_kwargs={"use_reentrant": False}, the default of transformers 5.'
             raise UserError(said, hint)
 
 
 def as_connected(block: nn.Module, host: Host, is_last: bool) -> None:
-    """Make a block of another library one whose residual connections are still to be put in. Its class keeps its name:
-    by it libraries know what must not be split."""
+    """Convert a block of another library, whose residual connections are added later. Its class keeps its name, by
+    which libraries know what must not be split."""
     block.__class__ = remade_class(Connected, type(block))  # type: ignore[arg-type]
     block.host, block.is_last = host, is_last  # type: ignore[assignment]
     block.register_module("read_out", None)
@@ -181,7 +179,7 @@ def connect(model: nn.Module, stack: Stack, adds: Adds) -> None:
 
 
 def adds_in(model: nn.Module, stack: Stack | None) -> Adds | None:
-    """The connections of a wrapped model, or of one of comt's own; None where it has plain additions."""
+    """Connections of a wrapped model, or of one of comt's; None for plain additions."""
     blocks = () if stack is None else stack.blocks
     made = tuple(part for block in blocks for part in block.children() if isinstance(part, ResidualConnection))
     if not made:

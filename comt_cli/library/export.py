@@ -1,5 +1,7 @@
-"""Language models as folders for transformers: plain LLaMAs in its own class, all others with a file of code, whose
-model type is `comt`: loading them without `trust_remote_code` fails, where LLaMA's type would drop gates silently."""
+"""Language models as folders for transformers: plain LLaMAs in its own class, all others with a code file.
+
+The model type of the latter is `comt`. Without `trust_remote_code` it fails; LLaMA's type would silently drop gates.
+"""
 
 from __future__ import annotations
 
@@ -34,21 +36,17 @@ from comt_cli.models.llama import Llama
 CODE = "modeling_comt.py"
 MOST_LINES = 500
 LEFT_OUT = ("TransponderGate.scaled", "ResidualBlock.convolution", "ResidualBlock.norm")
-"""Methods that compute what those of a base class do, with less memory in training, or that build a block."""
+"""Methods that compute the same as a base class with less memory in training, or that build a block."""
 _GATES = {"self_attn": ("q_proj", "k_proj", "v_proj", "o_proj", "sdpa"), "mlp": ("gate_proj", "up_proj", "down_proj")}
-"""Modules of a layer that hold the gates of these sites; those on whole branches are the layer's own."""
+"""Modules of a layer that hold the gates of these sites. Gates on branches are the layer's own."""
 
 
 def write_huggingface(
     loaded: LoadedModel, folder: Path, result: Mapping[str, Any] | None = None
 ) -> list[tuple[Path, str]]:
-    """Write `loaded` as a folder that transformers reads, with a card that says what it is, and of a run its `result`.
-    Weights keep their types. Returns every path with a few words on what it holds. The configuration is written last: a
-    folder whose writing was cut short is not taken for a model.
-
-    Raises `UserError` where a part of the network cannot be written as code of its own, or the folder is in use;
-    `StorageError`.
-    """
+    """Write `loaded` as a folder that transformers reads, with a model card, and for a run its `result`. Weights keep
+    their types. Returns every path with a description. The configuration is written last, so an incomplete folder is
+    not mistaken for a model. Raises `UserError` if a part cannot be code, or the folder is in use; `StorageError`."""
     if is_plain_llama(loaded.model):
         config = llama_config(loaded.model, loaded.context_length)
         return write_folder(loaded, folder, Files(), split(loaded.model), config, result)
@@ -63,11 +61,11 @@ def write_folder(
     loaded: Loaded, folder: Path, files: Files, tensors: Mapping[str, Tensor], config: dict[str, Any],
     result: Mapping[str, Any] | None,
 ) -> list[tuple[Path, str]]:  # fmt: skip
-    """Write `files`, tensors, the tokenizer of a model of texts, its card, and last `config`; returns what is written,
-    as `write_huggingface`. Raises `UserError` where the folder is in use; `StorageError`."""
+    """Write `files`, tensors, the tokenizer of a text model, its card, and last `config`; returns as
+    `write_huggingface`. Raises `UserError` if the folder is in use; `StorageError`."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
-    # Fused weights are stored once in memory; safetensors wants each name to own its bytes.
+        raise UserError(f"{folder} is not an empty folder", "Name a new folder; nothing is overwritten.")
+    # Fused weights share memory; safetensors requires separate bytes for each name.
     tensors = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
     files[WEIGHTS] = safetensors.torch.save(tensors, {"format": "pt"}), f"{len(tensors)} tensors"
     if isinstance(loaded, LoadedText) and loaded.codec is not None:
@@ -99,11 +97,8 @@ def _card(loaded: Loaded, result: Mapping[str, Any], **known: Any) -> str:
 
 
 class Parts:
-    """Modules as plain data (`modules`), from which a file of code, a `template`, rebuilds them.
-
-    `tensors` are theirs by name. `every` are all that there will be, `roots` functions and classes that the code needs
-    besides; `named` are the template's own.
-    """
+    """Modules as plain data (`modules`), from which a code file, made from a `template`, rebuilds them. `tensors` are
+    their tensors by name, `every` all modules, `roots` other code, `named` the values of the template."""
 
     def __init__(
         self, template: str, every: Iterable[nn.Module], *roots: type | Callable[..., Any], **named: Any
@@ -117,20 +112,19 @@ class Parts:
         self.bundle = Bundle([*kinds, *roots], names | {"__reduce_ex__"}, known, LEFT_OUT)
 
     def numbered(self, parts: Mapping[str, nn.Module | None], path: str) -> dict[str, int | None]:
-        """Number of each module by its place; its tensors' names begin with `path`."""
+        """Number of each module by its place. The names of its tensors begin with `path`."""
         seen: dict[nn.Module, str] = {}
         return {place: self._number(module, place, path, seen) if module else None for place, module in parts.items()}
 
     def _number(self, module: nn.Module, place: str, path: str, seen: dict[nn.Module, str]) -> int:
-        """Number of a module among those of the folder: alike modules of several layers are described once. One that
-        stands in two places of a layer is named by the first."""
+        """Number of a module. Equal modules of several layers are stored once; one in two places has its first name."""
         seen[module] = place
         kind, said = type(module), dict[str, Any]()
         said["class"] = f"nn.{kind.__name__}" if _of_torch(kind) else kind.__name__
         usual = vars(nn.Module()).keys()
         own = {name: value for name, value in vars(module).items() if name not in usual}
         for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
-            # One number that follows training stands still from now on: vLLM has no place for it among weights.
+            # A number that depends on the update is constant now; vLLM does not accept it as a weight.
             if tensor is None or (name in module._buffers and tensor.ndim == 0):
                 own[name] = tensor
                 continue
@@ -148,7 +142,7 @@ class Parts:
         return self.modules.index(said)
 
     def _plain(self, value: Any, where: str) -> Any:
-        """An attribute as JSON has it. Raises `UserError` where it is nothing that can be written down."""
+        """An attribute as JSON. Raises `UserError` if it cannot be stored."""
         if value is None or isinstance(value, bool | int | float | str):
             return value
         if isinstance(value, list):
@@ -159,22 +153,22 @@ class Parts:
             return {"tensor": [str(value.dtype).removeprefix("torch."), value.tolist()]}
         if isinstance(value, dict) and all(isinstance(key, str) for key in value):
             return {"dict": {key: self._plain(each, where) for key, each in value.items()}}
-        if dataclasses.is_dataclass(value):  # a site: of it only what is read, and what can be written
+        if dataclasses.is_dataclass(value):  # a site: only fields that are read and can be stored
             plain = {name: each for name, each in vars(value).items() if isinstance(each, bool | int | float | str)}
             return {"fields": {name: each for name, each in plain.items() if name in self.bundle.reads}}
-        said = f"{where} is a {type(value).__name__}, which config.json cannot hold"
-        raise UserError(said, "Parts that are exported read numbers, texts, tensors and modules alone.")
+        said = f"{where} is a {type(value).__name__}, which config.json cannot store"
+        raise UserError(said, "Exported parts may read only numbers, texts, tensors and modules.")
 
     def code(self, title: str) -> str:
-        """The file of code. Raises `UserError` where it would be longer than anybody reads."""
+        """Code file. Raises `UserError` if it would exceed `MOST_LINES`."""
         code: str = _template(self.template).render(title=title, version=__version__, parts=self.bundle, **self.named)
         if (lines := len(code.splitlines())) > MOST_LINES:
-            raise UserError(f"the network's code would have {lines} lines; {MOST_LINES} are the most that is exported")
+            raise UserError(f"the network's code would have {lines} lines; at most {MOST_LINES} are exported")
         return code + "\n"
 
 
 class Network(Parts):
-    """A LLaMA with whatever parts, taken apart."""
+    """A LLaMA with any parts, as plain data and tensors."""
 
     def __init__(self, model: Llama, method: Mapping[str, Any] | None = None) -> None:
         self.model, self.method = model, method
@@ -198,7 +192,6 @@ class Network(Parts):
         ]
 
     def _parts(self, block: Any) -> dict[str, nn.Module | None]:
-        """The parts of a block by their places in a layer of the folder's model."""
         gates: dict[str, nn.Module] = {}
         for module in block.modules():
             if isinstance(module, CarriesGates):
@@ -213,7 +206,7 @@ class Network(Parts):
         return {**parts, "gates": nn.ModuleDict(gates) or None}
 
     def config(self) -> dict[str, Any]:
-        """Entries of config.json beside, or in place of, those of a LLaMA."""
+        """Entries of config.json that are added to, or replace, those of a LLaMA."""
         classes = {"AutoConfig": "ComtConfig", "AutoModel": "ComtModel", "AutoModelForCausalLM": "ComtForCausalLM"}
         return {
             "architectures": ["ComtForCausalLM"],
@@ -226,7 +219,7 @@ class Network(Parts):
         }
 
     def _origin(self) -> dict[str, Any]:
-        """What comt makes the network of: its method, settings, and numbers that are among no tensors."""
+        """Method and settings of the network, and its numbers that are not stored as tensors."""
         numbers = {name: float(value) for name, value in self.model.named_buffers() if value.ndim == 0}
         return {"method": self.method, "settings": self.model.settings.model_dump(mode="json"), "numbers": numbers}
 

@@ -1,5 +1,5 @@
-"""Models of every kind as folders for other programs. ResNets of any wiring have one file of code, which needs torch
-and safetensors; BERTs, as published, post-norm and without gates, have transformers' own classes."""
+"""Models of every kind as folders for other programs. ResNets with any wiring get one code file, which needs torch and
+safetensors. Published BERTs (post-norm, without gates) use transformers' classes."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ SITES = {
     **{f"{name[0]}_proj": f"attention.self.{name}" for name in ("query", "key", "value")},
     **{"o_proj": "attention.output.dense", "up_proj": "intermediate.dense", "down_proj": "output.dense"},
 }
-"""Public names of modules outside of blocks; of those in a block, below its number; and of the projections there."""
+"""Public names of modules outside blocks, of modules in a block, and of its projections."""
 
 
 def write_model(loaded: Loaded, folder: Path, result: Mapping[str, Any] | None = None) -> list[tuple[Path, str]]:
-    """As `write_huggingface`, of a model of any task. Raises `UserError` also for one of a kind that none reads."""
+    """As `write_huggingface`, for a model of any task. Raises `UserError` also if no other program reads the model."""
     match loaded:
         case LoadedModel():
             return write_huggingface(loaded, folder, result)
@@ -49,14 +49,14 @@ def write_model(loaded: Loaded, folder: Path, result: Mapping[str, Any] | None =
             return write_bert(loaded, folder, result)
         case LoadedImageModel():
             return write_resnet(loaded, folder, result)
-    said = f"{loaded.name} is {loaded.kind()}: no other program reads an encoder-decoder like ours"
-    raise UserError(said, "The checkpoint itself loads wherever comt is.")
+    said = f"{loaded.name} is {loaded.kind()}: no other program reads this encoder-decoder"
+    raise UserError(said, "Its checkpoint loads wherever comt is installed.")
 
 
 def write_resnet(
     loaded: LoadedImageModel, folder: Path, result: Mapping[str, Any] | None = None
 ) -> list[tuple[Path, str]]:
-    """As `write_huggingface`, of an image classifier: `from resnet_comt import load`."""
+    """As `write_huggingface`, for an image classifier: `from resnet_comt import load`."""
     parts = Parts(RESNET, loaded.model.modules())
     ends = parts.numbered(dict(loaded.model.named_children()), "")
     config = {
@@ -76,15 +76,15 @@ def write_resnet(
 def write_bert(
     loaded: LoadedMaskedModel | LoadedClassifier, folder: Path, result: Mapping[str, Any] | None = None
 ) -> list[tuple[Path, str]]:
-    """As `write_huggingface`, of a BERT: BertForMaskedLM, or BertForSequenceClassification. Raises `UserError` where
-    its network is not the published one."""
+    """As `write_huggingface`, for a BERT with the published network; `UserError` for others. The class is
+    BertForMaskedLM or BertForSequenceClassification."""
     model, settings, shape = loaded.model, loaded.model.settings, loaded.model.shape
     classes = model.classifier.weight.shape[0] if isinstance(model, BertClassifier) else None
     wiring = method_from({"name": "post-ln"}).wiring()
     plain = empty_network(settings, wiring, vocabulary=model.vocabulary, **({"classes": classes} if classes else {}))
     if others := {type(part).__name__ for part in model.modules()} - {type(part).__name__ for part in plain.modules()}:
         said = f"BERT's class in transformers has no {' and '.join(sorted(others))}"
-        raise UserError(said, "Only post-norm BERTs without gates are exported; the checkpoint loads wherever comt is.")
+        raise UserError(said, "Only post-norm BERTs without gates are exported; the checkpoint needs comt.")
     config = {
         "architectures": ["BertForMaskedLM" if classes is None else "BertForSequenceClassification"],
         "model_type": "bert",
@@ -110,7 +110,7 @@ def write_bert(
 
 
 def split(model: Any) -> dict[str, Tensor]:
-    """A plain BERT's tensors under their public names, the fused projections split by site."""
+    """Tensors of a plain BERT under their public names, with the fused projections split by site."""
     found: dict[str, Tensor] = {}
     for path, module in model.named_modules():
         inner = path.split(".", 2)

@@ -1,5 +1,5 @@
-"""Gates in modules of any origin: a module's class is replaced in place by one that multiplies its output, and the gate
-becomes part of it. Its parameters keep their names, and it stays the same object.
+"""Gates in modules of any origin. The class of a module is replaced in place by one that multiplies its output, and the
+gate becomes a submodule. Parameters keep their names, and the module stays the same object.
 
 Shapes: T tokens (any leading dimensions), D input width, N output width.
 """
@@ -24,7 +24,7 @@ from comt_cli.models.base import TokenBlock
 @dataclass(frozen=True)
 class PlacedGate:
     """Gate of a model at a site: names of the module that carries it and of the one whose input it reads, and which of
-    how many equal parts of the module's output it multiplies; at `sdpa` it multiplies the module's input."""
+    how many equal parts of the module's output it multiplies. At `sdpa` it multiplies the module's input."""
 
     site: Site
     gate: Gate
@@ -35,39 +35,39 @@ class PlacedGate:
 
 
 class Passage(threading.local):
-    """What a gate reads, on its way from the module that it is the input of to the one that carries the gate. Every
-    thread has its own: `DataParallel` runs replicas of a model in threads."""
+    """Input of a gate, passed from the module that receives it to the module that carries the gate. Every thread has
+    its own, since `DataParallel` runs replicas of a model in threads."""
 
     read: Tensor | None = None
 
     def __reduce__(self) -> Any:
-        return Passage, ()  # a copy is empty, and one for the copies of both modules
+        return Passage, ()  # a copy is empty, and common to the copies of both modules
 
     def taken(self) -> Tensor:
-        """The tensor, which is kept no longer."""
+        """The tensor, which is then released."""
         read, self.read = self.read, None
-        assert read is not None, "a gate reads what another module gets, which has not been called since"
+        assert read is not None, "a gate reads the input of another module, which was not called before"
         return read
 
 
 @dataclass
 class Gating:
-    """Gates of a module by site, with their parts of its output; `reads`: where those of another module's input find
-    it; `hands_on`: where the module leaves its own for them; `first`: the name of its first argument."""
+    """Gates of a module by site, with their parts of its output. `reads`: passages from which gates read another
+    module's input; `passes_to`: passage that gets this module's input; `first`: name of its first argument."""
 
     first: str
     sites: dict[str, tuple[Site, int, int]] = field(default_factory=dict)
     reads: dict[str, Passage] = field(default_factory=dict)
-    hands_on: Passage | None = None
+    passes_to: Passage | None = None
 
 
 class Remade(nn.Module):
     """Module whose class, `original`, was replaced in place by a subclass of it and of one of these (`remade_class`).
-    A pickle would not find that by its name."""
+    Pickle could not find this class by its name."""
 
     original: ClassVar[type[nn.Module]]
     prefix: ClassVar[str] = ""
-    """What the new class's name begins with."""
+    """Prefix of the new class's name."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return empty_module, type(self).__bases__, self.__dict__
@@ -81,14 +81,14 @@ def remade_class(added: type[Remade], original: type) -> type[Remade]:
 
 
 def empty_module(added: type[Remade], original: type) -> nn.Module:
-    """An empty module of a class of `remade_class`, for a copy or a pickle to fill."""
+    """Empty module of a class of `remade_class`, filled by copying or unpickling."""
     kind = remade_class(added, original)  # type: ignore[arg-type]
     return kind.__new__(kind)
 
 
 class Gated(Remade):
-    """Module with gates: z = gamma(x) * f(x), f the module that it was. `gate` is the gate of its output, or of the
-    parts of it those by site; `sdpa_gate` is that of its input."""
+    """Module with gates: z = gamma(x) * f(x), with f the original module. `gate` is the gate of its output, or those of
+    its parts by site; `sdpa_gate` is the gate of its input."""
 
     prefix = "Gated"
     gating: Gating
@@ -96,11 +96,11 @@ class Gated(Remade):
     sdpa_gate: Any
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """As the original, its output, or the first of several, times the gate: x [T, D] -> [T, N]."""
+        """As the original, with its (first) output times the gate: x [T, D] -> [T, N]."""
         gating = self.gating
         x_TD, *others = inputs or (named.pop(gating.first),)
-        if gating.hands_on is not None:
-            gating.hands_on.read = x_TD
+        if gating.passes_to is not None:
+            gating.passes_to.read = x_TD
         if "sdpa" in gating.sites:
             x_TD = self._scaled("sdpa", x_TD, x_TD)
         output = super().forward(x_TD, *others, **named)
@@ -135,24 +135,24 @@ def _as_gated(module: nn.Module) -> Gated:
 
 
 def add_gate(model: nn.Module, placed: PlacedGate) -> None:
-    """Put a gate into a model."""
+    """Add a gate to a model."""
     site, gate, module = placed.site, placed.gate, model.get_submodule(placed.module)
     if isinstance(module, TokenBlock):
         setattr(module, f"{site.name}_path", GatedPath(site, lambda _: gate))
     elif isinstance(module, Projections):
         module.gates[site.name] = gate
-        module.train(module.training)  # forgets what was put together for decoding
+        module.train(module.training)  # undoes `freeze`
     else:
         carry(model, placed)
 
 
 def carry(model: nn.Module, placed: PlacedGate) -> None:
-    """Put a gate into a module of another library."""
+    """Add a gate to a module of another library."""
     site, gate, gated = placed.site, placed.gate, _as_gated(model.get_submodule(placed.module))
     gated.gating.sites[site.name] = site, placed.part, placed.parts
     if placed.reads != placed.module:
         reader = _as_gated(model.get_submodule(placed.reads))
-        reader.gating.hands_on = gated.gating.reads[site.name] = Passage()
+        reader.gating.passes_to = gated.gating.reads[site.name] = Passage()
     if placed.parts > 1:
         gated.gate = getattr(gated, "gate", nn.ModuleDict())
         gated.gate[site.name] = gate
@@ -161,9 +161,9 @@ def carry(model: nn.Module, placed: PlacedGate) -> None:
 
 
 def gates_in(model: nn.Module) -> Iterator[PlacedGate]:
-    """Gates of a wrapped model, or of one of comt's own, in the order of its modules."""
+    """Gates of a wrapped model, or of one of comt's, in the order of its modules."""
     names = {module: name for name, module in model.named_modules()}
-    readers = {id(module.gating.hands_on): name for module, name in names.items() if isinstance(module, Gated)}
+    readers = {id(module.gating.passes_to): name for module, name in names.items() if isinstance(module, Gated)}
     for module, site, gate in gates_of(model):
         placed = PlacedGate(site, gate, names[module], names[module])
         if isinstance(module, Gated):
@@ -175,8 +175,7 @@ def gates_in(model: nn.Module) -> Iterator[PlacedGate]:
 
 
 def is_one(placed: PlacedGate) -> bool:
-    """Whether a gate leaves what it scales as it is, to the last bit, in the type of its parameters: found by trying
-    inputs from small to large."""
+    """Whether a gate does not change its output, bit for bit, in its own type, on inputs from small to large."""
     like, draw = next(placed.gate.parameters()), torch.Generator().manual_seed(0)
     x_TD, z_TN = (torch.randn(64, width, generator=draw) for width in (placed.site.d_in, placed.site.d_out))
     x_TD, z_TN = (x_TD * torch.logspace(-2, 2, 64)[:, None]).to(like), z_TN.to(like)

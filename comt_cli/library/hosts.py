@@ -1,6 +1,6 @@
-"""Models that can be wrapped without a mapping: where the sites of their blocks are, and the norms of the sublayers.
+"""Models that can be wrapped without a mapping: the positions of their sites, sublayers and norms.
 
-Names only: transformers is imported by whoever made the model.
+These are only names. transformers is imported by whoever made the model.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from comt_cli.errors import UserError
 
 @dataclass(frozen=True)
 class Where:
-    """Name of the module that carries the gate of a site, and of the one whose input that gate `reads`, if it is not
-    the same. The gate multiplies the `part`-th of `parts` equal parts of the module's output, before it for `sdpa`."""
+    """Name of the module that carries a site's gate, and of the one whose input the gate `reads`, if it is another. The
+    gate multiplies the `part`-th of `parts` equal parts of the module's output, or for `sdpa` its input."""
 
     module: str
     reads: str | None = None
@@ -27,9 +27,8 @@ class Where:
 
 @dataclass(frozen=True)
 class Host:
-    """Class of blocks of two sublayers, attention and a feed-forward network, each with a norm before it or, where
-    `norm_is_behind`, behind it. Names are those below a block. `arguments` of its forward follow the stream; attention
-    gets them all."""
+    """Class of blocks with two sublayers, attention and feed-forward network, each with a norm before it or, with
+    `norm_is_behind`, after it. Names are relative to the block. `arguments` of its forward follow the stream."""
 
     sites: Mapping[str, Where]
     sublayers: tuple[str, str]
@@ -44,7 +43,7 @@ def _like_llama(*norms: str, behind: bool = False) -> Host:
     sites["sdpa"] = Where("self_attn.o_proj", "self_attn.q_proj")
     sublayers = ("self_attn", "mlp")
     for site, module, norm in zip(("attention", "mlp"), sublayers, norms, strict=True):
-        sites[site] = Where(norm, module) if behind else Where(module)  # a norm would undo the gate before it
+        sites[site] = Where(norm, module) if behind else Where(module)  # a norm after the gate would undo it
     arguments = ("attention_mask", "position_ids", "past_key_values", "use_cache", "position_embeddings")
     return Host(sites, sublayers, (norms[0], norms[1]), arguments, behind)
 
@@ -81,18 +80,18 @@ HOSTS = {
     "transformers.models.gpt2.modeling_gpt2.GPT2Block": _GPT2,
     "comt_cli.models.llama.Block": _OWN,
 }
-"""Blocks that are known, by their class."""
+"""Known blocks, by class."""
 KNOWN = "transformers' LLaMA, Mistral, Qwen2, Qwen3, SmolLM3, OLMo2 and GPT-2, and comt's own LLaMA"
 
 
 def path_of(kind: type) -> str:
-    """A class's name with that of its module."""
+    """Name of a class with its module."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Blocks of a model in order, all of one host; `sites` are in names of the whole model, `*` for the layer."""
+    """Blocks of a model in order, all of one host. `sites` has names of the whole model, with `*` for the layer."""
 
     host: Host
     blocks: tuple[nn.Module, ...]
@@ -100,7 +99,7 @@ class Stack:
 
 
 def stack_of(model: nn.Module) -> Stack | None:
-    """Known blocks of a model; None where it has none. Raises `UserError` where they are in several lists."""
+    """Known blocks of a model, or None. Raises `UserError` if they are in several lists."""
     hosts: dict[str, Host] = {}
     for name, module in model.named_modules():
         known = (HOSTS[path_of(kind)] for kind in type(module).__mro__ if path_of(kind) in HOSTS)
@@ -109,7 +108,7 @@ def stack_of(model: nn.Module) -> Stack | None:
     prefixes = sorted({name.rpartition(".")[0] for name in hosts})
     if len(prefixes) > 1:
         said = f"{type(model).__name__} has several stacks of blocks: {', '.join(prefixes)}"
-        raise UserError(said, "Wrap the model that each is in by itself.")
+        raise UserError(said, "Wrap the submodel of each separately.")
     if not hosts:
         return None
 
@@ -122,9 +121,9 @@ def stack_of(model: nn.Module) -> Stack | None:
 
 
 def matches(model: nn.Module, pattern: str) -> dict[str, str]:
-    """Names of the modules that a pattern means, by what `*` stands for. Raises `UserError` where there is none."""
+    """Names of the modules that match a pattern, by the text for `*`. Raises `UserError` if there are none."""
     if pattern.count("*") > 1:
-        raise UserError(f"sites: {pattern} has more than one *, which stands for the layer")
+        raise UserError(f"sites: {pattern} has more than one *; * stands for the layer")
     form = re.compile(re.escape(pattern).replace(r"\*", r"([^.]+)"))
     names = [name for name, _ in model.named_modules(remove_duplicate=False)]
     found = {"".join(match.groups()): name for name in names if (match := form.fullmatch(name))}

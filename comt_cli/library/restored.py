@@ -1,5 +1,5 @@
-"""Trained models from wherever they lie, gated folders among them: wrapped models of transformers, and exported runs.
-Both are rebuilt from config.json by classes that are here: no code of a folder is run."""
+"""Loads trained models from any source, including gated folders (wrapped models of transformers, and exported runs).
+These are rebuilt from config.json by classes of this package: no code of a folder is run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ L = TypeVar("L", bound=Loaded)
 
 
 def load(source: str | Path, kind: type[L]) -> L:
-    """As `exchange.load.load`, which takes plain folders alone; gated ones, too. Raises `UserError`."""
+    """As `exchange.load.load`, which reads only plain folders, including gated ones. Raises `UserError`."""
     return anything.load(source, kind, read_gated)
 
 
@@ -48,20 +48,20 @@ class LoadedWrapped(LoadedText):
 
 
 def read_gated(folder: Path, name: str) -> LoadedText:
-    """Read a folder whose model type is one of comt's. Raises `UserError` where its configuration is none that comt
-    writes, this transformers has no such model, or tensors do not fit."""
+    """Read a folder with a model type of comt. Raises `UserError` if comt did not write its configuration, this
+    transformers has no such model, or tensors do not fit."""
     config, origin = read_object(folder / CONFIG), str(folder / CONFIG)
     said = config.get("comt")
     if not isinstance(said, dict):
-        hint = "comt export of a run, and save_pretrained of a wrapped model, write it."
-        raise UserError(f"{origin} does not say under comt which method the network has", hint)
+        hint = "comt export, and save_pretrained of a wrapped model, write it."
+        raise UserError(f"{origin}: the key comt, with the network's method, is missing", hint)
     try:
         model, kind, words = (_exported if config["model_type"] == "comt" else _wrapped)(folder, config, said)
     except KeyError as error:
-        raise UserError(f"{origin} does not say {error.args[0]}") from None
+        raise UserError(f"{origin}: the key {error.args[0]} is missing") from None
     except ValidationError as error:
         raise UserError(f"{origin}: {problem_of(error)}") from None
-    except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # of whoever computes with wrong values
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # from code with wrong values
         raise UserError(f"{origin} does not describe a network: {first_line(error)}") from None
     length = config.get("max_position_embeddings")
     length = length if isinstance(length, int) and length > 0 else None
@@ -92,7 +92,7 @@ def _wrapped(folder: Path, config: Mapping[str, Any], said: Mapping[str, Any]) -
     wrapping, given = TypeAdapter(Wrapping).validate_python(said["wrapping"]), weights_in(folder)
     host = host_of(said["model"], config["model_type"])
     if host.main_input_name != "input_ids":
-        raise UserError(f"{folder} holds a {host.__name__}, which reads other things than text")
+        raise UserError(f"{folder} holds a {host.__name__}, which does not read text")
     plain = host.config_class(**_stated({key: config[key] for key in config.keys() - {"comt", "model_type"}}))
     with torch.device("meta"):
         model = host(plain)
@@ -102,7 +102,7 @@ def _wrapped(folder: Path, config: Mapping[str, Any], said: Mapping[str, Any]) -
     held = {id(state[name]) for name in given.keys() & state.keys()}  # tied ones are stored once
     expected = {name: tensor for name, tensor in state.items() if name in given or id(tensor) not in held}
     if wrong := misfits(given, expected):
-        raise UserError(f"{folder}: its tensors are not those of the network of its {CONFIG}: {wrong}")
+        raise UserError(f"{folder}: the tensors do not match the network of its {CONFIG}: {wrong}")
     of_host = {name: tensor for name, tensor in given.items() if name in own}
     model = attach(host.from_pretrained(None, config=plain, state_dict=of_host), wrapping)
     model.load_state_dict(given, strict=False)
@@ -113,7 +113,7 @@ def _wrapped(folder: Path, config: Mapping[str, Any], said: Mapping[str, Any]) -
 
 
 def _stated(given: Any) -> Any:
-    """A configuration without what could make transformers fetch or run code, such as kernels of a hub."""
+    """Configuration without keys that could make transformers download or run code, such as kernels of a hub."""
     if isinstance(given, list):
         return [_stated(each) for each in given]
     if not isinstance(given, dict):

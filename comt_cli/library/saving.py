@@ -1,7 +1,8 @@
-"""Wrapped models of transformers as folders: `save_pretrained` writes what was added, and code that needs no comt.
+"""Wrapped models of transformers as folders: `save_pretrained` also writes the added parts, with code that needs no
+comt.
 
-The folder has a model type of its own: without `trust_remote_code` transformers refuses it, where the model's own type
-would drop what it does not know.
+The folder has its own model type. Without `trust_remote_code` transformers refuses it, whereas the model's own type
+would drop the added parts silently.
 """
 
 from __future__ import annotations
@@ -25,19 +26,18 @@ BASE = "transformers.modeling_utils.PreTrainedModel"
 
 
 class Saved(Remade):
-    """Model of transformers that is saved with what it was wrapped with. Its configuration stays its own."""
+    """Model of transformers that is saved with its added parts. Its configuration does not change."""
 
     config: Any
     name_or_path: str
     plain_name: str
 
-    def __init_subclass__(cls) -> None:  # transformers tells its own classes by their place
+    def __init_subclass__(cls) -> None:  # transformers identifies its classes by module
         super().__init_subclass__()
         cls.__module__, cls.__qualname__ = cls.original.__module__, cls.original.__qualname__
 
     def save_pretrained(self, save_directory: Any, *inputs: Any, **named: Any) -> None:
-        """As the original, under a model type of its own and with a file of code. Raises `UserError` where code that is
-        alone with transformers could not make the model."""
+        """As the original, with another model type and a code file. Raises `UserError` if that cannot suffice."""
         is_sharded = any(hasattr(parameter, "device_mesh") for parameter in self.parameters())
         if is_sharded and named.get("state_dict") is None and not named.get("distributed_checkpoint"):
             said = f"{self.original.__name__}: its weights are sharded over several processes"
@@ -51,10 +51,8 @@ class Saved(Remade):
 
 
 def as_saved(model: nn.Module) -> None:
-    """Make a model of transformers, if it is one, one that is saved with what it is wrapped with.
-
-    Until it is saved it has no name: adapters of PEFT name their base by it, and would be put on the plain model.
-    """
+    """Let a model of transformers, if it is one, be saved with its added parts. Until it is saved it has no name:
+    PEFT's adapters name their base by it and would be applied to the plain model."""
     if any(path_of(kind) == BASE for kind in type(model).__mro__):
         model.__class__ = remade_class(Saved, type(model))  # type: ignore[arg-type]
         assert isinstance(model, Saved)
@@ -71,7 +69,7 @@ def as_plain(model: nn.Module) -> None:
 
 
 class SavedConfig:
-    """Configuration that is written with the model's code."""
+    """Configuration that is written together with the model's code."""
 
     code: str
     architectures: list[str]
@@ -83,21 +81,21 @@ class SavedConfig:
 
 
 def _saved_config(model: Saved) -> SavedConfig:
-    """A copy of a wrapped model's configuration that says what was added. Raises `UserError`."""
+    """Copy of a wrapped model's configuration with the added parts. Raises `UserError`."""
     import transformers
 
     own, original = type(model.config), model.original
     for kind in (own, original):
         if getattr(transformers, kind.__name__, None) is not kind:
-            said = f"{path_of(kind)} is none of transformers' classes, and a folder would lose what was added to it"
-            raise UserError(said, "torch.save(model.state_dict(), ...) has it; attach() makes the model again.")
+            said = f"{path_of(kind)} is not a class of transformers: a folder would lose its changes"
+            raise UserError(said, "Use torch.save(model.state_dict(), ...); attach() rebuilds the model.")
     found = {
         name: f"{CODE.removesuffix('.py')}.Comt{original.__name__}"
         for name in transformers.models.auto.modeling_auto.__all__
         if original in _made_by(getattr(transformers, name), own)
     }
     if not found:
-        raise UserError(f"none of transformers' AutoModel classes makes a {original.__name__}")
+        raise UserError(f"no AutoModel class of transformers makes a {original.__name__}")
     description, code = _described(model)
     config: Any = copy.deepcopy(model.config)
     config.__class__ = type(f"Comt{own.__name__}", (SavedConfig, own), {"model_type": f"comt_{own.model_type}"})
@@ -107,15 +105,15 @@ def _saved_config(model: Saved) -> SavedConfig:
 
 
 def host_of(name: str, model_type: str) -> Any:
-    """The class of transformers whose wrapped models have this model type. Raises `UserError` where there is none."""
+    """Class of transformers whose wrapped models have this model type. Raises `UserError` if there is none."""
     import transformers
 
     found = getattr(transformers, str(name), None)
     is_model = isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
     own = getattr(found, "config_class", None)
     if not is_model or f"comt_{getattr(own, 'model_type', None)}" != model_type:
-        said = f"transformers {transformers.__version__} has no {name} that a model of type {model_type} could be"
-        raise UserError(said, "Another version may have it.")
+        said = f"transformers {transformers.__version__} has no {name} for the model type {model_type}"
+        raise UserError(said, "Try another version.")
     return found
 
 
@@ -125,7 +123,7 @@ def _made_by(auto: Any, config: type) -> tuple[type, ...]:
 
 
 def _described(model: Any) -> tuple[dict[str, Any], str]:
-    """What was added to a wrapped model, as plain data, and the code that adds it."""
+    """Added parts of a wrapped model as plain data, and the code that adds them."""
     placed, stack = [*gates_in(model)], stack_of(model)
     adds = adds_in(model, stack)
     blocks: dict[str, dict[str, nn.Module | None]] = {}
@@ -136,7 +134,7 @@ def _described(model: Any) -> tuple[dict[str, Any], str]:
     added = [each.gate for each in placed] + [part for parts in blocks.values() for part in parts.values() if part]
     every = [module for root in added for module in root.modules()]
     if hidden := next((module for module in every if module._non_persistent_buffers_set), None):
-        raise UserError(f"{type(hidden).__name__} has buffers that are not in its state, and would be lost")
+        raise UserError(f"{type(hidden).__name__} has buffers outside its state, which would be lost")
     own, original = type(model.config), model.original
     names = {"config": own.__name__, "host": original.__name__, "model_type": f"comt_{own.model_type}"}
     roots: list[Any] = [*([carry, PlacedGate] if placed else []), *([as_connected] if blocks else [])]
@@ -153,6 +151,6 @@ def _described(model: Any) -> tuple[dict[str, Any], str]:
     if blocks and stack is not None:
         kept = ("sublayers", "norms", "arguments", "norm_is_behind")
         said["host"] = {name: getattr(stack.host, name) for name in kept}
-    method = dict(sorted(model.comt_wrapping.method.items()))  # as it comes back of the file
+    method = dict(sorted(model.comt_wrapping.method.items()))  # as read from the file
     title = f"{original.__name__} of transformers, wrapped with {in_words(method)}."
     return said, parts.code(title)

@@ -1,6 +1,6 @@
-"""Values of gates, and the residual stream, of networks of tokens on a batch, as data frames.
+"""Gate values and the residual stream of token networks on a batch, as data frames.
 
-Shapes: B rows of a batch, T tokens, N channels, M tokens that are no padding.
+Shapes: B rows of a batch, T tokens, N channels, M tokens without padding.
 """
 
 from __future__ import annotations
@@ -24,41 +24,45 @@ from comt_cli.models.transformer import EncoderDecoder, Transformer
 
 
 def gate_values(model: nn.Module | Loaded, batch: Any, *, tokenizer: Any = None, channels: bool = True) -> pd.DataFrame:
-    """Values of every gate of a network on every token of a batch, in one forward pass.
+    """Values of every gate on every token of a batch, from one forward pass.
 
-    Rows: `row` of the batch and `position` in it, from 0; `token`, its name, or its id where there is no tokenizer;
-    `layer`, from 1; `site` (`q_proj`, `sdpa` ...); `kind`: `scalar`, `head`, `channel`, or `evaluator`, the e of an
-    Evaluator-Adjuster Unit, which is no factor; `channel`, or the head, from 0, missing of a scalar; and `value`, a
-    number without unit. Of a translator also `stack`, `part`, the branch, and `text`, the sequence that the gate reads.
-    What a site gives is multiplied with its values of all kinds.
+    The columns are `row` and `position` in the batch, from 0; `token`, its text, or its id without a tokenizer;
+    `layer`, from 1; `site` (`q_proj`, `sdpa` ...); `kind`: `scalar`, `head`, `channel`, or `evaluator` (the e of an
+    Evaluator-Adjuster Unit, which is not a factor); `channel`, the channel or head from 0, missing for a scalar; and
+    `value`, without a unit. Translators also have `stack`, `part` (the branch) and `text` (the sequence that the gate
+    reads). The output of a site is multiplied by its values of all kinds.
 
-    A channel gate has as many values a token as its site has channels: in SmolLM2-135M with Transponder, seven sites
-    and thirty layers, 156,000 a token. With `channels=False` a row is the mean over the channels or heads.
+    A channel gate has one value per token and channel. SmolLM2-135M with Transponder (seven sites, thirty layers) has
+    156,000 values per token. `channels=False` returns the mean over channels or heads instead.
 
     Args:
-        model: a network of comt, a wrapped model, or what `comt_cli.exchange.load` gives; it stays as it was.
-        batch: token ids `[B, T]`, as a tensor, or as lists that may differ in length; a text, or a list of texts; or a
-            mapping with `input_ids` and `attention_mask`, 0 at padding, which has no rows. A translator needs a mapping
-            that has `decoder_input_ids` too, and perhaps `decoder_attention_mask`.
-        tokenizer: makes ids of texts, and names of ids; comt's or transformers'.
-        channels: whether every channel has a row.
+        model: A network of comt, a wrapped model, or the result of `comt_cli.exchange.load`. It is not changed.
+        batch: Token ids `[B, T]` as a tensor, or lists of ids of any length; a text or a list of texts; or a mapping
+            with `input_ids` and `attention_mask` (0 at padding, which gets no rows). A translator needs a mapping with
+            `decoder_input_ids`, and optionally `decoder_attention_mask`.
+        tokenizer: Converts texts to ids and ids to texts; comt's or transformers'.
+        channels: One row per channel or head, instead of their mean.
+
+    Returns:
+        One row per gate, token and channel.
 
     Raises:
-        UserError: the model has no gates, or does not read tokens alone, or the batch is none of these.
+        UserError: The model has no gates, does not read tokens alone, or the batch has another form.
 
-    >>> import transformers
-    >>> from comt_cli.library.wrap import wrap
-    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
-    >>> model = transformers.LlamaModel(transformers.LlamaConfig(vocab_size=9, **sizes))
-    >>> gate_values(wrap(model, "comt", sites=["q_proj"]), [[3, 4], [5]])
-       row  position  token  layer    site    kind  channel  value
-    0    0         0      3      1  q_proj  scalar     <NA>    1.0
-    1    0         1      4      1  q_proj  scalar     <NA>    1.0
-    2    1         0      5      1  q_proj  scalar     <NA>    1.0
+    Examples:
+        >>> import transformers
+        >>> from comt_cli.library.wrap import wrap
+        >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
+        >>> model = transformers.LlamaModel(transformers.LlamaConfig(vocab_size=9, **sizes))
+        >>> gate_values(wrap(model, "comt", sites=["q_proj"]), [[3, 4], [5]])
+           row  position  token  layer    site    kind  channel  value
+        0    0         0      3      1  q_proj  scalar     <NA>    1.0
+        1    0         1      4      1  q_proj  scalar     <NA>    1.0
+        2    1         0      5      1  q_proj  scalar     <NA>    1.0
     """
     on, frames = _read(model, batch, tokenizer), []
     if not gates_of(on.model):
-        raise UserError("the model has no gates", "comt_cli.wrap puts them into it.")
+        raise UserError("the model has no gates", "comt_cli.wrap adds them.")
     for by, site, kind, values, _ in gate_factors(on.model, on.run):
         text = "source" if by in on.of_source else [*on.masks][-1]
         values_MN = values.float().expand(*on.masks[text].shape, values.shape[-1]).cpu()[on.masks[text]].numpy()
@@ -75,29 +79,39 @@ def gate_values(model: nn.Module | Loaded, batch: Any, *, tokenizer: Any = None,
 
 
 def residual_stream(model: nn.Module | Loaded, batch: Any, *, tokenizer: Any = None) -> pd.DataFrame:
-    """The residual stream x before and y after every layer of a network, on every token of a batch.
+    """Residual stream x before and y after every layer, on every token of a batch.
 
-    Rows: `row`, `position`, `token` and `layer` as of `gate_values`; and, as `comt plot-cosine` draws them,
+    The columns are `row`, `position`, `token` and `layer` as in `gate_values`, and the quantities of `comt
+    plot-cosine`:
 
         cosine           <x, y> / (|x| |y|)
-        angle            arccos(cosine) / pi, the angular distance: 0 same direction, 0.5 orthogonal, 1 opposite
-        update_cosine    <x, y - x> / (|x| |y - x|): whether the update points along its input
+        angle            arccos(cosine) / pi: 0 same direction, 0.5 orthogonal, 1 opposite
+        update_cosine    <x, y - x> / (|x| |y - x|): direction of the update relative to x
         norm_ratio       |y| / |x|, L2 norms
 
-    Of a translator `stack` and `text` stand before the layer. Where there are several streams, x is what the residual
-    connection reads of them, and y what the next one does.
+    Translators also have `stack` and `text`. With several streams, x is the stream that the residual connection reads,
+    and y the one that the next connection reads.
+
+    Args:
+        model: As in `gate_values`.
+        batch: As in `gate_values`.
+        tokenizer: As in `gate_values`.
+
+    Returns:
+        One row per token and layer.
 
     Raises:
-        UserError: as `gate_values`; or the model has no list of blocks.
+        UserError: As in `gate_values`, or the model has no list of blocks.
 
-    >>> import transformers
-    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 2}
-    >>> model = transformers.LlamaModel(transformers.LlamaConfig(vocab_size=9, **sizes))
-    >>> residual_stream(model, [[3, 4], [5]])[["row", "position", "token", "layer"]].tail(3)
-       row  position  token  layer
-    3    0         0      3      2
-    4    0         1      4      2
-    5    1         0      5      2
+    Examples:
+        >>> import transformers
+        >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 2}
+        >>> model = transformers.LlamaModel(transformers.LlamaConfig(vocab_size=9, **sizes))
+        >>> residual_stream(model, [[3, 4], [5]])[["row", "position", "token", "layer"]].tail(3)
+           row  position  token  layer
+        3    0         0      3      2
+        4    0         1      4      2
+        5    1         0      5      2
     """
     on, frames = _read(model, batch, tokenizer), []
     for stack, layer, *streams in layer_streams(on.model, on.run):
@@ -109,8 +123,8 @@ def residual_stream(model: nn.Module | Loaded, batch: Any, *, tokenizer: Any = N
 
 
 class _Batch(NamedTuple):
-    """By the names of its sequences masks, bool [B, T], False at padding, and M tokens, `row, position, token`.
-    `of_source` are the modules that read the first of several sequences."""
+    """Masks, bool [B, T], False at padding, and tokens, `row, position, token`, by the name of the sequence.
+    `of_source`: the modules that read the first of several sequences."""
 
     model: nn.Module
     run: Callable[[], object]
@@ -144,10 +158,10 @@ def _read(model: nn.Module | Loaded, batch: Any, tokenizer: Any) -> _Batch:
             mask_BT = mask_BT & given_BT
         if is_own:
             if (mask_BT[:, 1:] > mask_BT[:, :-1]).any():
-                raise UserError("the batch has padding before tokens", "comt's own networks take it behind them alone.")
+                raise UserError("the batch has padding before tokens", "comt's networks take padding after tokens.")
             if len(wrong := ids_BT[mask_BT & ((ids_BT < 0) | (ids_BT >= network.vocabulary))]):
-                raise UserError(f"the batch has the id {wrong[0]}; the model's are 0 to {network.vocabulary - 1}")
-            ids_BT = ids_BT.masked_fill(~mask_BT, PAD)  # some networks know padding by it, and others cannot see it
+                raise UserError(f"the batch has the id {wrong[0]}; valid ids are 0 to {network.vocabulary - 1}")
+            ids_BT = ids_BT.masked_fill(~mask_BT, PAD)  # some networks identify padding by it
         ids.append(ids_BT.to(next(network.parameters()).device))
         named |= {keys[0]: ids[-1], keys[1]: mask_BT.to(ids[-1])}
         on.masks[name], on.tokens[name] = mask_BT, _named(ids_BT, mask_BT, tokenizer)
@@ -155,12 +169,12 @@ def _read(model: nn.Module | Loaded, batch: Any, tokenizer: Any) -> _Batch:
 
 
 def _padded(given: Any, tokenizer: Any) -> tuple[Tensor, Tensor]:
-    """Ids, or other whole numbers, int64 [B, T], 0 behind shorter rows, and where there are some, bool [B, T]."""
+    """Ids or other integers, int64 [B, T], padded with 0, and their mask, bool [B, T]."""
     try:
         texts = [given] if isinstance(given, str) else [*given]
         if any(isinstance(text, str) for text in texts):
             if tokenizer is None:
-                raise UserError("a text needs a tokenizer", "Pass the one that the model comes with, or token ids.")
+                raise UserError("a text needs a tokenizer", "Pass the model's tokenizer, or token ids.")
             encode = tokenizer.prompt if hasattr(tokenizer, "prompt") else tokenizer.encode  # without a text's end
             texts = [encode(text) for text in texts]
         rows = [torch.as_tensor(row, device="cpu") for row in texts]
@@ -169,7 +183,7 @@ def _padded(given: Any, tokenizer: Any) -> tuple[Tensor, Tensor]:
         if numbers_BT.ndim != 2 or numbers_BT.is_floating_point() or not all(map(len, rows)):
             raise TypeError
     except (IndexError, RuntimeError, TypeError, ValueError):
-        raise UserError("the batch is neither text nor token ids [B, T], one or more in each row") from None
+        raise UserError("the batch must be text, or token ids [B, T] with at least one in each row") from None
     return numbers_BT.long(), pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in rows], batch_first=True)
 
 

@@ -1,4 +1,4 @@
-"""Gates and residual connections in a model that is there already.
+"""Gates and residual connections in an existing model.
 
 Shapes: B batch, T tokens, D input width, N output width.
 """
@@ -33,13 +33,13 @@ M = TypeVar("M", bound=nn.Module)
 Start = Literal["identity", "paper"]
 BRANCHES = ("attention", "mlp")
 ADDED = ("gate", "sdpa_gate", "gating", "host", "is_last", "attention_connection", "mlp_connection", "read_out")
-"""What modules have beside their own: the first three where there are gates, the others where there are connections."""
+"""Attributes added to modules: the first three with gates, the others with connections."""
 
 
 @dataclass(frozen=True)
 class Wrapping:
-    """What a model was wrapped with, its attribute `comt_wrapping`: the method's name with all its options, the start,
-    the names of the modules with the gates of each site, and the mapping of sites if one was given."""
+    """Configuration of a wrapped model, stored as its attribute `comt_wrapping`: the method's name with all options,
+    the start, the names of the gated modules by site, and the mapping of sites if one was given."""
 
     method: dict[str, Any]
     start: Start
@@ -51,85 +51,99 @@ def wrap(
     model: M, method: str | Mapping[str, Any] | Method, *, sites: str | Sequence[str] | Mapping[str, str] | None = None,
     start: Start = "identity", **options: Any,
 ) -> M:  # fmt: skip
-    """Put a method's gates, and its residual connection, into a model, in place; returns the model.
+    """Put a method's gates and residual connection into a model, in place.
 
-    At each of the method's sites a projection's output z = x W^T (+ b), [B, T, N], becomes gamma(x) * z (CoMT, Eq. 4;
-    Transponder, Eq. 5, 10), x [B, T, D]. The module stays the same object and an `nn.Linear`, or GPT-2's `Conv1D`, with
-    its parameters under their names, and hooks and ties; `gate` is added, of its type and on its device: beside
-    `q_proj.weight` there is `q_proj.gate.A`. Of a residual connection x + F(x) only the addition is replaced, F being
-    the block's sublayer with its own norms: `library.connect.CONNECTIONS` names those of which that can be said.
+    A gate multiplies the output z = x W^T (+ b), [B, T, N], of a projection by gamma(x), where x, [B, T, D], is the
+    projection's input (CoMT, Eq. 4; Transponder, Eq. 5, 10). The projection stays the same object and an `nn.Linear`
+    (or GPT-2's `Conv1D`), with its parameter names, hooks and ties. It gets a submodule `gate` of its type and on its
+    device: `q_proj.gate.A` next to `q_proj.weight`. A residual connection replaces only the addition in x + F(x), where
+    F is the block's sublayer with its own norms. `library.connect.CONNECTIONS` lists the connections that can do this.
+
+    With PEFT, wrap first. PEFT treats a gated projection as linear and adds its update after the gate, gamma(x) * (x
+    W^T) + B A x; `merge_and_unload` would apply the gate to the update too. PEFT freezes gates and does not save them:
+    set their `requires_grad` after `get_peft_model`. FSDP2 does not shard parameters without a dimension, such as
+    Transponder's `log_alpha`: pass them as `ignored_params`, and average their gradients yourself.
 
     Args:
-        model: any module whose projections are `nn.Linear`, with its weights, before DDP, FSDP or PEFT.
-        method: what a row of a recipe says: a name, or a name with options, {"name": "comt", "hidden": 4, "residual":
-            "laurel-lr"}.
-        sites: the sites to gate, or the name of a set of them, as `only_last`; the method's own if None. These are
-            known of LLaMA, Mistral, Qwen2, Qwen3, SmolLM3, OLMo2 and GPT-2 of transformers, whose `c_attn` gets three
-            gates, and of comt's own LLaMA. For any other model: their modules by site, with `*` for the layer; `sdpa`,
-            what attention mixed, is named by the projection behind it, and needs `q_proj`, whose input its gate reads.
-        start: `identity`: the model computes what it did, to the last bit where nothing is compiled. Gates of CoMT and
-            SDPA gates then have `scale: 2`. `paper`: gates and connections start as in the method's own networks.
-        **options: of the method.
+        model: Any module whose projections are `nn.Linear`, with weights, before DDP, FSDP or PEFT.
+        method: Name of a method, or a mapping with options: `{"name": "comt", "hidden": 4, "residual": "laurel-lr"}`.
+        sites: Sites to gate, or the name of a set of sites such as `only_last`; by default the method's own. Sites are
+            known for LLaMA, Mistral, Qwen2, Qwen3, SmolLM3, OLMo2 and GPT-2 of transformers (`c_attn` gets three
+            gates), and for comt's LLaMA. For any other model, give a mapping from site to module name, with `*` for the
+            layer. `sdpa`, the attention output, is named by the projection that follows it. It also needs `q_proj`,
+            whose input its gate reads.
+        start: `identity`: outputs do not change, bit for bit unless the model is compiled; CoMT and SDPA gates then use
+            `scale: 2`. `paper`: gates and connections start as in the method's own networks.
+        **options: Options of the method.
+
+    Returns:
+        The same model.
 
     Raises:
-        UserError: no such method, option, site or module; a projection that is quantised, adapted, patched, shared or
-            gated already; a connection that does more than replace an addition; a method with no identity to start at.
+        UserError: The method, option, site or module does not exist; a projection is quantised, adapted, patched,
+            shared or already gated; the connection changes more than an addition; the method cannot start at the
+            identity.
 
-    PEFT takes a gated projection for the linear one that it is and adds its delta behind the gate, gamma(x) * (x W^T) +
-    B A x, so wrap first, then PEFT; `merge_and_unload` would put the delta before the gate. PEFT freezes gates, and
-    does not save them: set their `requires_grad` behind `get_peft_model`. FSDP2 shards no numbers without a dimension,
-    such as Transponder's `log_alpha`: give it those as `ignored_params`, and average their gradients yourself.
-
-    >>> class Block(nn.Module):
-    ...     def __init__(self):
-    ...         super().__init__()
-    ...         self.up, self.down = nn.Linear(8, 32), nn.Linear(32, 8)
-    ...     def forward(self, x):
-    ...         return x + self.down(self.up(x).relu())
-    >>> model = nn.Sequential(Block(), Block())
-    >>> wrap(model, "comt", hidden=4, sites={"up_proj": "*.up", "down_proj": "*.down"}) is model
-    True
-    >>> [name for name, _ in model[1].down.named_parameters()], isinstance(model[1].down, nn.Linear)
-    (['weight', 'bias', 'gate.A', 'gate.B'], True)
-    >>> model.comt_wrapping.sites["up_proj"]
-    ('0.up', '1.up')
-    >>> type(unwrap(model)[1].down)
-    <class 'torch.nn.modules.linear.Linear'>
+    Examples:
+        >>> class Block(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.up, self.down = nn.Linear(8, 32), nn.Linear(32, 8)
+        ...     def forward(self, x):
+        ...         return x + self.down(self.up(x).relu())
+        >>> model = nn.Sequential(Block(), Block())
+        >>> wrap(model, "comt", hidden=4, sites={"up_proj": "*.up", "down_proj": "*.down"}) is model
+        True
+        >>> [name for name, _ in model[1].down.named_parameters()], isinstance(model[1].down, nn.Linear)
+        (['weight', 'bias', 'gate.A', 'gate.B'], True)
+        >>> model.comt_wrapping.sites["up_proj"]
+        ('0.up', '1.up')
+        >>> type(unwrap(model)[1].down)
+        <class 'torch.nn.modules.linear.Linear'>
     """
     if start not in get_args(Start):
-        raise UserError(f"start: there is no {start!r}", "It is identity or paper.")
+        raise UserError(f"start: {start!r} is unknown", "It is identity or paper.")
     _refuse_model(model)
     mapping = dict(sites) if isinstance(sites, Mapping) else None
     given: Any = {"name": method.name, **method.stored()} if isinstance(method, Method) else method
     given = {**(given if isinstance(given, Mapping) else {"name": given}), **options}
     if not isinstance(given.get("name"), str):
-        raise UserError("name: is missing: say which method", 'It is a name, or a mapping: {"name": "comt", ...}.')
+        raise UserError("name: missing", 'A method is a name or a mapping: {"name": "comt", ...}.')
     resolved = _resolved(model, given.pop("name"), given, sites, start)
     return _with_added(model, resolved, start, mapping, at_identity=start == "identity")
 
 
 def attach(model: M, wrapping: Wrapping) -> M:
-    """Put into a plain model, perhaps on the meta device, the modules of a wrapping, whose values are still to be
-    loaded. Raises `UserError` as `wrap`."""
+    """Add the modules of a wrapping to a plain model, also on the meta device, without values. Raises as `wrap`."""
     return _with_added(model, wrapping.method, wrapping.start, wrapping.mapping, at_identity=False)
 
 
 def unwrap(model: M, discard: bool = False) -> M:
-    """Take gates and residual connections out of a wrapped model, in place; returns the model, with its own weights as
-    they are. Raises `UserError` where it is not wrapped, or computes something else without them, unless `discard`."""
+    """Remove gates and residual connections from a wrapped model, in place. Its own weights do not change.
+
+    Args:
+        model: A wrapped model.
+        discard: Remove gates and connections even if they change the outputs.
+
+    Returns:
+        The same model.
+
+    Raises:
+        UserError: The model is not wrapped, or its outputs would change and `discard` is false.
+    """
     parts = _parts(model)
     owner = next((part for part in parts if isinstance(getattr(part, "comt_wrapping", None), Wrapping)), None)
     if owner is None:
         raise UserError(f"{type(model).__name__} is not wrapped")
     _refuse_distributed(model)
     has_adds = not is_addition(wiring_of(owner.comt_wrapping.method))  # type: ignore[union-attr, arg-type]
-    adds = adds_in(owner, stack_of(owner)) if has_adds else None  # a run's own stay
+    adds = adds_in(owner, stack_of(owner)) if has_adds else None  # a run keeps its own
     moved = [f"{each.site.name} of {each.module}" for each in gates_in(owner) if not is_one(each)]
     if adds is not None and not adds.is_plain():
         moved.append(type(adds.made[0]).__name__)
     if moved and not discard:
-        said = f"{len(moved)} gates or connections do something by now: {', '.join(moved[:3])}"
-        raise UserError(said, "unwrap(model, discard=True) drops them, and with them what they do.")
+        said = f"{len(moved)} gates or connections change the outputs: {', '.join(moved[:3])}"
+        raise UserError(said, "unwrap(model, discard=True) removes them all the same.")
     for part in [*owner.modules()]:
         if isinstance(part, Projections):
             part.gates = nn.ModuleDict()
@@ -151,12 +165,12 @@ def unwrap(model: M, discard: bool = False) -> M:
     return model
 
 
-# ---- what is asked for
+# ---- the request
 
 
 def _resolved(model: nn.Module, name: str, given: dict[str, Any], sites: Any, start: Start) -> dict[str, Any]:
-    """The method with all its options. Sites are those that the model has, and a scale is one that can be 1, where
-    nothing is said. Raises `UserError` with everything that is wrong."""
+    """The method with all its options. The default sites are those that the model has, and the default scale is 2 where
+    a gate must start at 1. Raises `UserError` with all problems at once."""
     fields = methods()[name].model_fields if name in methods() else {}
     if sites is not None and not isinstance(sites, Mapping):
         given["sites"] = sites
@@ -176,19 +190,19 @@ def _where(model: nn.Module, mapping: Mapping[str, str] | None) -> Mapping[str, 
         if site not in DECODER_SITES.names:
             raise UserError(f"sites: there is no site {site}", nearest(str(site), DECODER_SITES.names))
         if not isinstance(name, str):
-            raise UserError(f"sites: {site}: {name!r} is no module's name", 'It is text: "layers.*.attn.query".')
+            raise UserError(f"sites: {site}: {name!r} is not a module name", 'Example: "layers.*.attn.query".')
     if "sdpa" in mapping and "q_proj" not in mapping:
-        raise UserError("sites: sdpa needs q_proj beside it: its gate reads what the query projection reads")
+        raise UserError("sites: sdpa also needs q_proj: its gate reads the input of the query projection")
     return {site: Where(name, mapping["q_proj"] if site == "sdpa" else None) for site, name in mapping.items()}
 
 
-# ---- what is made, before anything is changed
+# ---- new parts, made before anything is changed
 
 
 def _with_added(
     model: M, method: dict[str, Any], start: Start, mapping: dict[str, str] | None, *, at_identity: bool
 ) -> M:
-    """The model with a method's gates and residual connections, where all of it can be done. Raises `UserError`."""
+    """The model with a method's gates and connections. Nothing is changed before all is checked. Raises `UserError`."""
     wiring, name, stack = wiring_of(method), method["name"], stack_of(model)
     refuse_method(wiring, name)
     gates = _gates(model, wiring, mapping)
@@ -198,9 +212,9 @@ def _with_added(
         if wrong is None and adds is not None and not adds.is_plain():
             wrong = f"its connection, {type(adds.made[0]).__name__},"
         if wrong is not None:
-            said = f"{name}: {wrong} cannot leave what the model computes as it is, to the last bit"
-            hint = " With scale 2 its gates can be 1." if "scale" in methods()[name].model_fields else ""
-            raise UserError(said, f'start="paper" starts as its networks do.{hint}')
+            said = f"{name}: {wrong} cannot start without changing the outputs, bit for bit"
+            hint = " With scale=2 its gates can be 1." if "scale" in methods()[name].model_fields else ""
+            raise UserError(said, f'start="paper" starts as in the method\'s own networks.{hint}')
     for placed in gates:
         add_gate(model, placed)
     if adds is not None and stack is not None:
@@ -217,8 +231,8 @@ def _gates(model: nn.Module, wiring: Wiring, mapping: Mapping[str, str] | None) 
     where = _where(model, mapping)
     missing = next((site for site in wiring.gates if site not in where), None)
     if missing is not None and mapping is None and not where:
-        said = f"the blocks of {type(model).__name__} are not known; known are {KNOWN}"
-        raise UserError(said, f'Say where the sites are, * for the layer: sites={{"{missing}": "layers.*.{missing}"}}.')
+        said = f"the blocks of {type(model).__name__} are unknown; known are {KNOWN}"
+        raise UserError(said, f'Name the modules, with * for the layer: sites={{"{missing}": "layers.*.{missing}"}}.')
     if missing is not None:
         who = type(model).__name__ if mapping is None else "the mapping"
         raise UserError(f"sites: {who} has no {missing}", f"It has {', '.join(where) or 'none'}.")
@@ -233,15 +247,15 @@ def _gates(model: nn.Module, wiring: Wiring, mapping: Mapping[str, str] | None) 
         readers = found if reads is None else matches(model, reads)
         for layer, name in found.items():
             if layer not in readers:
-                raise UserError(f"sites: {name} has no counterpart in {reads}, which its gate reads")
+                raise UserError(f"sites: {name} has no counterpart in {reads}, whose input its gate reads")
             module, reader = model.get_submodule(name), model.get_submodule(readers[layer])
             for called, each in {name: module, readers[layer]: reader}.items():
                 _refuse_module(each, called, site)
             if not isinstance(module, Projections | TokenBlock):
                 carries = id(getattr(module, "weight", module)), site if parts > 1 or site == "sdpa" else ""
                 if carries in seen:
-                    said = f"sites: {name} would have two gates: it is {seen[carries]} too, or has one weight with it"
-                    raise UserError(said, "Untie them, or leave one of the sites out.")
+                    said = f"sites: {name} would have two gates: it is {seen[carries]}, or shares its weight"
+                    raise UserError(said, "Untie them, or omit one of the sites.")
                 seen[carries] = name
             holder = model.get_submodule(readers[layer].rpartition(".")[0])
             d_in, d_out, heads = _sizes(site, module, reader, holder)
@@ -249,8 +263,8 @@ def _gates(model: nn.Module, wiring: Wiring, mapping: Mapping[str, str] | None) 
             at = Site(site, "decoder", layers.index(layer), len(layers), d_in, d_out // parts, heads, part=part)
             gate = wiring.gates[site](at)
             if isinstance(gate, HeadGate) and not heads:
-                said = f"sites: {name}: how many heads there are is not known"
-                raise UserError(said, "A head_dim beside it says it.")
+                said = f"sites: {name}: the number of heads is unknown"
+                raise UserError(said, "Give its parent module a head_dim.")
             like = next(reader.parameters())
             gate.to(like.device, like.dtype).train(module.training)
             placed.append(PlacedGate(at, gate, name, readers[layer], where[site].part, parts))
@@ -258,7 +272,7 @@ def _gates(model: nn.Module, wiring: Wiring, mapping: Mapping[str, str] | None) 
 
 
 def _sizes(site: str, module: nn.Module, reader: nn.Module, holder: nn.Module) -> tuple[int, int, int]:
-    """D, N and the number of heads, 0 where it is not known. `holder` is what has the module that the gate reads."""
+    """D, N and the number of heads (0 if unknown). `holder` is the parent of the module that the gate reads."""
     if isinstance(module, TokenBlock):
         width = module.connections[0].site.width
         return width, width, 1
@@ -268,7 +282,7 @@ def _sizes(site: str, module: nn.Module, reader: nn.Module, holder: nn.Module) -
     if site in BRANCHES:
         like = next((part for part in reader.modules() if _is_projection(part)), None)
         if like is None:
-            raise UserError(f"sites: {type(reader).__name__} has no projection by which its width would be known")
+            raise UserError(f"sites: {type(reader).__name__} has no projection, so its width is unknown")
         return _widths(like)[0], _widths(like)[0], 1
     (d_in, _), (inner, d_out) = _widths(reader), _widths(module)
     head_width = getattr(holder, "head_dim", inner + 1)
@@ -280,16 +294,15 @@ def _is_projection(module: nn.Module) -> bool:
 
 
 def _widths(projection: nn.Module) -> tuple[int, int]:
-    """D and N."""
     rows, columns = projection.get_parameter("weight").shape
     return (columns, rows) if isinstance(projection, nn.Linear) else (rows, columns)
 
 
-# ---- what is refused
+# ---- checks
 
 
 def _refuse_module(module: nn.Module, name: str, site: str) -> None:
-    """Raise `UserError` for a module that cannot carry a gate, or be read by one."""
+    """Raise `UserError` for a module that cannot be gated or read."""
     kind, weight, reason = type(module), getattr(module, "weight", None), None
     if isinstance(module, Projections | TokenBlock):
         own = [*BRANCHES] if isinstance(module, TokenBlock) else ["sdpa", *(each.name for each in module.sites)]
@@ -299,24 +312,24 @@ def _refuse_module(module: nn.Module, name: str, site: str) -> None:
         elif any(each is not None for each in held):
             reason = "it has gates already"
     elif taken := next((each for each in ADDED[:3] if hasattr(module, each)), None):
-        reason = f"it has a {taken} of its own, a name that is needed"
+        reason = f"its attribute {taken} has a name that is needed"
     elif "forward" in vars(module):
-        reason = "something has replaced its forward pass, as accelerate's hooks do"
-    elif site not in BRANCHES:  # only what is nothing else than a projection computes what is expected
+        reason = "its forward pass was replaced, as by accelerate's hooks"
+    elif site not in BRANCHES:  # only plain projections
         is_whole = type(weight) is nn.Parameter and weight.is_floating_point()
         if kind.__module__.startswith("peft."):
             reason = "it is an adapter of PEFT"
         elif "quant" in kind.__module__ or (isinstance(weight, Tensor) and not is_whole):
             reason = "its weight is quantised"
         elif not _is_projection(module):
-            reason = f"it is {'a subclass of' if isinstance(module, nn.Linear) else 'no'} nn.Linear"
+            reason = f"it is {'a subclass of' if isinstance(module, nn.Linear) else 'not'} nn.Linear"
     if reason is not None:
-        raise UserError(f"{name} ({kind.__name__}) cannot be gated: {reason}", "Wrap a model first of all.")
+        raise UserError(f"{name} ({kind.__name__}) cannot be gated: {reason}", "Wrap a model before anything else.")
 
 
 def _refuse_model(model: nn.Module) -> None:
     if any(isinstance(part, Gated | Connected) or hasattr(part, "comt_wrapping") for part in _parts(model)):
-        hint = "unwrap() it first. Gates and a residual connection are one method: residual=..."
+        hint = "unwrap() it first. For gates with a residual connection: residual=..."
         raise UserError(f"{type(model).__name__} is wrapped already", hint)
     _refuse_distributed(model)
     if any(parameter.is_meta for parameter in model.parameters()):
@@ -325,12 +338,12 @@ def _refuse_model(model: nn.Module) -> None:
 
 def _parts(model: Any) -> list[nn.Module]:
     if not isinstance(model, nn.Module):
-        raise UserError(f"{model!r} is no model", "It is a torch.nn.Module; load() makes one of a run or a folder.")
+        raise UserError(f"{model!r} is not a torch.nn.Module", "load() makes one from a run or a folder.")
     return [*model.modules()]
 
 
 def _refuse_distributed(model: nn.Module) -> None:
     is_sharded = any(hasattr(parameter, "device_mesh") for parameter in model.parameters())
     if is_sharded or any(isinstance(part, nn.parallel.DistributedDataParallel) for part in model.modules()):
-        said = f"{type(model).__name__} is distributed already, and its processes would not share what changes"
-        raise UserError(said, "Wrap or unwrap it before.")
+        said = f"{type(model).__name__} is distributed already: its processes would not share the change"
+        raise UserError(said, "Wrap or unwrap it before distributing it.")

@@ -1,4 +1,4 @@
-"""The published methods, one file each. A file put here is found; it needs no entry anywhere."""
+"""The published methods, one file each. A new file is found without an entry anywhere."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 
 
 def methods(command: str | None = None) -> Mapping[str, type[Method]]:
-    """Every method by name, sorted; with a command, those that it can train with. Imports no torch.
+    """All methods by name, sorted, or those that a command can train. Imports no torch.
+
+    Args:
+        command: A training command, such as `train-lm`.
 
     Raises:
-        UserError: a method's file cannot be imported, or two claim one name; says which.
+        UserError: The file of a method cannot be imported, or two methods have the same name.
     """
     if command is None:
         return _all_methods()
@@ -50,11 +53,11 @@ def _all_methods() -> Mapping[str, type[Method]]:
 
 
 def _check(method: type[Method], file: Path, found: Mapping[str, type[Method]]) -> None:
-    """Refuse a class that can be imported, but not used. Raises `UserError`."""
+    """Raise `UserError` for a class that can be imported but not used."""
     if method.wiring is Method.wiring:
         raise mistake(file, f"{method.__name__} has no wiring", hint="Give it one: def wiring(self) -> Wiring: ...")
     if issubclass(method, ConnectionMethod) and method.connection not in (known := residual_connections()):
-        said = f"{method.__name__}: no residual connection is called {method.connection!r}"
+        said = f"{method.__name__}: there is no residual connection {method.connection!r}"
         raise mistake(file, said, hint=nearest(method.connection, known))
     if method.name in found:
         other = found[method.name].__module__.rpartition(".")[2]
@@ -62,44 +65,53 @@ def _check(method: type[Method], file: Path, found: Mapping[str, type[Method]]) 
     try:
         method.model_rebuild()  # annotations are text until here
     except PydanticUndefinedAnnotation as error:
-        raise mistake(file, f"{method.__name__} has an option of a type that is not defined: {error.name}") from error
+        raise mistake(file, f"{method.__name__}: the type of an option is not defined: {error.name}") from error
 
 
 def catalogue() -> Catalogue:
-    """Everything that a recipe can name. Raises `UserError`, see `methods`."""
+    """Methods and tasks that a recipe can name. Raises `UserError` as `methods`."""
     return Catalogue(methods(), tasks())
 
 
 def method_from(options: Mapping[str, Any]) -> Method:
-    """The method that `{"name": ..., **options}` (a run's `spec.json`) describes.
+    """The method described by `{"name": ..., **options}`, as in a run's `spec.json`.
 
     Raises:
-        KeyError: no method has that name. There is no default to fall through to.
+        KeyError: There is no method of this name. There is no default.
     """
     given = dict(options)
     name = given.pop("name")
-    if not isinstance(name, str):  # a list has no hash, and a checkpoint may hold one
+    if not isinstance(name, str):  # a checkpoint may hold a list, which has no hash
         raise KeyError(repr(name))
     return _all_methods()[name].model_validate(given)
 
 
 def method(name: str, /, **options: Any) -> Method:
-    """A method with its options, checked as those of a recipe's row: what `wrap` takes, and what says how a network is
-    wired (`method.wiring()`). Options that are not given have the paper's values. Imports no torch.
+    """A method with its options, which are checked like those of a row in a recipe. Imports no torch.
+
+    The result can be passed to `wrap`; its `wiring()` describes the network.
+
+    Args:
+        name: Name of the method.
+        **options: Options; others have the paper's values.
+
+    Returns:
+        An immutable configuration whose attributes are the options.
 
     Raises:
-        UserError: no method has that name, or an option is unknown or has a value that does not fit.
+        UserError: The method or an option does not exist, or a value does not fit.
 
-    >>> from comt_cli import method
-    >>> method("transponder", rank=4).rank
-    4
+    Examples:
+        >>> from comt_cli import method
+        >>> method("transponder", rank=4).rank
+        4
     """
     if name not in methods():
         raise UserError(f"there is no method {name!r}", nearest(name, methods()))
     document = Document()
     try:
         found = validate(methods()[name], options, document)
-    except TypeError as error:  # an option is no plain data
+    except TypeError as error:  # an option is not plain data
         raise UserError(f"method {name}: {error}", "Options are numbers, text, or lists of these.") from None
     if found is None:
         raise UserError(f"method {name}: {'; '.join(map(str, document.problems))}")
@@ -107,13 +119,22 @@ def method(name: str, /, **options: Any) -> Method:
 
 
 def list_methods(command: str | None = None) -> pd.DataFrame:
-    """The methods, by name: `name`, the `commands` that train with it, and a `summary` with its paper; of a `command`,
-    such as `train-lm`, those that it can train with. Raises `UserError` where there is no such command.
+    """The methods as a data frame, sorted by name.
 
-    >>> from comt_cli import list_methods
-    >>> methods = list_methods("train-resnet")
-    >>> methods.loc[methods["name"] == "sas-resnet", "commands"].item()
-    'train-resnet'
+    Args:
+        command: Only methods that this command can train, such as `train-lm`.
+
+    Returns:
+        The columns `name`, `commands` (those that can train it, separated by spaces) and `summary`, with the paper.
+
+    Raises:
+        UserError: There is no such command.
+
+    Examples:
+        >>> from comt_cli import list_methods
+        >>> methods = list_methods("train-resnet")
+        >>> methods.loc[methods["name"] == "sas-resnet", "commands"].item()
+        'train-resnet'
     """
     import pandas as pd
 
@@ -125,7 +146,7 @@ def list_methods(command: str | None = None) -> pd.DataFrame:
 
 
 def in_words(given: Mapping[str, Any]) -> str:
-    """`hyper-connections (n 1, dynamic false)`: a method of a run, with its options that are not defaults."""
+    """Method of a run with the options that are not defaults: `hyper-connections (n 1, dynamic false)`."""
     fields, said = _all_methods()[given["name"]].model_fields, []
     for key, value in given.items():
         default = None if key == "name" else fields[key].get_default()

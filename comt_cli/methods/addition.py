@@ -1,9 +1,9 @@
-"""Addition: y = x + F(x), the residual connection of ResNets (He et al. 2016a, Eq. 1; 2016b), with nothing added.
+"""Addition: y = x + F(x), the residual connection of ResNets (He et al. 2016a, Eq. 1; 2016b).
 
 $$y = x + F(x)$$
 
-It is the baseline of the image tables, and what extra parameters of image classifiers are counted against.
-Deviations: none known; what a ResNet itself leaves open is said in `models.resnet`.
+The baseline of the image tables. Extra parameters of image classifiers are counted against it.
+Deviations: none known. `models.resnet` states what ResNets leave open.
 """
 
 from comt_cli.methods.base import ConnectionMethod

@@ -1,8 +1,8 @@
-"""Interface of methods: a published name = a residual connection + gates at sites + their initialisation. Nothing else.
+"""Interface of methods. A method is a residual connection, gates at sites, and their initialisation.
 
-A method's file holds a frozen configuration, whose fields are its options with the paper's values as defaults, and the
-function `wiring`. Importing it imports no torch (layers are imported inside `wiring`), so that a recipe can be checked,
-listed and reported at once.
+The file of a method holds a frozen configuration, whose fields are options with the paper's values as defaults, and the
+function `wiring`. It imports no torch: layers are imported inside `wiring`. Recipes can therefore be checked and listed
+without loading torch.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ SITE_SETS: dict[str, tuple[str, ...]] = {
     "without_up_gate": ("q_proj", "k_proj", "v_proj", "o_proj", "down_proj"),
     **{place: tuple(f"{place}.{name}" for name in names) for place, names in PLACES.items()},
 }
-"""The papers' names for sets of projections (CoMT, Table 4; Transponder, Table 5), and those of each place of an
+"""Names of sets of projections in the papers (CoMT, Table 4; Transponder, Table 5), and the sets of an
 encoder-decoder."""
 
 
 def _list_of(what: str, every: tuple[str, ...], sets: Mapping[str, tuple[str, ...]]) -> Any:
-    """Type of an option: a list of sites, or the name of a set of them."""
+    """Type of an option: a list of sites, or the name of a set of sites."""
 
     def spelt_out(given: Any) -> Any:
         if not isinstance(given, str):
-            return tuple(given) if isinstance(given, list) else given  # checking is strict after this
+            return tuple(given) if isinstance(given, list) else given  # validation is strict
         if given not in sets:
-            raise ValueError(f"no set of {what} is called {given!r}; {nearest(given, sets)}")
+            raise ValueError(f"there is no set of {what} {given!r}; {nearest(given, sets)}")
         return sets[given]
 
     def in_order(sites: tuple[str, ...]) -> tuple[str, ...]:
@@ -60,15 +60,15 @@ def _list_of(what: str, every: tuple[str, ...], sets: Mapping[str, tuple[str, ..
             raise ValueError("a site is named twice")
         for place, _, name in (site.rpartition(".") for site in sites):
             if place and name in sites:
-                raise ValueError(f"{place}.{name} is named twice: {name} is that of every place")
-        return tuple(sorted(sites, key=every.index))  # in whatever order they are named, one run
+                raise ValueError(f"{place}.{name} is named twice: {name} includes it")
+        return tuple(sorted(sites, key=every.index))  # the order of names does not change the run id
 
     kind: Any = Literal[every]
     return Annotated[tuple[kind, ...], Field(min_length=1), BeforeValidator(spelt_out), AfterValidator(in_order)]
 
 
 class Declared(NamedTuple):
-    """Module and class of a named residual connection, and the features of models that it `needs`."""
+    """Module and class of a named residual connection, and the model features that it `needs`."""
 
     module: str
     kind: str
@@ -77,15 +77,15 @@ class Declared(NamedTuple):
 
 @functools.cache
 def residual_connections() -> Mapping[str, Declared]:
-    """Every named class in `layers.residual` by its name, sorted. Raises `UserError`, see `declared_in`."""
+    """All named classes in `layers.residual` by name, sorted. Raises `UserError` as `declared_in`."""
     return declared_in(Path(__file__).parents[1] / "layers" / "residual")
 
 
 def declared_in(folder: Path) -> Mapping[str, Declared]:
-    """Every named class in the files of a folder by its name, sorted.
+    """All named classes in the files of a folder by name, sorted.
 
     Raises:
-        UserError: a name or needs that are not written out, or two classes of one name; says the file and the line.
+        UserError: `name` or `needs` is not a literal, or two classes have the same name. The message has file and line.
     """
     found: dict[str, Declared] = {}
     for file in sorted(folder.glob("*.py")):
@@ -101,7 +101,7 @@ def declared_in(folder: Path) -> Mapping[str, Declared]:
 
 
 def _literals(node: ast.ClassDef, file: Path) -> dict[str, Any]:
-    """Literals that a class body assigns to `name` and `needs`, with an annotation or without."""
+    """Literals assigned to `name` and `needs` in a class body."""
     found = {}
     for statement in node.body:
         match statement:
@@ -110,7 +110,7 @@ def _literals(node: ast.ClassDef, file: Path) -> dict[str, Any]:
                     try:
                         found[key] = ast.literal_eval(value)
                     except ValueError as error:
-                        said = f"{key} of {node.name} is no literal, and is read without importing the file"
+                        said = f"{key} of {node.name} is not a literal, but is read without importing the file"
                         hint = 'Write it out: name = "...", needs = ("...",).'
                         raise UserError(f"{_place(file, statement)}: {said}", hint) from error
     return found
@@ -134,12 +134,12 @@ else:
 
 
 def has_connection(sites: Sites, name: ResidualName) -> bool:
-    """Whether models that offer these sites can have the residual connection of this name."""
+    """Whether models that offer these sites support the residual connection of this name."""
     return {*residual_connections()[name].needs} <= {*sites.features}
 
 
 def residual_connection(name: ResidualName) -> type[ResidualConnection]:
-    """Residual connection of this name, with its own defaults. Raises `KeyError` if there is none."""
+    """Class of the residual connection of this name. Raises `KeyError` if there is none."""
     found = residual_connections()[name]
     kind: type[ResidualConnection] = getattr(importlib.import_module(found.module), found.kind)
     return kind
@@ -150,7 +150,7 @@ Quantity = Literal["parameters", "flops"]
 
 @dataclass(frozen=True)
 class Widening:
-    """Make the feed-forward networks wider until the model has as many parameters, or FLOPs, as one wired `like`."""
+    """Widen the feed-forward networks until the model has the parameters, or FLOPs, of one with the wiring `like`."""
 
     like: Wiring
     equal: Quantity
@@ -158,10 +158,22 @@ class Widening:
 
 @dataclass(frozen=True)
 class Wiring:
-    """A method's parts of a model: residual connection, gates at sites, and norms. `gates` are by the site's name,
-    `norms` by the place's (`NormPlace.of`), `*` being every other place; `entry`, made for the model's width, comes
-    behind the embedding; `shared_values` makes for every block, from 0, with so many key-value heads, the keys and
-    values in place of its own alone."""
+    """A method's parts of a model.
+
+    Attributes:
+        residual: Makes the residual connection of each residual add.
+        gates: Makes a gate, by site name.
+        norms: Makes a norm, by place (`NormPlace.of`); `*` stands for all other places.
+        entry: Makes a module that follows the embedding, from the model's width.
+        shared_values: Makes the module that shares keys and values between blocks, from the block's number (from 0) and
+            the number of key-value heads.
+        widening: Cost that the feed-forward networks are widened to.
+
+    Examples:
+        >>> from comt_cli import method
+        >>> sorted(method("sdpa-gate").wiring().gates)
+        ['sdpa']
+    """
 
     residual: ResidualFactory
     gates: Mapping[str, GateFactory] = field(default_factory=dict)
@@ -171,14 +183,18 @@ class Wiring:
     widening: Widening | None = None
 
     def norm(self, place: NormPlace, usual: NormFactory) -> nn.Module:
-        """The norm at a place: the method's, else the model's `usual` one."""
+        """Norm at a place: the method's, else the model's `usual` one."""
         return self.norms.get(place.of, self.norms.get("*", usual))(place)
 
 
 class Method(Section):
-    """A method's options. Subclasses say in `wiring` what a model gets. Its `name` is that of its file, with hyphens,
-    unless it is given. `streams` says which models it is for, and `needs` names sites and features that these must
-    offer."""
+    """Base class of methods: the fields are options, `wiring` returns the parts of the model.
+
+    Attributes:
+        name: Name in recipes; by default the file's name with hyphens.
+        streams: Models that the method is for: `tokens`, `maps` or both.
+        needs: Sites and features that a model must offer.
+    """
 
     name: ClassVar[str]
     streams: ClassVar[tuple[Stream, ...]] = ("tokens",)
@@ -190,22 +206,22 @@ class Method(Section):
             cls.name = cls.__module__.rpartition(".")[2].replace("_", "-")
 
     def wiring(self) -> Wiring:
-        """The residual connection, gates and norms of a model with this method."""
+        """Residual connection, gates and norms of a model with this method."""
         raise NotImplementedError
 
     @classmethod
     def fits(cls, sites: Sites) -> bool:
-        """Whether models that offer these sites can have the method."""
+        """Whether models that offer these sites support the method."""
         return sites.stream in cls.streams and {*cls.needs} <= {*sites.names, *sites.features}
 
     def absent(self, sites: Sites) -> dict[str, str]:
-        """Problems of options that name what models with these sites do not have, by option."""
+        """Problems of options that name parts which models with these sites do not have, by option."""
         problems = {}
         residual: ResidualName | None = getattr(self, "residual", None)
         if residual is not None and not has_connection(sites, residual):
             fitting = [name for name in residual_connections() if has_connection(sites, name)]
             problems["residual"] = (
-                f"{residual} passes more than a stream, or follows training, which the models do not provide for; "
+                f"{residual} needs several streams, or the training update, which these models do not support; "
                 f"{nearest(residual, fitting)}"
             )
         named: tuple[str, ...] = getattr(self, "sites", ())
@@ -218,8 +234,8 @@ class Method(Section):
 
 
 class ConnectionMethod(Method):
-    """A method that is a residual connection and nothing else: its options are the connection's arguments, beside
-    those that it `fixes`. The connection has the method's name unless it is given."""
+    """A method that is only a residual connection. Its options are the connection's arguments, except those that it
+    `fixes`. The connection has the method's name unless `connection` is set."""
 
     connection: ClassVar[ResidualName]
     fixes: ClassVar[Mapping[str, Any]] = {}
@@ -239,4 +255,4 @@ class ConnectionMethod(Method):
 
 
 class NamesAnother(Method):
-    """A method that names another one, which is not such a method itself: of two that widen, one would be lost."""
+    """A method that names another one in an option. It cannot name one of its own kind: one widening would be lost."""

@@ -2,9 +2,9 @@ r"""CoMT: a scalar gate in (0, 1) on every projection (Zhang et al. 2025, Eq. 4 
 
 $$\gamma = \sigma(B\,\sigma(A x)), \qquad z = \gamma W x$$
 
-Deviations: no biases, as in Eq. 4 (the pseudo code's `nn.Linear` would add 21 numbers a block). The paper does not
-state the modulators' initialisation: the default is what its pseudo code would do, and it survives the model-wide
-initialisation, which in the original scripts overwrote it (`init: normal` is that).
+Deviations: No biases, as in Eq. 4; the pseudo code's `nn.Linear` would add 21 numbers per block. The paper does not
+state the initialisation of the modulators. The default is that of the pseudo code, and the model-wide initialisation
+does not overwrite it. In the original scripts it did: `init: normal`.
 """
 
 from functools import partial

@@ -3,11 +3,11 @@ r"""CoMT on batch norms: a scalar gate in (0, 1) on every normalised pixel (Zhan
 $$y = \sigma(b\,\sigma(A n))\,\gamma n + \beta$$
 
 n are the features normalised over the batch.
-Deviations: no biases and no gates outside residual blocks, because only so do the printed parameter increases come out.
-For the same reason gamma stays. Eq. 12 has none, but Table A7 counts it: either the authors' gamma is multiplied in, or
-theirs lies idle. Here it does what it does in a batch norm, behind the gate's reading, and starts at 1, where this is
-Eq. 12; `gamma: dropped` is Eq. 12 for good, with C parameters fewer a norm. The modulators' initialisation is not
-stated: torch's own is the default.
+Deviations: No biases and no gates outside residual blocks; only then do the printed parameter increases result. For the
+same reason gamma is kept: Eq. 12 has none, but Table A7 counts it. Either the authors multiply gamma in, or theirs is
+inactive. Here gamma multiplies after the gate has read n, as in a batch norm, and starts at 1, where this is Eq. 12.
+`gamma: dropped` is Eq. 12 itself, with C fewer parameters per norm. The paper does not state the initialisation of the
+modulators; the default is torch's own.
 """
 
 from functools import partial

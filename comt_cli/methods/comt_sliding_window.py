@@ -2,11 +2,10 @@ r"""CoMT on convolutions: a scalar gate in (0, 1) on every output pixel (Zhang e
 
 $$y = \sigma(w\,\sigma(V * x))\,(W * x)$$
 
-V has the window, stride and padding of the W it modulates, and max(1, C_in / ratio) filters. The gate comes before
-the batch norm.
-Deviations: no biases and no gates outside residual blocks, because only so do the printed parameter increases come out
-(the pseudo code's `nn.Conv2d` would have biases). The modulators' initialisation is not stated: torch's own is the
-default. V * x is computed in one convolution with W * x.
+V has the window, stride and padding of W, and max(1, C_in / ratio) filters. The gate precedes the batch norm.
+Deviations: No biases and no gates outside residual blocks; only then do the printed parameter increases result (the
+pseudo code's `nn.Conv2d` would have biases). The paper does not state the initialisation of the modulators; the default
+is torch's own. V * x and W * x are computed in one convolution.
 """
 
 from functools import partial

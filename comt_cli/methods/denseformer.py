@@ -1,12 +1,12 @@
-r"""DenseFormer: behind every block a learned weighted sum of all blocks' outputs (Pagliardini et al. 2024).
+r"""DenseFormer: after every block, a learned weighted sum of all block outputs (Pagliardini et al. 2024).
 
 $$Y_i = \sum_{j=0}^{i} a_{ij} X_j$$
 
-X_0 is the embedding, X_i what block i makes of Y_(i-1). a_ii = 1 and 0 else at the
-start: Pre-LN. `dilation` k takes every k-th X behind the newest, `period` p mixes behind every p-th block (the paper
-recommends 4 and 5 at 48 blocks).
-Deviations: a has no weight decay, and is stored as what it differs from the start by; in the public code a is decayed
-with the matrices. In language models RMSNorm.
+X_0 is the embedding and X_i the output of block i on Y_(i-1). a starts with a_ii = 1 and 0 elsewhere, which is Pre-LN.
+`dilation: k` mixes every k-th X before the newest; `period: p` mixes after every p-th block. The paper recommends 4 and
+5 with 48 blocks.
+Deviations: a has no weight decay and is stored as its difference from the start. In the public code it decays like the
+matrices. Language models use RMSNorm.
 """
 
 from comt_cli.methods.base import ConnectionMethod

@@ -2,11 +2,11 @@ r"""Dynamic Tanh: g * tanh(a x) in the place of every norm (Zhu et al. 2025, Eq.
 
 $$N(x) \to g \odot \tanh(a x)$$
 
-a is one learned number a norm. As in the authors' LLaMA there is no shift, and a learned number, sqrt(D) at the start,
-multiplies the embedded tokens.
-Deviations: for these sizes the authors publish no a; their module's own default, 0.5, is used for all norms (their 7B
-has 0.8 before attention and 0.2 elsewhere). In bf16-pure, the papers' precision, the number on the embedding does not
-learn: around sqrt(768) = 27.7 neighbouring bf16 numbers lie 0.125 apart, and a step of Adam is about the learning rate.
+Each norm becomes one learned number a and a gain g. As in the authors' LLaMA there is no shift, and a learned number,
+sqrt(D) at the start, multiplies the embedded tokens.
+Deviations: The authors publish no a for these sizes. All norms use 0.5, the default of their module (their 7B model has
+0.8 before attention and 0.2 elsewhere). In bf16-pure, the papers' precision, the factor on the embedding does not
+learn: neighbouring bf16 numbers around sqrt(768) = 27.7 are 0.125 apart, and a step of Adam is about the learning rate.
 """
 
 from typing import Self
@@ -26,7 +26,7 @@ class DynamicTanhMethod(Method):
     @model_validator(mode="after")
     def _has_norms(self) -> Self:
         if self.residual == "rezero":
-            raise ValueError("residual: rezero has no norms that dyt could replace")
+            raise ValueError("residual: rezero has no norms for dyt to replace")
         return self
 
     def wiring(self) -> Wiring:

@@ -1,12 +1,12 @@
-"""Embedding norm: the stream begins at the embedding's norm (as in nanochat, Karpathy 2026: code).
+"""Embedding norm: the stream starts as the norm of the embedding (as in nanochat, Karpathy 2026: code).
 
 $$x_0 = N(e)$$
 
-N is RMSNorm without a gain. Then come the blocks: Pre-LN's, which are start lambdas that begin at 1 and 0 and
-learn nothing, or those of the method that `of` names. An embedding starts as small as what a branch adds to it;
-normalised it is many times as large.
-Deviations: of its source the norm alone is here. For language models only: an encoder-decoder scales its embedding to
-about this size, and BERT normalises it.
+N is RMSNorm without a gain. By default Pre-LN blocks follow (start lambdas that start at 1 and 0 and do not learn).
+`of` names another method whose blocks follow instead. An embedding starts as small as the output of one branch; after
+the norm it is many times as large.
+Deviations: Only the norm is taken from the source. It is for language models: an encoder-decoder scales its embedding
+to about this size, and BERT normalises it.
 """
 
 from dataclasses import replace
@@ -31,7 +31,7 @@ class EmbeddingNormMethod(NamesAnother):
     @classmethod
     def _known(cls, given: str | dict[str, Any] | None) -> dict[str, Any] | None:
         named = None if given is None else spelt_out(given)
-        return None if named == {"name": "pre-ln"} else named  # the same run, however it is said
+        return None if named == {"name": "pre-ln"} else named  # one run id for both
 
     def absent(self, sites: Sites) -> dict[str, str]:
         return super().absent(sites) | absent_of_named(sites, of=self.of)

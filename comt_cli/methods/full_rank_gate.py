@@ -1,10 +1,10 @@
-r"""Full-rank gates on projections: z = (x W^T) * sigmoid(x W_g^T), W_g as large as W.
+r"""Full-rank gates on projections (Transponder 2025, Table 2, after Qiu et al. 2025).
 
 $$z = (W x) \odot \sigma(W_g x)$$
 
-Transponder (2025), Table 2, compares with an "SDPA-Gate" after Qiu et al. 2025 and an "ALL-Gate". The parameters it
-prints for them, 15, 22 and 23 % and 44, 65 and 80 %, are those of full gates on the query, key, value and output
-projections, and on all seven: 14.4, 21.1, 22.9 % and 43.6, 63.3, 80.1 %. No other reading fits.
+W_g is as large as W. Transponder compares with an "SDPA-Gate" and an "ALL-Gate". It prints parameter increases of 15,
+22 and 23 %, and of 44, 65 and 80 %. These are full gates on the query, key, value and output projections (14.4, 21.1
+and 22.9 %), and on all seven projections (43.6, 63.3 and 80.1 %). No other reading fits.
 Deviations: the reading itself. W_g starts as N(0, 0.02^2), without bias, as in Qiu et al.
 """
 

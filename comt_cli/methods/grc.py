@@ -1,12 +1,12 @@
-r"""Gated Residual Connections: a gate per channel on what a sublayer adds to the skip path (Dhayalkar 2024).
+r"""Gated Residual Connections: a gate per channel on the sublayer's output (Dhayalkar 2024).
 
 $$y = r + g \odot s, \qquad g = \sigma(W_g\,r + b_g)$$
 
-r is the skip path, s the sublayer's output.
-Deviations: the primary text was not to be had, this follows a digest of it, and what that leaves open is an option,
-which a table names. Its text says that the gate reads the "residual output", which can be r or s, and a third party has
-[r; s]: `reads`. One account gates the feed-forward network alone: `at`. Where the norm stands is not said: `norm`,
-before the sublayer or behind the sum. W_g starts as N(0, 0.02^2) and b_g at 0. Language models have RMSNorm.
+r is the skip path and s the output of the sublayer.
+Deviations: The primary text was not available; this follows a digest. Each open point is an option that a table names.
+`reads`: the gate reads the "residual output", which can be r or s; a third party has [r; s]. `at`: one account gates
+only the feed-forward network. `norm`: the norm may precede the sublayer or follow the sum. W_g starts as N(0, 0.02^2)
+and b_g at 0. Language models use RMSNorm.
 """
 
 from typing import Literal

@@ -1,11 +1,11 @@
-r"""Highway: a gate per channel shares out between what the block computes and what it was given.
+r"""Highway: a gate per channel weights the branch against the skip path (Srivastava et al. 2015, Eq. 2, 3).
 
 $$y = T(x) \odot H(x) + (1 - T(x)) \odot x, \qquad T(x) = \sigma(W x + b)$$
 
-Srivastava et al. 2015, Eq. 2, 3.
-Deviations: H is a Pre-LN branch, and a norm stands behind the last block, as in the other LLaMAs here; W starts as
-N(0, 0.02^2) like every linear layer. The paper advises a b between -1 and -3. In a ResNet H is the block's branch with
-its batch norms, and T reads every pixel of the skip path by itself (a 1x1 convolution).
+T reads the skip path. A negative bias b starts the network near the identity; the paper advises -1 to -3.
+Deviations: H is a Pre-LN branch, and a norm follows the last block, as in the other LLaMAs here. W starts as N(0,
+0.02^2) like every linear layer. In a ResNet, H is the block's branch with its batch norms, and T reads each pixel of
+the skip path separately (a 1x1 convolution).
 """
 
 from comt_cli.methods.base import ConnectionMethod

@@ -2,8 +2,8 @@ r"""Identity-HC: mHC without mixing, H_res = I (compared in public by Marin, 202
 
 $$x' = x + H_{post}\,F(N(H_{pre}\,x))$$
 
-x are the n streams of mHC, and H_pre and H_post are its own.
-Deviations: as mHC's; of the papers only digests were at hand.
+x are the n streams of mHC, with H_pre and H_post of mHC.
+Deviations: as mHC. Only digests of the papers were available.
 """
 
 from typing import ClassVar

@@ -2,12 +2,11 @@ r"""KEEL: Post-LN whose skip path is weighted by the network's depth (2026, arXi
 
 $$y = N(\alpha x + F(N(x))), \qquad \alpha = 2L$$
 
-2L is the number of adds. The first add is plain Pre-LN, the second has
-alpha = 1.
-Deviations: none known; no public code is known. In language models RMSNorm, as there; the norm behind the last block
-stays. alpha x + F is a sum in the stream's type: in bf16 F is rounded as coarsely as alpha x, which is many times as
-large. The paper trains it with a larger learning rate than Pre-LN (its largest stable one at 64 blocks: 1.0e-2 beside
-7.7e-3): at one shared rate it is not at its best.
+2L is the number of residual adds. The first add is plain Pre-LN, and the second has alpha = 1.
+Deviations: none known; no public code is known. Language models use RMSNorm, as in the paper, and keep the norm after
+the last block. alpha x + F is summed in the stream's type: in bf16, F is rounded as coarsely as alpha x, which is many
+times as large. The paper trains KEEL with a larger learning rate than Pre-LN (largest stable rates at 64 blocks: 1.0e-2
+and 7.7e-3), so one shared rate is not its best.
 """
 
 from comt_cli.methods.base import ConnectionMethod

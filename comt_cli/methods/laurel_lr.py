@@ -1,10 +1,9 @@
-"""LAuReL-LR: a low-rank map beside the identity of the skip path.
+"""LAuReL-LR: a low-rank map on the skip path (Menghani et al. 2024, section 2.2).
 
 $$y = F(x) + x + B A x$$
 
-Menghani et al. 2024, section 2.2.
-Deviations: a layer of theirs is each of the two adds of a block, on Pre-LN. Rank 32 is their smallest advice and
-what their C4 ablation has; at it the increase stays below Transponder's printed 1 %.
+Deviations: A layer of LAuReL is each of the two adds of a Pre-LN block. Rank 32 is the smallest rank that the authors
+advise, and the rank of their C4 ablation. Its parameter increase is below the 1 % that Transponder prints.
 """
 
 from comt_cli.methods.base import ConnectionMethod

@@ -1,11 +1,10 @@
-r"""LAuReL-PA: the skip path also carries earlier activations, through a low-rank map.
+r"""LAuReL-PA: a low-rank map of earlier activations on the skip path (Menghani et al. 2024, section 2.3).
 
 $$y = F(x) + x + \sum_{j<k} g_j B A\,x_{i-j}$$
 
-Menghani et al. 2024, section 2.3, k = 3 and rank 32 as in their C4
-ablation.
-Deviations: a layer of theirs is each of the two adds of a block, on Pre-LN. One map h_i = B A serves all j of an
-add; each g starts at 1/k (they do not say where). They did not try it on their large language models.
+k = 3 and rank 32, as in the authors' C4 ablation.
+Deviations: A layer of LAuReL is each of the two adds of a Pre-LN block. All j of an add share one map h_i = B A. Each g
+starts at 1/k; the paper does not state the start. The authors did not use this variant for their large language models.
 """
 
 from comt_cli.methods.base import ConnectionMethod

@@ -1,11 +1,10 @@
-"""LAuReL-RW: learned weights on the branch and on the skip path.
+"""LAuReL-RW: learned weights on branch and skip path (Menghani et al. 2024, section 2.1).
 
 $$y = a F(x) + b x$$
 
-Menghani et al. 2024, section 2.1.
-Deviations: a layer of theirs is each of the two adds of a block, on Pre-LN. Of the two ways to bound a and b that
-they name, softmax is the default; both start at 1/2 (they do not say where), which halves the skip path at each of the
-2L adds: until it has learned otherwise, a deep network passes on little of its input.
+Deviations: A layer of LAuReL is each of the two adds of a Pre-LN block. The authors name two bounds for a and b; the
+default is softmax. Both start at 1/2; the paper does not state the start. This halves the skip path at each of the 2L
+adds, so a deep network initially passes on little of its input.
 """
 
 from typing import Literal

@@ -1,8 +1,7 @@
-r"""LAuReL-RW+LR: learned weights, and a low-rank map on the skip path.
+r"""LAuReL-RW+LR: learned weights and a low-rank map on the skip path (Menghani et al. 2024, section 2.4).
 
 $$y = a F(x) + b\,(x + B A x)$$
 
-Menghani et al. 2024, section 2.4.
 Deviations: those of `laurel-rw` and `laurel-lr`.
 """
 

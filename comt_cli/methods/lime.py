@@ -1,12 +1,12 @@
-r"""LIMe: keys and values that are learned mixtures of those of all blocks up to one's own (Gerasimov et al. 2025).
+r"""LIMe: keys and values are learned mixtures of those of all blocks so far (Gerasimov et al. 2025, arXiv 2502.09245).
 
 $$[K; V]'_h = \sum_j R_{hj}\,[K; V]_j$$
 
-The sum is over the heads j of all blocks so far, before the rotary positions (arXiv 2502.09245 and its code). R starts
-as the block's own heads, with U(+-sqrt(3 / fan_in)) for earlier ones: not Pre-LN.
-Deviations: routers have `rate` times the others' learning rate, ten as in the code, and the run's weight decay, which
-is optional there. Own shares are stored as what they differ from 1 by. A cache keeps the mixed keys and values, as
-there.
+The sum is over the heads j of all blocks so far, before the rotary positions, as in the code. R starts as the block's
+own heads, with U(+-sqrt(3 / fan_in)) for earlier ones, so the start is not Pre-LN.
+Deviations: Routers have `rate` times the learning rate, ten as in the code. They have the run's weight decay, which is
+optional in the code. Weights of the block's own heads are stored as their difference from 1. A cache stores the mixed
+keys and values, as in the code.
 """
 
 from pydantic import PositiveFloat

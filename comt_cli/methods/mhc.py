@@ -5,11 +5,12 @@ H_{pre} = \sigma(\alpha \hat{x} \phi + b), \quad
 H_{post} = 2\sigma(\ldots), \quad H_{res} = \mathrm{Sinkhorn}(\exp(\ldots))$$
 
 Sinkhorn has 20 iterations, columns before rows.
-Deviations: the paper says neither where b and phi start nor how streams are read behind the last block. By default
-(`start: pre-ln`) the start is Pre-LN, up to H_post = 1 and the norm, which takes the read's size away, with staggered
-reading; `mhc-lite` is the start of mHC-lite's code, `random` near Megatron-LM's. With equal streams H_res has gradients
-below Adam's epsilon of 1e-8, and a short training hardly moves it from either start (720 updates:
-results/evening/ours/README.md). The streams' sum is read; b and alpha have no weight decay; the n-stream norm no gain.
+Deviations: The paper states neither the start of b and phi nor how streams are read after the last block. Here their
+sum is read. By default (`start: pre-ln`) the start is Pre-LN except for H_post = 1 and the norm, which removes the
+scale of the branch's input; reading is staggered. `mhc-lite` is the start of mHC-lite's code, `random` is close to
+Megatron-LM's. While streams are equal, gradients of H_res are below Adam's epsilon of 1e-8, so a short training hardly
+changes it from either start (720 updates: results/evening/ours/README.md). b and alpha have no weight decay. The norm
+of the n streams has no gain.
 """
 
 from typing import ClassVar, Literal

@@ -2,9 +2,9 @@ r"""mHC-lite: mHC with exactly doubly stochastic matrices, weighted means of all
 
 $$H_{res} = \sum_{k=1}^{n!} \mathrm{softmax}(\alpha \hat{x} \phi + b)_k\,P_k$$
 
-P_k are the permutation matrices; the rest is mHC's.
-Deviations: as mHC's; its own code's start is `start: mhc-lite`, which is not Pre-LN, since branches write to one stream
-more than to others. n! grows fast: 24 for 4 streams, 120 for 5.
+P_k are the permutation matrices. All else is mHC's. n! grows fast: 24 for 4 streams, 120 for 5.
+Deviations: as mHC. `start: mhc-lite` is the start of its own code. That is not Pre-LN, since branches write more to one
+stream than to the others.
 """
 
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""An ordinary mistake in a method's file, such as a wrong import: said with its place, for whoever writes the file."""
+"""User errors for ordinary mistakes in a method's file, such as a wrong import, with file and line."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from comt_cli.errors import UserError
 
 _METHODS = Path(__file__).resolve().parent
 _PACKAGE = _METHODS.parent
-_HINT = "With PYTHONDEVMODE=1 in the environment the whole traceback is shown."
+_HINT = "Set PYTHONDEVMODE=1 in the environment for the whole traceback."
 NO_METHODS = ("__init__", "base", "mistakes")
-"""Files of this folder that no method is in."""
+"""Files of this folder without a method."""
 
 
 @contextlib.contextmanager
 def naming_mistakes() -> Iterator[None]:
-    """Turn an error of a method's file into a `UserError` that names the method, the file and the line. The error is
-    that file's if none of the program's own code was called from there: what such code raises may be a defect of the
-    program, and keeps its traceback. Also serves as a decorator."""
+    """Convert an error in a method's file into a `UserError` with the method, file and line. Also a decorator. The
+    error belongs to that file if the file called none of the program's own code. Errors from such code may be defects
+    of the program and keep their traceback."""
     try:
         yield
     except UserError:
@@ -36,16 +36,16 @@ def naming_mistakes() -> Iterator[None]:
 
 
 def mistake(file: Path, what: str, line: int | None = None, hint: str | None = None) -> UserError:
-    """The error that says what is wrong in a method's file."""
+    """Error for a mistake in a method's file."""
     at_line = "" if line is None else f", line {line}"
     name = file.stem.replace("_", "-")
     return UserError(f"method {name} ({file.relative_to(_PACKAGE.parent).as_posix()}{at_line}): {what}", hint)
 
 
 def mistake_of(method: type, error: Exception) -> UserError | None:
-    """The error of a network that the plain method does not have: with the line of the method's file that raised it,
-    else of the class there whose object was at work, else, where something there could not be called so, of the
-    method's own. None where that file has no part in it: a defect of the program."""
+    """Error for a network that fails where the plain method's does not, or None if the method's file is not involved.
+    The line is that of the method's file that raised the error; else of the class there whose object was active; else,
+    if something there was called with wrong arguments, of the method itself."""
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
         path, at_work = Path(frame.f_code.co_filename).resolve(), type(frame.f_locals.get("self"))
         if path == Path(inspect.getfile(method)).resolve():
@@ -58,19 +58,18 @@ def mistake_of(method: type, error: Exception) -> UserError | None:
 
 
 def mistake_at(kind: type, what: str, hint: str | None = None) -> UserError:
-    """The error that says what is wrong with a class of a method's file."""
+    """Error for a mistake in a class of a method's file."""
     return mistake(Path(inspect.getfile(kind)).resolve(), what, inspect.getsourcelines(kind)[1], hint)
 
 
 def with_place(reason: str, error: Exception) -> str:
-    """`reason` with the line of a method's file through which the error came, if it did."""
+    """`reason` with the line of a method's file that the error passed through, if any."""
     through = [place for place in _places(error) if _is_a_methods(place[0])]
     return f"{reason} ({_METHODS.name}/{through[-1][0].name}, line {through[-1][1]})" if through else reason
 
 
 def _places(error: Exception) -> list[tuple[Path, int]]:
-    """The files of the program that an error came through, with their lines."""
-    if isinstance(error, SyntaxError):  # of a file that was to be imported: it has no frame yet
+    if isinstance(error, SyntaxError):  # raised at import, without a frame
         places = [(error.filename or "", error.lineno or 1)]
     else:
         places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]

@@ -2,7 +2,7 @@ r"""Mix-LN: Post-LN in the first blocks, Pre-LN in the rest (Li et al. 2024, sec
 
 $$y = N(x + F(x)) \;\text{ in the first blocks}, \qquad y = x + F(N(x)) \;\text{ in the rest}$$
 
-Deviations: none known; the fraction was searched by its authors at 1B and used at every size.
+Deviations: none known. The authors tuned the fraction at 1B and used it at every size.
 """
 
 from typing import Annotated

@@ -1,10 +1,9 @@
-"""Post-LN, the original Transformer's block.
+"""Post-LN: the block of the original Transformer (Vaswani et al. 2017, section 3.1).
 
 $$y = N(x + F(x))$$
 
-Vaswani et al. 2017, section 3.1.
-Deviations: in language models RMSNorm for LayerNorm, and the norm after the last block stays, as in the scripts behind
-the papers. The encoder-decoder is the paper's own: LayerNorm, and no norm behind its stacks.
+Deviations: Language models use RMSNorm instead of LayerNorm and keep the norm after the last block, as in the scripts
+of the papers. The encoder-decoder is the paper's: LayerNorm, and no norm after its stacks.
 """
 
 from comt_cli.methods.base import ConnectionMethod

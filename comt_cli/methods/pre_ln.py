@@ -1,10 +1,9 @@
-"""Pre-LN, the LLaMA block (CoMT's and Transponder's baseline).
+"""Pre-LN: the LLaMA block, the baseline of CoMT and Transponder (Xiong et al. 2020, Figure 1b).
 
 $$y = x + F(N(x))$$
 
-Xiong et al. 2020, Eq. of Figure 1b.
-Deviations: in language models RMSNorm for LayerNorm, as in LLaMA (Touvron et al. 2023); the norm after the last block
-is theirs.
+Deviations: Language models use RMSNorm instead of LayerNorm, as in LLaMA (Touvron et al. 2023). The norm after the last
+block is the paper's.
 """
 
 from comt_cli.methods.base import ConnectionMethod

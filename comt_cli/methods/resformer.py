@@ -1,11 +1,11 @@
-r"""ResFormer: every block attends with a mixture of its values and the first block's (Zhou et al. 2024).
+r"""ResFormer: every block attends to a mixture of its own values and the first block's (Zhou et al. 2024).
 
 $$V'_n = own\;V_n + first\;V_1$$
 
-arXiv 2410.17897; in its code both are 1/2, the default; the paper's best constants are 1 and 2. `learned`: the two
-start there and are learned, a pair a block.
-Deviations: the learned variant is described in the paper and not in its code, and ours has two numbers a block, stored
-as what they differ from their start by: weight decay, if there is any, draws them there.
+arXiv 2410.17897. Both weights are 1/2 in its code, the default here; the paper's best constants are 1 and 2. With
+`learned`, both start there and are learned, one pair per block.
+Deviations: The paper describes the learned variant, but its code does not have it. Here it has two numbers per block,
+stored as their difference from the start; weight decay therefore pulls them towards the start.
 """
 
 from comt_cli.methods.base import Method, ResidualName, Wiring, residual_connection

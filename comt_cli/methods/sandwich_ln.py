@@ -1,11 +1,10 @@
-"""Sandwich-LN: a norm before and behind every branch.
+"""Sandwich-LN: a norm before and after every branch (CogView, Ding et al. 2021, section 2.4).
 
 $$y = x + N_2(F(N_1(x)))$$
 
-Ding et al. 2021 (CogView), section 2.4.
-A gate that scales a whole branch's output, one number a token, is undone by N2: with this residual connection CoMT's
-gates at o_proj and down_proj have no effect.
-Deviations: in language models RMSNorm for LayerNorm, as in the scripts behind CoMT's table, which also have this
+N2 undoes a gate that scales the whole branch by one number per token. With this residual connection CoMT's gates at
+o_proj and down_proj therefore have no effect.
+Deviations: Language models use RMSNorm instead of LayerNorm, as in the scripts behind CoMT's table, which include this
 method.
 """
 

@@ -1,15 +1,15 @@
-r"""Self-Adaptive Scaling of ResNets: learned shares of skip path, branch, and their normed sum (SAS, 2019, Eq. 2, 4).
+r"""Self-Adaptive Scaling of ResNets: learned weights on skip path, branch, and normalised sum (SAS, 2019, Eq. 2, 4).
 
 $$y = a x + b F + (1 - a)(1 - b)\,\mathrm{LN}(x + F)$$
 
-a and b come from two-layer tanh gates that read [x; F], their last biases +3 (a) and -3 (b) at the start; `gamma: free`
-is footnote 1, `norm: batch` Table 7, `gate: single-layer` the other gate.
-Deviations: the paper has vectors where a ResNet has maps, and says neither how gates read these nor over what LN
-normalises. By default the gates read x and F averaged over the pixels, and a, b are one number an image, as a vector
-has one; LN is over the whole map of an image, with a gain and a shift a channel. `reads: pixel` and `norm_over: pixel`
-are the other readings: every pixel a vector of its own. The gates' weights start as N(0, 0.02^2), as all linear layers
-here, where the paper says no more than "as in He et al. 2016b", whose networks have no such layers; for a free gamma no
-bias is stated: 0. No public code is known.
+a and b come from two-layer tanh gates that read [x; F]. Their last biases start at +3 (a) and -3 (b). `gamma: free` is
+footnote 1, `norm: batch` Table 7, `gate: single-layer` the other gate.
+Deviations: The paper has vectors where a ResNet has feature maps. It states neither how gates read a map nor over which
+axes LN normalises. By default, gates read x and F averaged over the pixels, a and b are one number per image, and LN
+normalises the whole map of an image, with gain and shift per channel. `reads: pixel` and `norm_over: pixel` treat every
+pixel as a vector. The gates' weights start as N(0, 0.02^2), like all linear layers here; the paper refers to He et al.
+2016b, whose networks have no such layers. The bias of a free gamma is not stated and starts at 0. No public code is
+known.
 """
 
 from functools import partial
@@ -36,7 +36,7 @@ class SASResNetMethod(SASMethod):
     @model_validator(mode="after")
     def _norm_fits(self) -> Self:
         if self.norm == "batch" and self.norm_over != "sample":
-            raise ValueError("norm_over: belongs to norm: layer; batch norm is over the batch, leave the key out")
+            raise ValueError("norm_over: needs norm: layer; batch norm is over the batch, leave the key out")
         return self
 
     def wiring(self) -> Wiring:

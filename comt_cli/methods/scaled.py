@@ -1,12 +1,12 @@
-"""Scaled: the branch is multiplied by a number before it is added.
+"""Scaled branch: the branch is multiplied by a number before it is added (Szegedy et al. 2017, section 3.3).
 
 $$y = x + s F(x)$$
 
-s = 0.1 is Szegedy et al. 2017 (Inception-v4, section 3.3: 0.1 to 0.3), the default; `depth` is
-1 / sqrt(L) with L blocks; `learned` is one number a connection, 1 at the start, where ReZero's begins at 0.
-Deviations: in a language model F is a Pre-LN branch, and L counts blocks, of two additions each; the branches of
-Inception-v4 are its own, here they are the model's. A learned s is stored as itself: with weights in bf16 alone
-(`bf16-pure`) it moves away from 1 in steps of 2^-8 and more, or not at all.
+s = 0.1, the default, is from Inception-v4, which recommends 0.1 to 0.3. `depth` is 1 / sqrt(L) with L blocks. `learned`
+is one number per connection that starts at 1, where ReZero starts at 0.
+Deviations: In a language model F is a Pre-LN branch, and L counts blocks of two adds each. The branches are the
+model's, not Inception's. A learned s is stored directly: with bf16 weights (`bf16-pure`) it leaves 1 in steps of 2^-8
+or more, or not at all.
 """
 
 from typing import Annotated, Literal

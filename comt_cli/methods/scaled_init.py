@@ -1,10 +1,10 @@
-r"""Scaled initialisation: Pre-LN whose output projections start smaller, by 1 / sqrt(2 L).
+r"""Scaled initialisation: Pre-LN whose output projections start smaller by 1 / sqrt(2 L) (GPT-2, Radford et al. 2019).
 
 $$y = x + F(N(x)), \qquad W_o, W_{down} \sim \mathcal{N}(0,\ 0.02^2 / 2L)$$
 
-Radford et al. 2019 (GPT-2), section 2.3; `scale_pre` in the scripts behind CoMT's table. With `additions: n` it is
-1 / sqrt(n): with 4 what one reading of the code of Hyper-Connections does beside its four streams, without these.
-Deviations: in language models RMSNorm for LayerNorm.
+Section 2.3 of the report; `scale_pre` in the scripts behind CoMT's table. `additions: n` uses 1 / sqrt(n). With n = 4
+this is the initialisation that one reading of Hyper-Connections' code has for four streams, without the streams.
+Deviations: Language models use RMSNorm instead of LayerNorm.
 """
 
 from comt_cli.methods.base import ConnectionMethod

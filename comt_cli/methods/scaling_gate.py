@@ -1,12 +1,13 @@
-r"""One gate between skip path and branch: y = g F + (1 - g) x (SAS, 2019, Table 6).
+r"""Scaling gate: one gate between skip path and branch, y = g F + (1 - g) x (SAS, 2019, Table 6).
 
 $$y = g F + (1 - g)\,x$$
 
-`transform` is Highway's gate (Srivastava et al. 2015), a number a channel from x alone; `single-layer` and `two-layer`
-are SAS's own, one number from [x; F].
-Deviations: the table does not say how a gate enters, nor its bias: it enters as Highway's does, with the bias of -3
-that section 4.2 gives to the branch. How gates read a map is not said either: by default x and F averaged over the
-pixels, which gives one number, or one a channel, for the whole image; `reads: pixel` has them for each pixel.
+`transform` is Highway's gate (Srivastava et al. 2015), one number per channel, from x alone. `single-layer` and
+`two-layer` are SAS's gates, one number from [x; F].
+Deviations: The table states neither how a gate is applied nor its bias. Here it is applied like Highway's, with the
+bias of -3 that section 4.2 gives to the branch. How gates read a map is not stated either. By default they read x and F
+averaged over the pixels, which gives one number, or one per channel, for the whole image; `reads: pixel` gives one for
+each pixel.
 """
 
 from functools import partial

@@ -1,11 +1,11 @@
-r"""SDPA-Gate: a sigmoid gate on what attention mixed, before the output projection (Qiu et al. 2025, position G1).
+r"""SDPA-Gate: a sigmoid gate on the attention output, before the output projection (Qiu et al. 2025, position G1).
 
 $$O = (\mathrm{SDPA} \odot \sigma(X W_g))\,W_o$$
 
-X is the normed input that the query projection reads too; W_g of D x D (element-wise) or
-D x H (head-wise), N(0, 0.02^2), so that gates start near 1/2.
-Deviations: none known. Transponder's table gives its "SDPA-Gate" 15 to 23 % more parameters, which neither of these has
-(3.6 to 5.7 %, and 0.06 to 0.12 %): that row is `full-rank-gate`.
+X is the normalised input, which the query projection also reads. W_g is D x D (element-wise) or D x H (head-wise) and
+starts as N(0, 0.02^2), so gates start near 1/2.
+Deviations: none known. Transponder's table gives its "SDPA-Gate" 15 to 23 % more parameters, which neither variant has
+(3.6 to 5.7 %, and 0.06 to 0.12 %). That row is `full-rank-gate`.
 """
 
 from functools import partial

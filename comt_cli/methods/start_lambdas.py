@@ -2,13 +2,12 @@ r"""Start lambdas: learned weights on the stream and on the embedding before eac
 
 $$x' = y + F(N(y)), \qquad y = r x + m x_0$$
 
-x_0 is the embedding's RMSNorm without a gain, and the stream begins there.
-`start: identity` has r = 1, m = 0, as the first version; `graded` has r from 1.15 to 1.05 and m from 0.2 to 0.05 over
-the blocks, as later ones.
-Deviations: there the two have learning rates of their own, 0.5 for m and 0.005 for r, beside rates of 0.02 for matrices
-under another optimiser (Muon) and betas of their own. Here r has the run's rate and m `rate` times it, 100 as there;
-m has no weight decay, and r, stored as what it differs from its start by, has that of the run. Branches do not start at
-zero here. With `normalised: false` the stream begins at the embedding itself, and at the start the network is Pre-LN.
+x_0 is the embedding's RMSNorm without a gain, and the stream starts there. `start: identity`, nanochat's first version,
+has r = 1 and m = 0. `graded`, the later versions, has r from 1.15 to 1.05 and m from 0.2 to 0.05 over the blocks. With
+`normalised: false` the stream starts as the embedding itself, and the network starts as Pre-LN.
+Deviations: nanochat has separate learning rates, 0.5 for m and 0.005 for r, next to 0.02 for matrices under another
+optimiser (Muon), and separate betas. Here r has the run's rate and m `rate` times the run's, 100 as in nanochat. m has
+no weight decay; r, stored as its difference from the start, has the run's. Branches do not start at zero here.
 """
 
 from typing import Literal

@@ -1,9 +1,9 @@
-"""SVFormer: every block attends with the first block's values, and has none of its own (Zhou et al. 2024).
+"""SVFormer: every block attends to the values of the first block and has none of its own (Zhou et al. 2024).
 
 $$V_n = V_1$$
 
-arXiv 2410.17897: blocks behind the first have no v_proj, and 11 of 12 blocks save D^2 parameters each.
-Deviations: a cache keeps the values in every layer, where one copy would do.
+arXiv 2410.17897. Blocks after the first have no v_proj: 11 of 12 blocks save D^2 parameters each.
+Deviations: A cache stores the values in every layer, where one copy would suffice.
 """
 
 from comt_cli.methods.base import Method, ResidualName, Wiring, residual_connection

@@ -2,8 +2,9 @@ r"""Transponder's path variants: a modulator on each whole branch (2025, Eq. 7; 
 
 $$y = x + \gamma_c \odot \gamma_s F(h), \qquad \gamma_k = 2\sigma(\alpha_k B_k\,\sigma(A h)), \quad h = N(x)$$
 
-Deviations: the modulator reads what the branch reads, the normed stream under Pre-LN; the equation writes the stream
-before the norm, which it counts as part of F. Otherwise those of `transponder`. The paper finds both variants unstable.
+Deviations: The modulator reads the input of the branch, which is the normalised stream under Pre-LN. The equation has
+the stream before the norm and counts the norm as part of F. Other deviations as `transponder`. The paper finds both
+variants unstable.
 """
 
 from functools import partial
@@ -14,10 +15,8 @@ from comt_cli.recipe.settings import GateInit, Width
 
 
 class TransponderPath(Method):
-    """`granularity`: one number a token, or one a channel; `rank`: the bottleneck's width r.
-
-    `learnable_sigmoid`: whether alpha is learned, or stays 1.
-    """
+    """`granularity`: one number a token, or one a channel; `rank`: the bottleneck's width r. `learnable_sigmoid`:
+    whether alpha is learned, or stays 1."""
 
     needs = ("attention", "mlp")
     granularity: Literal["scalar", "channel"] = "scalar"

@@ -1,11 +1,11 @@
-r"""Transponder without context: factors that are learned and do not look at the input (2025, section 4.6, Table 4).
+r"""Transponder without context: learned factors that do not read the input (2025, section 4.6, Table 4).
 
 $$z = 2\sigma(\alpha\,\beta_1 \beta_2) \odot W x$$
 
-On every projection; beta1 is a number, beta2 one for each channel.
-Deviations: the paper does not say where beta1 and beta2 start; beta1 = 1 and beta2 = 0 make every factor 1 and leave
-beta2 a gradient. alpha is kept positive as exp(log_alpha), as in `transponder`. In bf16-pure beta1 hardly leaves 1,
-whose neighbours in bf16 are further off than a step of Adam at 1e-3; beta2 and log_alpha, near 0, do move.
+On every projection; beta1 is a number, and beta2 has one number per channel.
+Deviations: The paper does not state where beta1 and beta2 start. With beta1 = 1 and beta2 = 0 every factor is 1, and
+beta2 has a gradient. alpha is kept positive as exp(log_alpha), as in `transponder`. In bf16-pure beta1 hardly changes:
+the bf16 neighbours of 1 are further away than a step of Adam at 1e-3. beta2 and log_alpha, near 0, do change.
 """
 
 from functools import partial

@@ -1,12 +1,12 @@
-r"""Wider: the plain network, Pre-LN unless said otherwise, widened until it costs what a gated one does (ours, 2026).
+r"""Wider: the plain network, Pre-LN by default, widened to the cost of a gated one (ours, 2026).
 
 $$y = x + F'(N(x)), \qquad F' \text{ wider than } F$$
 
-A gain of a method that adds parameters is judged against what the same parameters, or the same FLOPs, buy without it:
-the feed-forward networks are made wider, by whole channels, until the count is nearest. `residual: post-norm` widens
-the Post-LN network, for tables whose baseline that is. `of` names another network instead: `of: eau+grc, like: post-ln`
-narrows that one until it costs no more than the plain network (the parameter-reduced models of Dhayalkar 2024).
-Deviations: none; no paper widens, and that one does not say how its models were reduced.
+A gain of a method that adds parameters is compared with the gain from the same number of parameters, or FLOPs, in the
+plain network. The feed-forward networks are widened by whole channels until the count is nearest. `residual: post-norm`
+widens the Post-LN network, for tables with that baseline. `of` names another network: `of: eau+grc, like: post-ln`
+narrows it until it costs no more than the plain network (the parameter-reduced models of Dhayalkar 2024).
+Deviations: none. No paper widens its baseline, and Dhayalkar does not state how the models were reduced.
 """
 
 import json
@@ -23,10 +23,10 @@ from comt_cli.tasks.base import DECODER_SITES, Sites
 
 
 def spelt_out(given: str | Mapping[str, Any]) -> dict[str, Any]:
-    """The method that an option names, with all its options, so that a run is the same however it was named.
+    """The method that an option names, with all its options, so that the run id does not depend on how it was named.
 
     Raises:
-        ValueError: no method of language models that names no other has that name, or an option of it is wrong.
+        ValueError: There is no such method for language models that names no other method, or an option is wrong.
     """
     options: Mapping[str, Any] = {"name": given} if isinstance(given, str) else given
     name, own = options.get("name"), {key: value for key, value in options.items() if key != "name"}
@@ -34,12 +34,12 @@ def spelt_out(given: str | Mapping[str, Any]) -> dict[str, Any]:
     known = {each: method for each, method in fitting.items() if not issubclass(method, NamesAnother)}
     if not isinstance(name, str) or name not in known:
         hint = nearest(name, known) if isinstance(name, str) else "say its name"
-        raise ValueError(f"no method of language models that could stand here is called {name!r}; {hint}")
+        raise ValueError(f"there is no method {name!r} of language models that is allowed here; {hint}")
     return {"name": name, **known[name].model_validate_json(json.dumps(own), strict=True).stored()}
 
 
 def absent_of_named(sites: Sites, **named: str | dict[str, Any] | None) -> dict[str, str]:
-    """As `Method.absent`, of methods that options name (`spelt_out`), by the option."""
+    """As `Method.absent`, for methods named by options (`spelt_out`), by the option."""
     absent = {key: method_from(given).absent(sites) for key, given in named.items() if isinstance(given, dict)}
     return {key: " ".join(problems.values()) for key, problems in absent.items() if problems}
 
@@ -62,7 +62,7 @@ class Wider(NamesAnother):
     @model_validator(mode="after")
     def _one_network(self) -> Self:
         if self.of is not None and self.residual != type(self).model_fields["residual"].default:
-            raise ValueError("residual: belongs to the plain network; of names another, with options of its own")
+            raise ValueError("residual: is for the plain network; the method in of has its own options")
         return self
 
     def absent(self, sites: Sites) -> dict[str, str]:

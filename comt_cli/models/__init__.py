@@ -1,1 +1,1 @@
-"""The architectures, one file each, with what they cost. A model offers sites; it names no method."""
+"""Architectures, one file each, and their costs. A model offers sites and names no method."""

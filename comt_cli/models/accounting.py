@@ -1,7 +1,7 @@
-"""Cost of a model, and all that it depends on: looked up where it was counted before, else counted on the model itself,
-built on the meta device and run there once, so that no second set of formulas can drift from the code.
+"""Cost of a model and everything it depends on.
 
-Counting needs torch, which is imported where it begins; looking up does not.
+The cost is looked up, or counted on the model itself, which is built and run once on the meta device. There is no
+second set of formulas that could differ from the code. Counting imports torch; looking up does not.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cost:
-    """Parameters are counts; FLOPs are of matrix products (2 per multiply-add, attention counted in full, as usual). A
-    row is a sample: a sequence of tokens, or an image. For the backward pass `kept_per_row` numbers are kept for every
-    row, and `kept_always` however many rows there are: a gated projection keeps its weights joined with its gates'.
-    `unused` is what is wrong where the method has a parameter that would never be trained. `frozen` of the parameters
-    are not trained, and `adapters` are LoRA's, which are none of the model's when it is trained."""
+    """Parameters are counts. FLOPs are those of matrix products (2 per multiply-add, attention counted in full). A row
+    is a sample: a sequence of tokens, or an image. `kept_per_row` and `kept_always` are saved activations, in numbers,
+    per row and independent of the rows (a gated projection saves its weights joined with its gates'). `unused` is the
+    problem of a method with a parameter that would never be trained. `frozen` parameters are not trained. `adapters`
+    are LoRA's parameters, which are not part of the trained model."""
 
     parameters: int
     plain_parameters: int
@@ -47,25 +47,25 @@ class Cost:
 
     @property
     def extra_parameters(self) -> int:
-        """Number of parameters that the method adds to the plain model of the same size; negative where it saves."""
+        """Parameters that the method adds to the plain model of the same size; negative if it saves some."""
         return self.parameters - self.plain_parameters
 
     @property
     def extra_parameters_percent(self) -> float:
-        """`extra_parameters` in per cent of the plain model's."""
         return 100 * self.extra_parameters / self.plain_parameters
 
 
 @dataclass(frozen=True)
 class Network:
-    """All that a cost depends on: runs that differ only in seed, or in most of the training, share one.
+    """Everything that a cost depends on. Runs that differ only in seed, or in most of the training, have the same
+    network.
 
     Attributes:
-        model, dimensions, method: the model's settings, what the data gives the model, and the method, as JSON.
-        plain: the method against whose model extra parameters are counted.
-        recomputes: whether blocks are computed again for the backward pass.
-        adaptation: what is frozen of a model that starts from weights, and LoRA's rank and parts that are new, as JSON;
-            "" where all is trained.
+        model, dimensions, method: Settings of the model, sizes that follow from the data, and the method, as JSON.
+        plain: Method whose model extra parameters are counted against.
+        recomputes: Whether blocks are recomputed in the backward pass.
+        adaptation: LoRA's rank, scale and new parts, as JSON, for a model that starts from weights; "" if all is
+            trained.
     """
 
     model: str
@@ -77,17 +77,17 @@ class Network:
 
 
 def network_of(spec: RunSpec) -> Network:
-    """The network that a run trains."""
+    """Network of a run."""
     settings, task, train = spec.settings, spec.task, spec.settings.train
     dimensions, method = (json.dumps(each, sort_keys=True) for each in (task.dimensions(settings), spec.method))
-    new = None if isinstance(spec.start, WeightsStart) else spec.start and spec.start.new  # None: beside published ones
+    new = None if isinstance(spec.start, WeightsStart) else spec.start and spec.start.new  # None: published weights
     adaptation = "" if spec.start is None or train.lora is None else json.dumps([*train.lora, new])
     model = settings.model.model_dump_json()
     return Network(model, dimensions, method, task.plain_method, train.recomputes, adaptation)
 
 
 def cost_of(spec: RunSpec) -> Cost:
-    """The cost of a run's model."""
+    """Cost of a run's model."""
     network = network_of(spec)
     if (known := _known(network)) is not None:
         return known
@@ -99,7 +99,7 @@ def cost_of(spec: RunSpec) -> Cost:
 
 
 def to_count(specs: Iterable[RunSpec]) -> Iterator[RunSpec]:
-    """A run for each network of `specs` whose cost is not known yet."""
+    """One run for each network of `specs` whose cost is not known."""
     first: dict[Network, RunSpec] = {}
     for spec in specs:
         first.setdefault(network_of(spec), spec)
@@ -107,24 +107,22 @@ def to_count(specs: Iterable[RunSpec]) -> Iterator[RunSpec]:
 
 
 def check_methods(specs: Iterable[RunSpec]) -> None:
-    """Count one network of each method: so a mistake in the file of a method is told before anything is trained. For
-    runs that have not begun: others must go on. Raises `UserError`: see `count`, or a parameter is unused."""
+    """Count one network of each method, so that a mistake in a method's file is found before training. For runs that
+    have not begun; others must continue. Raises `UserError` as `count`, or if a parameter is unused."""
     for spec in {json.dumps([spec.command, spec.method], sort_keys=True): spec for spec in specs}.values():
         if unused := cost_of(spec).unused:
             raise UserError(unused)
 
 
 def total_flops(spec: RunSpec) -> float:
-    """FLOPs of the whole training, forward and backward (evaluation not counted)."""
+    """FLOPs of the whole training, forward and backward, without evaluation."""
     return float(cost_of(spec).flops_per_row) * spec.settings.train.batch_size * spec.settings.train.steps
 
 
 def training_bytes(spec: RunSpec, rows_at_once: int) -> int:
-    """Estimated device memory of training: weights; of those that are trained gradients and the optimiser's state
-    (Adam's two moments, or the momentum of stochastic gradient descent); and what one micro-batch keeps for the
-    backward pass. An estimate: the allocator, temporary buffers and a language model's current block of logits come on
-    top; a compiled step needs less.
-    """
+    """Estimated device memory of training: weights; for trained weights also gradients and the optimiser's state
+    (Adam's two moments, or SGD's momentum); and the saved activations of one micro-batch. The allocator, temporary
+    buffers and a language model's current block of logits come on top. A compiled step needs less."""
     cost = cost_of(spec)
     train = spec.settings.train
     precision = train.precision
@@ -138,7 +136,6 @@ _COUNTED: dict[Network, Cost] = {}
 
 
 def _known(network: Network) -> Cost | None:
-    """The cost as it was counted before, perhaps by an earlier process; None if it was not."""
     if network not in _COUNTED:
         found: Any = _cache().get(asdict(network))
         try:
@@ -154,7 +151,7 @@ def _cache() -> Cache:
 
 @functools.cache
 def code_version() -> str:
-    """The hash of all code that counting a model runs, methods of one's own and PyTorch's version included."""
+    """Hash of all code that counting a model runs, including the user's methods and PyTorch's version."""
     rooms = ("recipe", "data", "tasks", "runs", "kernels", "layers", "methods", "models")  # all that a model may import
     package = Path(__file__).resolve().parents[1]
     folders = [*(package / room for room in rooms), *map(Path, methods.__path__)]
@@ -164,10 +161,13 @@ def code_version() -> str:
 
 
 def count(network: Network) -> tuple[Cost, bool]:
-    """The cost of a network, and whether it depends on nothing but this package and PyTorch: a method may be made of
-    layers from elsewhere, whose changes nobody would notice. With checkpointing, each block keeps its input, and the
-    one that is being computed again everything. Raises `UserError` with the method's file where the network cannot be
-    built or run, and one of the plain method can."""
+    """Cost of a network, and whether it depends only on this package and PyTorch (a method may use layers from
+    elsewhere, whose changes would not be noticed). With checkpointing, each block saves its input and one recomputed
+    block saves all.
+
+    Raises:
+        UserError: The network cannot be built or run although the plain method's can; names the method's file.
+    """
     method = methods.methods()[json.loads(network.method)["name"]]
     try:
         return _count(network)
@@ -215,8 +215,8 @@ def _count(network: Network) -> tuple[Cost, bool]:
 
 
 def _unused(model: Model, output: Tensor, file: str) -> str:
-    """Message about a parameter of a layer of the method's file that no object uses, and so is never trained; "" where
-    all are used. One that, say, the last block does not use is no mistake."""
+    """Message about a parameter in the method's file that no object uses and that is therefore never trained; "" if all
+    are used. A parameter that only some blocks use is not an error."""
     from comt_cli.models.flops import behind
 
     used = {id(node.variable) for node in behind(output) if hasattr(node, "variable")}
@@ -225,7 +225,7 @@ def _unused(model: Model, output: Tensor, file: str) -> str:
         for layer in model.modules()
         for name, parameter in (layer.named_parameters(recurse=False) if type(layer).__module__ == file else ())
     ]
-    # By name: what a function defines is another class at each of its calls.
+    # By name: a function defines another class at each call.
     trained = {(kind.__qualname__, name) for kind, name, is_trained in own if is_trained}
     left = ((kind, name) for kind, name, _ in own if (kind.__qualname__, name) not in trained)
     said = (mistake_at(kind, f"{kind.__name__} never uses its parameter {name}").message for kind, name in left)
@@ -233,7 +233,6 @@ def _unused(model: Model, output: Tensor, file: str) -> str:
 
 
 def _kept(trace: Trace, model: Model) -> tuple[Tensor, Linear]:
-    """Output of the model's body, and the numbers that it saves for the backward pass."""
     return trace.kept_by(
         model, lambda: model.body(*model.example(trace.rows)), lambda tensor: not model.keeps(tensor, trace.rows)
     )

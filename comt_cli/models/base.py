@@ -1,6 +1,6 @@
-"""Interface of all models, and the parts of a block that a wiring decides.
+"""Interface of all models, and the parts of a block that follow from a wiring.
 
-Cost, FLOPs, memory, the choice of kernels and sharding need no more of a model than `Model`.
+Cost, FLOPs, memory, the choice of kernels and sharding depend only on `Model`.
 Shapes: B batch, T tokens, D width.
 """
 
@@ -31,52 +31,50 @@ from comt_cli.tasks.base import PLACES, Stream
 
 @dataclass(frozen=True)
 class Linear:
-    """A number that grows with the rows: `always`, and `per_row` for each."""
+    """A number that grows with the rows: `always` plus `per_row` for each."""
 
     per_row: int
     always: int
 
     @classmethod
     def of(cls, number: int, rows: int) -> Linear:
-        """A number that was found with a prime number of rows: it grows with them where they divide it."""
+        """From a number counted with a prime number of rows: it grows with the rows if they divide it."""
         return cls(0, number) if number % rows else cls(number // rows, 0)
 
     def __add__(self, other: Linear) -> Linear:
         return Linear(self.per_row + other.per_row, self.always + other.always)
 
     def at(self, rows: int) -> int:
-        """The number for so many rows."""
         return self.always + rows * self.per_row
 
 
 class Model(nn.Module):
-    """A network whose blocks are listed in `stacks`, and which can be run on an `example` without data."""
+    """Network whose blocks are listed in `stacks` and which can be run on an `example` without data."""
 
     stream: ClassVar[Stream]
     """Kind of the residual stream."""
 
     stacked: ClassVar[Mapping[str, str]]
-    """Attributes that hold blocks, by the name of the stack."""
+    """Attributes that hold blocks, by stack."""
 
     activation_checkpointing = False
-    """Whether training keeps a block's input alone and computes the rest again (`run_block`)."""
+    """Whether training saves only the input of a block and recomputes the rest (`run_block`)."""
 
     @property
     def stacks(self) -> Mapping[str, nn.ModuleList]:
-        """The blocks, by the name of the stack that they are in."""
         return {name: getattr(self, attribute) for name, attribute in self.stacked.items()}
 
     def example(self, samples: int) -> tuple[Tensor, ...]:
-        """Inputs of so many samples, without storage (on the meta device)."""
+        """Inputs for so many samples, on the meta device."""
         raise NotImplementedError
 
     @property
     def places(self) -> Mapping[int, int]:
-        """Inputs of the `example` that are places in a sequence, by number, and how many places there are."""
+        """Inputs of the `example` that are positions in a sequence, by index, with the number of positions."""
         return {}
 
     def body(self, *inputs: Tensor) -> Tensor:
-        """The forward pass, without an end whose loss keeps less than autograd would (`kept_behind_body`)."""
+        """Forward pass up to the part whose loss saves less than autograd would (`kept_behind_body`)."""
         return self(*inputs)
 
     def outputs(self, body: Tensor) -> Tensor:
@@ -85,23 +83,23 @@ class Model(nn.Module):
 
     @property
     def largest(self) -> int:
-        """About how many numbers the largest tensor has for each sample."""
+        """Approximate size of the largest tensor per sample, in numbers."""
         raise NotImplementedError
 
     @property
     def kept_behind_body(self) -> Linear:
-        """Saved activations behind the body, the loss included, in numbers."""
+        """Saved activations after the body, including the loss, in numbers."""
         return Linear(0, 0)
 
     def keeps(self, tensor: Tensor, samples: int) -> bool:
-        """Whether a real device would keep what the meta device keeps for the backward pass of so many samples."""
+        """Whether a real device would also save this tensor of the meta device for the backward pass."""
         return True
 
     def run_block(self, block: nn.Module, state: State, *inputs: Any) -> State:
-        """State behind a block; computed again for the backward pass with `activation_checkpointing`."""
+        """State after a block; recomputed in the backward pass with `activation_checkpointing`."""
         if not (self.activation_checkpointing and self.training):
             return block(state, *inputs)
-        # Tensors by themselves, so that they are seen to be kept; of a deferred add both terms would be.
+        # Separate tensors, so that they are counted as saved; a deferred add would save both of its terms.
         leaves, form = tree_flatten(State(state.stream, shared=state.shared) if state.deferred else state)
 
         def run(*values: Any) -> State:
@@ -116,10 +114,10 @@ def ids(*sizes: int) -> Tensor:
 
 
 class VocabularyModel(Model):
-    """A model whose head gives positions logits over a vocabulary; in its blocks they attend to each other. `shape` has
-    its widths and heads, `length` the positions of a sequence of its example, of which the head reads `read_by_head`,
-    all if None; `sequences` is how many a sample has; `keeps_attention`: whether the weights of attention are kept for
-    the backward pass, since dropout is on them."""
+    """Model whose head maps positions to logits over a vocabulary, and whose blocks have attention between positions.
+    `shape` has its widths and heads. `length` is the number of positions of an example sequence, `read_by_head` how
+    many of them the head reads (None: all), `sequences` the number of sequences per sample. `keeps_attention`:
+    attention weights are saved for the backward pass, because dropout acts on them."""
 
     shape: Any
     embedding: TokenEmbedding
@@ -130,25 +128,25 @@ class VocabularyModel(Model):
 
     @property
     def head_weight(self) -> Tensor:
-        """The head's matrix, [V, D]: the embedding's, unless the model has another."""
+        """Matrix of the head, [V, D]; the embedding's unless the model has a separate one."""
         return self.embedding.weight
 
     @property
     def head_bias(self) -> Tensor | None:
-        """Bias of the head, [V]; None: none."""
+        """Bias of the head, [V], or None."""
         return None
 
     def outputs(self, body: Tensor) -> Tensor:
-        """Logits, [B, T, V], of the output of `body`."""
+        """Logits, [B, T, V], from the output of `body`."""
         return F.linear(body, self.head_weight, self.head_bias)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Logits, [B, T, V], in the parameters' type, of the inputs of `body`."""
+        """Logits, [B, T, V], in the parameters' type, from the inputs of `body`."""
         return self.outputs(self.body(*inputs))
 
     @property
     def attended(self) -> set[tuple[int, int]]:
-        """Numbers of queries and keys, wherever there is attention."""
+        """Pairs (queries, keys) of all attention operations."""
         return {(self.length, self.length)}
 
     @property
@@ -157,22 +155,21 @@ class VocabularyModel(Model):
 
     @property
     def kept_behind_body(self) -> Linear:
-        """The gradients of the head's input and of its matrix: its loss never keeps logits."""
+        """Gradients of the head's input and of its matrix: the loss never saves logits."""
         read = self.read_by_head or self.length
         return Linear(self.sequences * read * self.shape.width, self.head_weight.numel())
 
     def keeps(self, tensor: Tensor, samples: int) -> bool:
-        """On the meta device attention runs unfused and keeps its [T, S] weights; real devices run it fused and do not,
-        unless dropout is on them."""
+        """Attention weights, [T, S], are saved on the meta device, where attention is not fused. Real devices fuse it
+        and save none, except for dropout on the weights."""
         last = tuple(tensor.shape[-2:])
         weights = samples * self.sequences * self.shape.heads * math.prod(last)
         return self.keeps_attention or last not in self.attended or tensor.numel() != weights
 
 
-@dataclass  # not frozen: the compiler of PyTorch 2.11 does not find the fields of a frozen one that it makes itself
+@dataclass  # not frozen: PyTorch 2.11's compiler does not find the fields of a frozen one that it makes
 class GatedBranch:
-    """Branch of a token block: y = last(inner(h)), then the gate on the whole branch, and dropout, where the model has
-    them."""
+    """Branch of a token block: y = last(inner(h)), then optionally the gate on the whole branch and dropout."""
 
     inner: Callable[..., Tensor]
     last: Projections
@@ -186,8 +183,7 @@ class GatedBranch:
         return y_BTD if self.dropout is None else self.dropout(y_BTD)
 
     def before_gate(self, h_BTD: Tensor) -> tuple[Tensor, Modulation] | None:
-        """The last product, [B, T, C], and the gate that makes y of it, for a deferred add; None where more follows the
-        gate."""
+        """The last product, [B, T, C], and its gate, for a deferred add; None if something follows the gate."""
         modulation = self.last.modulation()
         if self.path is not None or self.dropout is not None or modulation is None:
             return None
@@ -195,19 +191,18 @@ class GatedBranch:
 
 
 class TokenBlock(nn.Module):
-    """Block whose stream is a sequence of vectors. Each of its `parts` is a module with `inner` and, named by `last`,
-    the projections that follow it. It has a connection, `PART_connection`, the gate on the whole branch or None,
+    """Block whose stream is a sequence of vectors. Each of its `parts` is a module with `inner`, followed by the
+    projections named by `last`. A part has a connection, `PART_connection`, the gate on the whole branch or None,
     `PART_path`, and in some models `PART_dropout`."""
 
     parts: ClassVar[tuple[str, ...]] = ("attention", "mlp")
 
     @property
     def connections(self) -> list[ResidualConnection]:
-        """The residual connections of the parts, in order."""
         return [getattr(self, f"{part}_connection") for part in self.parts]
 
     def add(self, part: str, state: State, **inputs: Any) -> State:
-        """State after the residual add of a part, x + branch(norm(x)) with pre-norm; `inner` gets `inputs` too."""
+        """State after the residual add of a part, x + branch(norm(x)) for pre-norm. `inner` also gets `inputs`."""
         module, connection, path = (getattr(self, name) for name in (part, f"{part}_connection", f"{part}_path"))
         last, dropout = getattr(module, module.last), getattr(self, f"{part}_dropout", None)
         after: State = connection.step(state, GatedBranch(partial(module.inner, **inputs), last, path, dropout))
@@ -216,13 +211,11 @@ class TokenBlock(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class BlockParts:
-    """Maker of what a wiring puts into one block: block `layer` of `layers` in its stack, whose stream is `width` wide.
-
-    `parts` are the names of the block's branches in order; `norm` is the model's usual norm. Projections start as
-    normal numbers of standard deviation `init_std`, or `truncated` ones; where that is None, as Glorot's uniform ones.
-    `depths` are those of all stacks, where a model has several; `separate_qkv`: whether self-attention takes separate
-    inputs for queries, keys and values.
-    """
+    """Makes the parts of one block from a wiring: block `layer` of `layers` in its stack, with a stream of `width`
+    channels. `parts` are the names of the block's branches in order; `norm` is the model's usual norm. Projections
+    start from a normal distribution, optionally `truncated`, of standard deviation `init_std`; if that is None, from
+    Glorot's uniform one. `depths` are the depths of all stacks, in models with several. `separate_qkv`: self-attention
+    takes separate inputs for queries, keys and values."""
 
     wiring: Wiring
     stack: str
@@ -241,7 +234,7 @@ class BlockParts:
         self, part: str, *before: ResidualConnection, norm: Callable[[], nn.Module] | None = None
     ) -> ResidualConnection:
         """Residual connection of a branch; `before` are those of the block's earlier branches. `norm` makes its norms,
-        which are otherwise those of the place named as the part."""
+        by default those of the place named like the part."""
         adds = len(self.parts)
         site = ResidualSite(
             width=self.width, stack=self.stack, index=self.layer * adds + self.parts.index(part),
@@ -250,26 +243,24 @@ class BlockParts:
         )  # fmt: skip
         made = self.wiring.residual(site)
         if "values" in made.needs and not self.separate_qkv:
-            said = "residual: the connection gives queries, keys and values inputs of their own; attention has one here"
-            raise UserError(said, "Language models' attention has three.")
+            said = "residual: the connection has separate inputs for queries, keys and values; attention has one here"
+            raise UserError(said, "Attention of language models has three.")
         return made
 
     def norm_at(self, of: str, width: int, gate: Gate | None = None) -> nn.Module:
-        """The norm at a place (`NormPlace`)."""
         return self.wiring.norm(NormPlace(width, self.epsilon, of, gate), self.norm)
 
     def site(self, name: str, d_in: int, d_out: int, heads: int = 1, **others: Any) -> Site:
         return Site(name, self.stack, self.layer, self.layers, d_in, d_out, heads, **others)
 
     def gates(self, part: str) -> dict[str, GateFactory]:
-        """The gates of a branch, by the names of its sites: those that the wiring has for every site of a name, and
-        those for this place alone (`PLACES`)."""
+        """Gates of a branch by site name: those for all sites of a name, and those for this branch (`PLACES`)."""
         place = part if part in PLACES else self.stack
         gates = self.wiring.gates
         return {site.rpartition(".")[2]: gate for site, gate in gates.items() if site.rpartition(".")[0] in ("", place)}
 
     def gate(self, site: Site) -> Gate | None:
-        """The gate at a site; None if the wiring has none for it."""
+        """Gate at a site; None if the wiring has none."""
         gates = self.gates(site.part)
         return gates[site.name](site) if site.name in gates else None
 
@@ -277,8 +268,8 @@ class BlockParts:
         self, connection: ResidualConnection, widths: Mapping[str, tuple[int, int]], heads: int = 0, *,
         bias: bool = False,
     ) -> Projections:  # fmt: skip
-        """Projections of one input, by site name with their (input, output) widths, of the branch that `connection`
-        joins. With `heads`, their mixture is the site `sdpa`, whose gate reads the same input."""
+        """Projections of one input, by site name with (input, output) widths, for the branch of `connection`. With
+        `heads`, the attention output is the site `sdpa`, whose gate reads the same input."""
         part = connection.site.part
         sites = [self.site(name, d_in, d_out, part=part) for name, (d_in, d_out) in widths.items()]
         later = [self.site("sdpa", self.width, self.width, heads, part=part)] if heads else []
@@ -291,8 +282,7 @@ class BlockParts:
         return Projections(sites, self.gates(part), std_of, later, bias=bias, spread=spread)
 
     def path(self, part: str, *instead: str) -> GatedPath | None:
-        """The gate on a whole branch; None if the wiring has none for it. Where it names no such branch, the first of
-        `instead` that it does name serves."""
+        """Gate on a whole branch, or None. If the wiring does not name it, the first of `instead` that it names."""
         gates = self.gates(part)
         named = next((name for name in (part, *instead) if name in gates), None)
         if named is None:
@@ -304,18 +294,18 @@ def refuse_absent(
     wiring: Wiring, sites: Sequence[str], norms: Sequence[str], model: str, served_by: Mapping[str, str] | None = None
 ) -> None:
     """Raise `UserError` for a site, or place of a norm, that a model's blocks do not have: its gate would silently be
-    left out. Not for a site that is `served_by` another which is named as well: that one has the gate of both."""
+    left out. A site that is `served_by` another one is accepted if that one is named too."""
     for named, offered in ((wiring.gates.keys(), sites), (wiring.norms.keys() - {"*"}, norms)):
         for site in named:
             if site not in offered and (served_by or {}).get(site) not in named:
-                raise UserError(f"sites: the blocks of {model} have no {site}", f"they have {', '.join(offered)}")
+                raise UserError(f"sites: the blocks of {model} have no {site}", f"They have {', '.join(offered)}.")
 
 
 def end_of_stack(
     wiring: Wiring, last: ResidualConnection, place: NormPlace, usual: NormFactory, *, after_norm: bool = False
 ) -> tuple[OutputAggregation | None, nn.Module]:
-    """Module that makes one stream of the state behind a stack's `last` add, and the norm behind it: the identity where
-    the method has none there or, but for `after_norm`, where that add ends in one."""
+    """Module that reduces the state after a stack's `last` add to one stream, and the final norm. The norm is the
+    identity if the method has none there, or (without `after_norm`) if that add ends in a norm."""
     norm = partial(wiring.norm, place, usual)
     keeps_norm = last.keeps_final_norm and (after_norm or not last.ends_in_norm)
     return last.output_aggregation(norm), norm() if keeps_norm else nn.Identity()

@@ -1,7 +1,9 @@
-"""BERT (Devlin et al. 2019): the encoder of a Transformer over token, position and segment embeddings, all learned,
-with biases in attention, GELU, and normal initial values cut off at two standard deviations of 0.02. `post-ln` is the
-network of the paper; `pre-ln` has a norm behind the last block, as every method whose last add does not end in one.
-Shapes: B batch, T tokens, K tokens that are predicted of a sequence, D width, V vocabulary, C classes.
+"""BERT (Devlin et al. 2019): a Transformer encoder over learned token, position and segment embeddings.
+
+Attention has biases, the activation is GELU, and initial values are normal with a standard deviation of 0.02, truncated
+at two of them. `post-ln` is the paper's network. `pre-ln` has a norm after the last block, like every method whose last
+add does not end in one.
+Shapes: B batch, T tokens, K predicted tokens of a sequence, D width, V vocabulary, C classes.
 """
 
 from __future__ import annotations
@@ -29,18 +31,18 @@ from comt_cli.tasks.settings.masked_lm import BertSettings
 SETTINGS = BertSettings
 INIT_STD = 0.02
 SEGMENTS = 2
-"""The texts that one sequence can hold, told apart by what is added to their tokens."""
+"""Number of texts in one sequence, distinguished by an added vector."""
 
 
 class BertBlock(EncoderBlock):
-    """A block of the encoder with BERT's biases and activation."""
+    """Encoder block with BERT's biases and activation."""
 
     attention_bias = True
     activation = F.gelu  # by the error function: x Phi(x) (Hendrycks & Gimpel 2016)
 
 
 class MaskedHead(Initialised):
-    """Input of the decoder: N(gelu(W h + b)). Its matrix is the embedding's; its bias, [V], is here."""
+    """Input of the decoder: N(gelu(W h + b)). The decoder's matrix is the embedding's; its bias, [V], is here."""
 
     def __init__(self, vocabulary: int, width: int, norm: nn.Module) -> None:
         super().__init__()
@@ -57,8 +59,8 @@ class MaskedHead(Initialised):
 
 
 class BertEncoder(Model):
-    """Body of all BERTs, under the names by which a run that starts from another's weights finds it: token ids [B, T]
-    -> vectors [B, T, D]. Columns of padding change nothing for the other tokens."""
+    """Body of all BERTs: token ids [B, T] -> vectors [B, T, D]. Its names let a run start from another run's weights.
+    Columns of padding do not affect other tokens."""
 
     stream, stacked = "tokens", {"encoder": "blocks"}
 
@@ -84,11 +86,11 @@ class BertEncoder(Model):
         self.read_out, self.final_norm = end_of_stack(wiring, blocks[-1].mlp_connection, place, layer_norm)
 
     def hidden(self, tokens_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:
-        """The stream behind the last block, [B, T, D]; `segments` are 0 or 1 for every token, and 0 where left out.
-        Raises `ValueError` where there are more tokens than positions."""
+        """Stream after the last block, [B, T, D]; `segments` are 0 (default) or 1. Raises `ValueError` if T is too
+        large."""
         length = tokens_BT.shape[1]
         if length > self.settings.positions:
-            raise ValueError(f"{length} tokens are more than the model's {self.settings.positions} positions")
+            raise ValueError(f"{length} tokens exceed the model's {self.settings.positions} positions")
         segment = self.segments.weight[0] if segments_BT is None else self.segments(segments_BT)
         x_BTD = self.entry(self.embedding(tokens_BT) + self.positions.weight[:length] + segment)
         state = State(self.embedding_dropout(self.embedding_norm(x_BTD)))
@@ -99,8 +101,8 @@ class BertEncoder(Model):
 
 
 class Bert(BertEncoder, VocabularyModel):
-    """Token ids [B, T], some of them hidden -> logits of the original ones, [B, T, V], or [B, K, V] at the masked
-    positions, int64 [B, K]: a loss that counts hidden tokens alone needs no others."""
+    """Token ids [B, T], some masked -> logits of the original ones, [B, T, V], or [B, K, V] at the masked positions,
+    int64 [B, K]. A loss over masked tokens needs only these."""
 
     def __init__(self, settings: BertSettings, vocabulary: int, wiring: Wiring, length: int, masked: int) -> None:
         super().__init__(settings, vocabulary, wiring, length)
@@ -110,7 +112,6 @@ class Bert(BertEncoder, VocabularyModel):
         self.head = MaskedHead(vocabulary, width, wiring.norm(NormPlace(width, settings.norm_eps, "head"), layer_norm))
 
     def example(self, samples: int) -> tuple[Tensor, Tensor]:
-        """Token ids, [B, T], and K masked positions, [B, K]."""
         return ids(samples, self.length), ids(samples, self.masked)
 
     @property
@@ -122,7 +123,7 @@ class Bert(BertEncoder, VocabularyModel):
         return self.head.bias
 
     def body(self, *inputs: Tensor) -> Tensor:
-        """Input of the decoder, [B, K, D], of tokens and masked positions; of tokens alone at all, [B, T, D]."""
+        """Input of the decoder: [B, K, D] for tokens and masked positions, [B, T, D] for tokens alone."""
         tokens_BT, *masked = inputs
         h_BTD = self.hidden(tokens_BT)
         if masked:
@@ -131,8 +132,8 @@ class Bert(BertEncoder, VocabularyModel):
 
 
 class BertClassifier(BertEncoder):
-    """Token ids and segments, [B, T] each -> logits [B, C] of the sequences' classes, or of one number. `pooler` and
-    `classifier` are new to a run that starts from the weights of a masked language model, whose `head` it drops."""
+    """Token ids and segments, [B, T] each -> logits [B, C] of the sequences' classes, or one number. In a run that
+    starts from a masked language model, `pooler` and `classifier` are new, and that model's `head` is dropped."""
 
     def __init__(self, settings: BertSettings, vocabulary: int, wiring: Wiring, length: int, classes: int) -> None:
         super().__init__(settings, vocabulary, wiring, length)
@@ -141,7 +142,6 @@ class BertClassifier(BertEncoder):
         self.classifier = Affine(self.shape.width, classes, truncated=True)
 
     def example(self, samples: int) -> tuple[Tensor, Tensor]:
-        """Token ids and segments, [B, T] each."""
         return ids(samples, self.length), ids(samples, self.length)
 
     @property
@@ -149,7 +149,7 @@ class BertClassifier(BertEncoder):
         return int(self.shape.heads * self.length**2)
 
     def forward(self, tokens_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:
-        """A sequence's summary is tanh(W h + b) of its first token, the begin token."""
+        """The summary of a sequence is tanh(W h + b) of its first token, the begin token."""
         pooled_BD = torch.tanh(self.pooler(self.hidden(tokens_BT, segments_BT)[:, 0]))
         return self.classifier(self.pooled_dropout(pooled_BD))
 
@@ -158,8 +158,8 @@ def build(
     settings: BertSettings, wiring: Wiring, *, vocabulary: int, length: int = 1, masked: int = 1,
     classes: int | None = None,
 ) -> Bert | BertClassifier:  # fmt: skip
-    """A masked language model over so many tokens, `masked` of which are predicted in each sequence of its example,
-    `length` long; with `classes` a classifier of sequences."""
+    """A masked language model, or with `classes` a classifier of sequences. `length` and `masked` are the tokens and
+    predicted tokens of an example sequence."""
     if classes is not None:
         return BertClassifier(settings, vocabulary, wiring, length, classes)
     return Bert(settings, vocabulary, wiring, length, masked)

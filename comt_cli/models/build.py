@@ -1,4 +1,4 @@
-"""From a run's settings to a model: on the meta device to be counted, on a real one to be trained."""
+"""Models from settings: on the meta device for counting, on a real device for training."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def empty_network(settings: ModelSettings, wiring: Wiring, **dimensions: int) ->
 def empty_network(settings: NetworkSettings, wiring: Wiring, **dimensions: int) -> Model: ...
 @naming_mistakes()
 def empty_network(settings: Any, wiring: Wiring, **dimensions: int) -> Model:
-    """The model on the meta device: every shape, no storage. `dimensions` are the arguments of its file's `build` that
-    follow from the data: the size of the vocabulary ... Raises `UserError` for a site that the blocks do not have."""
+    """Model on the meta device: all shapes, no storage. `dimensions` are arguments of its file's `build` that follow
+    from the data, such as the vocabulary size. Raises `UserError` for a site that the blocks do not have."""
     if wiring.widening is not None:
         settings = _widened(settings, wiring, dimensions)
     with torch.device("meta"):
@@ -43,18 +43,17 @@ def empty_network(settings: Any, wiring: Wiring, **dimensions: int) -> Model:
 
 
 def _architecture(family: str) -> ModuleType:
-    """The file of a family of models. It has `SETTINGS`, their class, and `build`."""
     return importlib.import_module(f"comt_cli.models.{family}")
 
 
 def settings_from(text: str) -> Any:
-    """A model's settings from their JSON."""
+    """Settings of a model from their JSON."""
     return _architecture(json.loads(text)["family"]).SETTINGS.model_validate_json(text)
 
 
 def _widened(settings: Any, wiring: Wiring, dimensions: Mapping[str, int]) -> Any:
-    """The settings with the feed-forward width whose cost is nearest to that of the model to equal. The cost is linear
-    in that width, so two counts give it. Raises `UserError` where no width is so small."""
+    """Settings with the feed-forward width whose cost is nearest to the target's. The cost is linear in the width, so
+    two counts suffice. Raises `UserError` if the width would be below 1."""
     widening = wiring.widening
     assert widening is not None
     plain, width = replace(wiring, widening=None), settings.shape().ffn_width
@@ -67,44 +66,44 @@ def _widened(settings: Any, wiring: Wiring, dimensions: Mapping[str, int]) -> An
     found = width + round((wanted - one) / (next_one - one))
     if found < 1:
         raise UserError(
-            f"like: no feed-forward network is so narrow that this one costs as little: it would have {found} channels",
-            "Compare it with a dearer method, or use a wider feed-forward network.",
+            f"like: to cost as little, the feed-forward networks would need {found} channels; the least is 1",
+            "Compare with a more expensive method, or use a wider feed-forward network.",
         )
     return settings.model_copy(update={"ffn_width": found})
 
 
 def model_of(spec: RunSpec) -> Model:
-    """The model of a run, on the meta device."""
+    """Model of a run, on the meta device."""
     return empty_network(spec.settings.model, wiring_of(spec.method), **spec.task.dimensions(spec.settings))
 
 
 def new_parts(spec: RunSpec, model: nn.Module) -> Sequence[str]:
-    """The parts of a run's model that what it starts from does not have, by the beginnings of their parameters' names:
-    beside published weights every parameter that a plain network lacks."""
+    """Parts of a run's model that its start does not have, by the prefixes of their parameters' names. For published
+    weights these are all parameters that a plain network lacks."""
     if not isinstance(spec.start, WeightsStart):
         return () if spec.start is None else spec.start.new
     return beyond(model_of(spec.model_copy(update={"method": {"name": spec.task.plain_method}})), model)
 
 
 def beyond(plain: Any, model: Any) -> list[str]:
-    """The names of a model's parameters that a plain one does not have, LoRA's apart."""
+    """Names of parameters that a plain model does not have, without LoRA's."""
     known = plain.state_dict()
     return [name for name in model.state_dict() if name not in known and LORA not in name]
 
 
 @naming_mistakes()
 def wiring_of(method: Mapping[str, Any]) -> Wiring:
-    """The residual connection, gates and norms of a method as `spec.json` names it."""
+    """Wiring of a method as named in `spec.json`."""
     made = method_from(method)
     wiring = made.wiring()
     if not isinstance(wiring, Wiring):
-        raise mistake_at(type(made), f"wiring() returns {type(wiring).__name__}, which is no Wiring")
+        raise mistake_at(type(made), f"wiring() returns {type(wiring).__name__}, not Wiring")
     return wiring
 
 
 @naming_mistakes()
 def materialise(model: nn.Module, device: torch.device, seed: int, path: str = "") -> None:
-    """Give a meta model storage on `device` and initial values: a pure function of `seed`, equal on every device. A
-    part of a model gets the values it has in the whole if `path` is its path there."""
+    """Give a meta model storage on `device` and initial values, a pure function of `seed`, equal on every device. With
+    its `path` in a larger model, a part gets the values that it has there."""
     model.to_empty(device=device)
     initialise(model, seed, path)

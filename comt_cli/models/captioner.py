@@ -1,10 +1,11 @@
-"""The captioner: a Transformer whose encoder reads the regions of an image, and whose decoder says what is there, with
-one matrix as the words' embedding and as head.
+"""Captioner: a Transformer whose encoder reads the regions of an image and whose decoder writes the caption. One matrix
+is both the embedding of the words and the head.
 
     x_r = dropout(relu(W v_r + b)) (+ p_r)
 
-v_r is what is known of region r (a detector's 2048 numbers, the pixels of a patch), p_r a learned vector of its place,
-where regions have places. Shapes: B images, R regions, V numbers of a region, D width, T words.
+v_r are the features of region r (a detector's 2048 numbers, or the pixels of a patch). p_r is a learned vector of its
+position, if regions have positions.
+Shapes: B images, R regions, V numbers of a region, D width, T words.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from comt_cli.tasks.settings.captioning import CaptionerSettings
 
 
 class RegionMap(Affine):
-    """[B, R, V] -> [B, R, D], as above; `places` is how many learned vectors there are, 0 for none."""
+    """[B, R, V] -> [B, R, D], see above; `places` is the number of learned position vectors, or 0."""
 
     def __init__(self, features: int, width: int, places: int, dropout: float) -> None:
         super().__init__(features, width)
@@ -39,12 +40,11 @@ class RegionMap(Affine):
         draw.uniform_(self.weight, "weight", 3**0.5 * xavier_std(features, width))
         nn.init.zeros_(self.bias)
         if self.places is not None:
-            draw.normal_(self.places, "places", 1.0)  # as large as the words' embeddings, which are times sqrt(D)
+            draw.normal_(self.places, "places", 1.0)  # as large as word embeddings, which are multiplied by sqrt(D)
 
 
 class Captioner(EncoderDecoder):
-    """An encoder-decoder whose source is regions, [B, R, V], and a mask, bool [B, R], True where there is one. What
-    stands where there is none changes nothing."""
+    """Encoder-decoder whose source is regions, [B, R, V], and a mask, bool [B, R], True at regions that count."""
 
     settings: CaptionerSettings
 
@@ -52,8 +52,7 @@ class Captioner(EncoderDecoder):
         self, settings: CaptionerSettings, vocabulary: int, wiring: Wiring, regions: int, features: int,
         length: int = 1, captions: int = 1,
     ) -> None:  # fmt: skip
-        """For images of at most so many regions, each of so many numbers; a sample of the `example` has `captions` of
-        so many words."""
+        """At most `regions` per image with `features` numbers; a sample has `captions` of `length` words."""
         super().__init__(settings, vocabulary, wiring, length, captions, regions)
         places = regions if settings.region_positions == "learned" else 0
         self.features = features
@@ -64,8 +63,7 @@ class Captioner(EncoderDecoder):
         return self.regions(regions_BRV), mask_BR
 
     def example(self, samples: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Regions, their mask and captions: a sample has as many captions, each with the image, and these as many
-        words, as the model was built with."""
+        """Regions, their mask and captions; each caption of a sample comes with the image."""
         B, R = samples * self.sequences, self.source_length
         regions_BRV = torch.zeros(B, R, self.features, device="meta")
         mask_BR = torch.ones(B, R, dtype=torch.bool, device="meta")

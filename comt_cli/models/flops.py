@@ -1,13 +1,13 @@
-"""FLOPs of a model and the numbers that it keeps for the backward pass, from one forward pass without storage.
+"""FLOPs of a model and its saved activations, from one forward pass without storage.
 
-A product of A and B has two gradients, dA = dY B' and dB = A' dY, and each is a product of as many multiply-adds: so
-the backward pass costs as many times the forward pass of a product, or a convolution, as factors need a gradient: those
-that are a parameter or depend on one. Hence a network's first convolution costs 2, since its images need none, and
-others 3. Code that has a backward pass of its own (`torch.autograd.Function`) is run backward by itself. A product
-whose result is detached is counted as if it were not.
+A product of A and B has two gradients, dA = dY B' and dB = A' dY, each with as many multiply-adds as the product. The
+backward pass of a product or convolution therefore costs once its forward pass for each factor that needs a gradient: a
+parameter, or something that depends on one. A network's first convolution thus costs 2 in total, since images need no
+gradient, and others 3. Code with its own backward pass (`torch.autograd.Function`) is run backward separately. A
+product whose result is detached is counted as if it were not.
 
-With a prime number of rows that divides no size of the network, what grows with the rows is what that prime divides: a
-product of such sizes is never a multiple of it.
+The number of rows is a prime that divides no size of the network. A size that this prime divides thus grows with the
+rows; a product of other sizes is never a multiple of it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from comt_cli.errors import UserError
 from comt_cli.models.base import Linear, Model
 
 PRIMES = (1_000_003, 1_000_033, 1_009, 1_013, 1_019, 1_021)
-"""Numbers of rows to trace with. The smaller ones are for rows so long that sizes would overflow with the first."""
+"""Numbers of rows to trace with; the smaller ones for rows so long that sizes would overflow with the first."""
 
 _aten = torch.ops.aten
 _FACTORS = {_aten.addmm: (1, 2), _aten.baddbmm: (1, 2)}
@@ -34,14 +34,14 @@ _FACTORS = {_aten.addmm: (1, 2), _aten.baddbmm: (1, 2)}
 
 
 def rows_to_trace(model: nn.Module, inputs: Iterable[Tensor], largest: int) -> int:
-    """Number of rows to trace `model` with; `largest` is about how many numbers its largest tensor has for a row.
-    Raises `UserError` where a few of them have more numbers than can be counted."""
+    """Number of rows to trace `model` with; `largest` is the approximate size of its largest tensor per row. Raises
+    `UserError` if a few rows have more numbers than can be counted."""
     sizes = {size for tensor in (*inputs, *model.parameters()) for size in tensor.shape}
     for rows in PRIMES:
         if rows * largest < 2**59 and all(size % rows for size in sizes):
             return rows
-    said = "a row is too long: what the model makes of it cannot be counted"
-    raise UserError(said, "Give a shorter sequence_length.")
+    said = "a row is too long to count the size of its tensors"
+    raise UserError(said, "Use a shorter sequence_length.")
 
 
 def behind(output: Tensor) -> list[Any]:
@@ -56,7 +56,7 @@ def behind(output: Tensor) -> list[Any]:
 
 
 class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, counts the FLOPs of what is run on `rows` rows, forward and backward, in `flops`."""
+    """Counts, while entered, the FLOPs of operations on `rows` rows, forward and backward, in `flops`."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -64,10 +64,10 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.flops = Linear(0, 0)
 
     def flops_of_one(self, output: Tensor) -> int:
-        """FLOPs of a sample, forward and backward, of the pass to `output` that was traced."""
+        """FLOPs of one sample, forward and backward, of the traced pass to `output`."""
         with self, torch.no_grad():
             for node in behind(output):
-                if isinstance(node, BackwardCFunction):  # a function with a backward pass of its own is run by itself
+                if isinstance(node, BackwardCFunction):  # a function with its own backward pass is run separately
                     function: Any = node
                     gradients = (torch.empty(out.shape, device="meta") for out in function._input_metadata)
                     function.apply(*gradients)
@@ -76,13 +76,12 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def kept_by(
         self, model: nn.Module, run: Callable[[], Tensor], ignored: Callable[[Tensor], bool] = lambda _: False
     ) -> tuple[Tensor, Linear]:
-        """Output of `run`, and the numbers that it saves for its backward pass, without the model's own and those
-        `ignored`."""
+        """Output of `run` and the size of its saved activations, without the model's tensors and those `ignored`."""
         held = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
         kept: dict[int, Tensor] = {}
 
         def keep(tensor: Tensor) -> Tensor:
-            apart = tensor.detach()  # itself, it would keep the graph alive that keeps it, and no collector sees that
+            apart = tensor.detach()  # the tensor itself would keep its graph alive in a cycle
             if not ignored(tensor):
                 kept.setdefault(tensor.untyped_storage()._cdata, apart)
             return apart
@@ -99,7 +98,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         packet = func._overloadpacket
         if packet not in flop_registry:
-            with self:  # a composite operation may have a product among those that it consists of
+            with self:  # a composite operation may contain a product
                 result = func.decompose(*args, **kwargs)
             return func(*args, **kwargs) if result is NotImplemented else result
         result = func(*args, **kwargs)
@@ -111,18 +110,18 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def flops_per_sample(model: Model) -> int:
-    """FLOPs of convolutions and matrix products for one sample of the example of a model on the meta device, forward
-    and backward: 2 a multiply-add, attention in full; recomputed blocks once, the gradient of the input not at all."""
+    """FLOPs of products and convolutions for one sample of the example of a meta model, forward and backward: 2 per
+    multiply-add, attention in full, recomputed blocks once, the gradient of the input not at all."""
     with trace_of(model) as trace:
         output = model(*model.example(trace.rows))
     return trace.flops_of_one(output)
 
 
 def trace_of(model: Model) -> Trace:
-    """A trace with as many samples as the model can be traced with."""
+    """Trace with a number of samples that suits the model."""
     return Trace(rows_to_trace(model, model.example(1), model.largest))
 
 
 def parameter_count(model: torch.nn.Module) -> int:
-    """Trainable numbers."""
+    """Number of parameters."""
     return sum(parameter.numel() for parameter in model.parameters())

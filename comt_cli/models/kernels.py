@@ -1,8 +1,7 @@
-"""The choice of hand-written kernels for the operations of a model, and switching them over.
+"""Choice of hand-written kernels for the operations of a model, and switching between them.
 
-A part whose `fused` is set has a kernel compute it in one pass; a new model has none set. Kernels are for the parts of
-token blocks, and in training on a CPU for norms that follow a convolution, with the gate of either, the addition and
-the ReLU behind it (`ConvolutionNorm`).
+A part with `fused` set computes its operation by one kernel; a new model has none set. There are kernels for parts of
+token blocks, and for training on a CPU for norms after a convolution, with gates, addition and ReLU.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ NORMS: dict[NormGate, str] = {
     "pixel": "pixel_norm",
     "both": "window_and_pixel_norm",
 }
-"""Records' names of a batch norm behind a convolution, by the gates of either."""
+"""Names in records of a batch norm after a convolution, by the gates of both."""
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -37,23 +36,20 @@ def use_kernels(
     model: Model, wanted: Wanted, device: torch.device, dtype: torch.dtype, *, compiled: bool, training: bool = True,
     tokens: int | None = None, only: bool = False,
 ) -> dict[str, Choice]:  # fmt: skip
-    """Choose for every operation of `model` between kernel and reference, switch its parts over, and return the
-    choices with their reasons; an operation that the model does not have is left out.
-
-    `device` is where the model will run, `dtype` the type of its products (bf16 under autocast), `compiled` whether the
-    rest of it will be compiled, `training` whether it will be, `tokens` how many go through it at once, if that is
-    known; `only`: no other model of this process will be used again.
-    """
+    """Choose kernel or reference for every operation of `model`, switch its parts, and return the choices with reasons,
+    without operations that the model lacks. `device` is where the model will run, `dtype` the type of its products
+    (bf16 under autocast), `compiled` whether the rest of it will be compiled, `training` whether it will be trained,
+    `tokens` the number of tokens at once, if known. `only`: no other model of this process will be used again."""
     choices: dict[str, Choice] = {}
     how = {"compiled": compiled, "training": training}
     for op, sources in _sources(model).items():
         if op == "heads" and not all(_fits_heads(block) for block in _those(model, TokenBlock)):
-            choices[op] = Choice(False, "keys or values of other blocks, or inputs of their own, are not in the kernel")
+            choices[op] = Choice(False, "the kernel has no shared keys or values, and no separate q/k/v inputs")
             continue
         each = []
         for projections in sources:
             if (modulation := projections.modulation()) is None:
-                each.append(Choice(False, "gates that are pointwise, or not all alike, need no kernel or have none"))
+                each.append(Choice(False, "there is no kernel for pointwise gates or for gates of different kinds"))
                 continue
             Wc, ws, _, rank, _ = modulation
             gates = Gates(channel=Wc is not None, scalar=ws is not None, rank=rank) if rank else None
@@ -74,13 +70,13 @@ def use_kernels(
             unit.fused = choices[NORMS[gate]].fused
     use_tiles(choices.values(), only=only)
     if any(choice.fused for choice in choices.values()):
-        importlib.import_module("torch._dynamo")  # an operator's first call does, for seconds: here no clock runs
+        importlib.import_module("torch._dynamo")  # an operator's first call does, for seconds; here no clock runs
     return choices
 
 
 def _sources(model: Model) -> dict[Op, list[Projections]]:
-    """For each operation on tokens the projections whose shapes and kinds of gates decide: those of the first block of
-    every stack, since all of one have the same."""
+    """For each operation on tokens, the projections that decide by their shapes and gates: those of the first block of
+    every stack, since all blocks of a stack are alike."""
     sources: dict[Op, list[Projections]] = {"heads": [], "swiglu": [], "add_norm": [], "modulate": []}
     for block in (stack[0] for stack in model.stacks.values()):
         if not isinstance(block, TokenBlock):
@@ -97,7 +93,6 @@ def _sources(model: Model) -> dict[Op, list[Projections]]:
 
 
 def _fits_heads(block: TokenBlock) -> bool:
-    """Whether the kernel of q, k and v takes all that the block's attention does before it mixes."""
     shared = [each.shared for each in _those(block, Attention) if each.shared is not None]
     has_separate_qkv = any("values" in connection.needs for connection in block.connections)
     return not has_separate_qkv and all(each.has_values and not each.mixes_keys for each in shared)
@@ -114,7 +109,7 @@ def _token_parts(model: Model) -> dict[Op, list[Attention | FeedForward | PreNor
 
 
 def _alone(block: nn.Module) -> list[Projections]:
-    """The projections whose gates no kernel applies together with what comes next."""
+    """Projections whose gates no kernel applies together with the next operation."""
     taken = {id(each.qkv) for each in _those(block, Attention)}
     taken |= {id(each.gate_up) for each in _those(block, FeedForward)}
     return [each for each in _those(block, Projections) if id(each) not in taken]
@@ -125,7 +120,6 @@ def _those(module: nn.Module, kind: type[M]) -> list[M]:
 
 
 def _units(model: Model) -> dict[NormGate, list[ConvolutionNorm]]:
-    """The convolutions with a norm behind them that a kernel knows, by their gates."""
     units: dict[NormGate, list[ConvolutionNorm]] = {}
     for unit in _those(model, ConvolutionNorm):
         if type(unit.norm) is not BatchNorm:

@@ -23,7 +23,7 @@ from comt_cli.tasks.settings.language import ModelSettings
 
 
 class Block(TokenBlock):
-    """Attention and feed-forward network, each joined to the stream by its residual connection."""
+    """Attention and feed-forward network, each with its residual connection."""
 
     def __init__(self, settings: ModelSettings, wiring: Wiring, layer: int) -> None:
         super().__init__()
@@ -68,17 +68,17 @@ class Llama(VocabularyModel):
         self.head = None if settings.tied_embeddings else TokenEmbedding(vocabulary, shape.width, settings.init_std)
 
     def example(self, samples: int) -> tuple[Tensor]:
-        """Token ids, [B, T], T the `length` that the model was built with."""
+        """Token ids, [B, T]; T is the `length` that the model was built with."""
         return (ids(samples, self.length),)
 
     @property
     def head_weight(self) -> Tensor:
-        """The head's matrix, [V, D]: the embedding's where they are tied."""
+        """Matrix of the head, [V, D]; the embedding's if they are tied."""
         return self.embedding.weight if self.head is None else self.head.weight
 
     def hidden(self, tokens_BT: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         """Input of the head: the stream after the last block and the final norm, [B, T, D]. With a cache, the tokens
-        follow on those whose keys and values it holds, and theirs are added to it."""
+        follow those in it, and their keys and values are added."""
         x_BTD: Tensor = self.entry(self.embedding(tokens_BT))
         length = tokens_BT.shape[1]
         if cache is None:
@@ -94,7 +94,6 @@ class Llama(VocabularyModel):
         return final_stream(state, self.read_out, self.final_norm)
 
     def body(self, *inputs: Tensor) -> Tensor:
-        """Input of the head: its loss never keeps logits."""
         (tokens_BT,) = inputs
         return self.hidden(tokens_BT)
 

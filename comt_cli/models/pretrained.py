@@ -1,7 +1,7 @@
-"""Parameters that come from the weights which a run starts from: trained, frozen, or adapted by LoRA (Hu et al. 2021).
+"""Parameters that come from the weights a run starts from: trained, frozen, or adapted by LoRA (Hu et al. 2021).
 
-LoRA's A and B are part of the model while they are learned, and of the checkpoints that a run resumes from. All other
-files have s B A added to W, and so has the model behind the last step: its run can be read like any other.
+LoRA's A and B are part of the model while they are learned, and of the checkpoints that a run resumes from. In all
+other files, and in the model after the last step, s B A is added to W. The run can then be read like any other.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ from comt_cli.layers.projection import Projections
 from comt_cli.recipe.settings import Training
 
 LORA = ".lora."
-"""In the name of each of LoRA's matrices, between the names of the projections and of the site."""
+"""Part of the name of LoRA's matrices, between projections and site."""
 
 
 def is_part(name: str, parts: Iterable[str]) -> bool:
-    """Whether a tensor of this name is in one of the parts, which are beginnings of names."""
+    """Whether a tensor of this name is in one of the parts, which are name prefixes."""
     return any(name == part or name.startswith(f"{part}.") for part in parts)
 
 
 def is_pretrained(name: str, new: Iterable[str]) -> bool:
-    """Whether a tensor comes from the start, which the parts `new` do not."""
+    """Whether a tensor comes from the start, unlike the parts `new`."""
     return LORA not in name and not is_part(name, new)
 
 
 def adapt(model: nn.Module, rank: int, scale: float, new: Sequence[str]) -> None:
-    """Freeze what comes from the start in a model on the meta device; with a rank put LoRA's matrices beside those of
-    its projections."""
+    """Freeze parameters that come from the start, in a model on the meta device; with a rank, add LoRA's matrices."""
     for name, parameter in model.named_parameters():
         if is_pretrained(name, new):
             parameter.requires_grad_(False)
@@ -41,7 +40,7 @@ def adapt(model: nn.Module, rank: int, scale: float, new: Sequence[str]) -> None
 
 
 def merged(weights: Mapping[str, Tensor], train: Training) -> dict[str, Tensor]:
-    """The weights of a run with s B A added to each W that LoRA adapts, and without A and B."""
+    """Weights of a run with s B A added to each W that LoRA adapts, without A and B."""
     found = {name: weight for name, weight in weights.items() if LORA not in name}
     updates: dict[str, list[Tensor]] = {}
     scale = 1.0 if train.lora is None else train.lora[1]
@@ -56,5 +55,5 @@ def merged(weights: Mapping[str, Tensor], train: Training) -> dict[str, Tensor]:
 
 
 def unmerged(weights: Mapping[str, Tensor], own: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Weights for a model of the names `own`: where they are merged, and LoRA's are not among them, B is zero."""
+    """Weights for a model with the names `own`. If they are merged, without LoRA's matrices, B is zero."""
     return {name: torch.zeros(like.shape, dtype=like.dtype) for name, like in own.items() if LORA in name} | {**weights}

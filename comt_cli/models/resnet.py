@@ -1,10 +1,10 @@
-"""ResNets for image classification (He et al. 2016a): activated after the addition, or before each convolution (He et
-al. 2016b: no norm behind the stem, and a norm and ReLU behind the last block).
+"""ResNets for image classification (He et al. 2016a), with activation after the addition or before each convolution (He
+et al. 2016b: no norm after the stem, a norm and ReLU after the last block).
 
-A bottleneck's stride is that of its 3x3 convolution ("v1.5", as in torchvision), not of its first 1x1 as in the paper.
-Where a block changes the shape, the skip path is projected by a 1x1 convolution with a batch norm (the paper's B). The
-stem `3x3` (stride 1) is the usual one for 32-pixel images, `7x7` (stride 2, then 3x3 max pooling) ImageNet's. The stem,
-projections of the skip path, the layers behind the blocks and the classifier are never modulated.
+The stride of a bottleneck is in its 3x3 convolution ("v1.5", as in torchvision), not in its first 1x1 as in the paper.
+Where a block changes the shape, a 1x1 convolution with a batch norm projects the skip path (the paper's B). The stem
+`3x3` (stride 1) is the usual one for 32-pixel images; `7x7` (stride 2, then 3x3 max pooling) is ImageNet's. The stem,
+projections of the skip path, layers after the blocks and the classifier never have gates.
 Shapes: B images, C channels, H x W pixels.
 """
 
@@ -28,14 +28,14 @@ from comt_cli.tasks.base import MAP_SITES, NORMS
 from comt_cli.tasks.settings.images import ResNetSettings
 
 WINDOWS = {"basic": (3, 3), "bottleneck": (1, 3, 1), "preact": (3, 3)}
-"""The windows of a block's convolutions."""
+"""Windows of a block's convolutions."""
 
 EXPANSION = {"basic": 1, "bottleneck": 4, "preact": 1}
 """Ratio of a block's output channels to those of its inner convolutions."""
 
 
 class BlockPlace(NamedTuple):
-    """Place of a block: its number from 0, of how many, and its channels and stride."""
+    """Position of a block, its number from 0 and the number of blocks, and its channels and stride."""
 
     layer: int
     layers: int
@@ -46,13 +46,12 @@ class BlockPlace(NamedTuple):
 
     @property
     def changes_shape(self) -> bool:
-        """Whether the block puts out another shape than it takes."""
         return self.stride != 1 or self.d_in != self.d_out
 
 
 class ResidualBlock(nn.Module):
-    """Base of residual blocks: the connection, which works on maps with the channels last, and the names of the
-    branch's `convolutions` (`conv1` first) and `norms` (`norm1` first), which are its sites."""
+    """Base of residual blocks: the connection, which uses maps with the channels last, and the branch's `convolutions`
+    (`conv1` first) and `norms` (`norm1` first), which are its sites."""
 
     connection: ResidualConnection
 
@@ -66,27 +65,27 @@ class ResidualBlock(nn.Module):
         self.norms: dict[str, nn.Module] = {}
 
     def convolution(self, name: str, d_in: int, d_out: int, window: int, stride: int = 1) -> Convolution:
-        """A new convolution of the branch, with its gate if it has one."""
+        """New convolution of the branch, with its gate if it has one."""
         gate = self.parts.gate(self.parts.site(name, d_in, d_out, window=window, stride=stride))
         made = self.convolutions[name] = Convolution(d_in, d_out, window, stride, gate)
         return made
 
     def norm(self, name: str, width: int) -> nn.Module:
-        """A new norm of the branch, with its gate if it has one."""
+        """New norm of the branch, with its gate if it has one."""
         gate = self.parts.gate(self.parts.site(name, width, width))
         made = self.norms[name] = self.parts.norm_at(name, width, gate)
         return made
 
     def joined(self, skip_BCHW: Tensor, F_BCHW: Tensor) -> Tensor:
-        """Residual add of skip path and branch, [B, C, H, W] each. The branch has been computed: the skip path may be a
-        projection of what it reads."""
+        """Residual add of skip path and branch, [B, C, H, W] each. The branch is computed before, because the skip path
+        may be a projection of the branch's input."""
         y_BHWC: Tensor = self.connection(skip_BCHW.permute(0, 2, 3, 1), lambda _: F_BCHW.permute(0, 2, 3, 1))
         return y_BHWC.permute(0, 3, 1, 2)
 
 
 class Block(ResidualBlock):
-    """Two 3x3 convolutions, or 1x1, 3x3, 1x1, each with its norm; ReLU between them and behind the addition, which the
-    last of them (`ConvolutionNorm`) does where it is plain; `connection` is then not called."""
+    """Two 3x3 convolutions, or 1x1, 3x3, 1x1, each with its norm; ReLU between them and after the addition. The last
+    convolution (`ConvolutionNorm`) computes a plain addition itself, and `connection` is then not called."""
 
     def __init__(self, place: BlockPlace, windows: tuple[int, ...], wiring: Wiring) -> None:
         super().__init__(place, wiring)
@@ -110,7 +109,6 @@ class Block(ResidualBlock):
             self.shortcut = ConvolutionNorm(projection, BatchNorm(place.d_out), relu=False)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """[B, C, H, W] -> [B, C, H, W], of this block's output shape."""
         # With plain addition: relu(shortcut(x) + F(x)), F = norm(conv(relu(norm(conv(x))))).
         *units, last = [unit for unit in (self.conv1, self.conv2, self.conv3) if unit is not None]
         skip_BCHW = x_BCHW if self.shortcut is None else self.shortcut(x_BCHW)
@@ -133,10 +131,9 @@ class NormActivation(nn.Module):
 
 
 class PreActBlock(ResidualBlock):
-    """Two 3x3 convolutions, each behind a norm and ReLU, and nothing behind the addition. `conv1` holds norm2, which
+    """Two 3x3 convolutions, each after a norm and ReLU, and nothing after the addition. `conv1` holds norm2, which
     follows it. As in the authors' code (KaimingHe/resnet-1k-layers), a block that changes the shape activates once for
-    both paths, with a bare 1x1 convolution on the skip path; and so does the first block, as in the paper's appendix.
-    """
+    both paths and has a plain 1x1 convolution on the skip path. So does the first block, as in the paper's appendix."""
 
     def __init__(self, place: BlockPlace, windows: tuple[int, ...], wiring: Wiring) -> None:
         super().__init__(place, wiring)
@@ -149,7 +146,6 @@ class PreActBlock(ResidualBlock):
         self.connection = self.parts.connection("map", norm=nn.Identity)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """[B, C, H, W] -> [B, C, H, W], of this block's output shape."""
         # With plain addition: x + F(x), F = conv(relu(norm(conv(relu(norm(x)))))).
         h_BCHW = self.norm1(x_BCHW)
         skip_BCHW = h_BCHW if self.activates_both else x_BCHW
@@ -159,7 +155,7 @@ class PreActBlock(ResidualBlock):
 
 
 def places_of(settings: ResNetSettings) -> Iterator[BlockPlace]:
-    """Every residual block in order; each stage after the first has twice the channels and half the pixels a side."""
+    """Every residual block in order. Each stage after the first has twice the channels and half the pixels per side."""
     shape = settings.shape()
     d_in = shape.width
     layer = 0
@@ -193,8 +189,7 @@ class ResNet(Model):
         self.classifier = Classifier(width, classes)
 
     def example(self, samples: int) -> tuple[Tensor]:
-        """Images, [B, 3, S, S], S the `size` that the model was built with, with the channels last in memory, as
-        training hands them over."""
+        """Images, [B, 3, S, S], S the `size` that the model was built with, channels last in memory as in training."""
         images = torch.zeros(samples, 3, self.size, self.size, device="meta")
         return (images.to(memory_format=torch.channels_last),)
 
@@ -203,7 +198,6 @@ class ResNet(Model):
         return self.size**2
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Logits, [B, classes]."""
         x_BCHW = self.pool(self.stem(x_BCHW))
         for block in self.blocks:
             x_BCHW = block(x_BCHW)
@@ -211,9 +205,9 @@ class ResNet(Model):
 
 
 def _refuse_absent_parts(settings: ResNetSettings, wiring: Wiring) -> None:
-    """Sites named one by one have to be there; naming all means those that there are."""
+    """Sites named individually must exist; naming all sites means the existing ones."""
     if wiring.entry is not None:
-        raise UserError("a ResNet has no place for an entry: it embeds no tokens")
+        raise UserError("a ResNet cannot have an entry: it embeds no tokens")
     has = len(WINDOWS[settings.shape().block])
     offered = [*MAP_SITES.names]
     for kind in ("conv", "norm"):

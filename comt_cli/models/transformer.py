@@ -1,8 +1,8 @@
-"""The encoder-decoder Transformer (Vaswani et al. 2017), as tensor2tensor has it: sinusoidal positions, LayerNorm with
-a shift, a ReLU feed-forward network with biases, attention without; one matrix is the embedding of both sides and head.
+"""Encoder-decoder Transformer (Vaswani et al. 2017) as in tensor2tensor: sinusoidal positions, LayerNorm with a shift,
+a ReLU feed-forward network with biases, attention without. One matrix is the embedding of both sides and the head.
 
-`post-ln` is the network of the paper; `pre-ln` has a norm behind each stack, as every method has whose last connection
-does not end in a norm. tensor2tensor also adds a learned vector for the target's language to the source; this does not.
+`post-ln` is the paper's network. `pre-ln` has a norm after each stack, like every method whose last connection does not
+end in one. tensor2tensor also adds a learned vector of the target language to the source; this does not.
 Shapes: B batch, S source tokens, T target tokens, D width, V vocabulary, H heads, E head width, R rows of hypotheses.
 """
 
@@ -32,12 +32,12 @@ from comt_cli.tasks.settings.masked_lm import BertSettings
 from comt_cli.tasks.settings.translation import EncoderDecoderSettings, TransformerSettings
 
 SERVED_BY = {"gate_proj": "up_proj"}
-"""SwiGLU has two projections of its input, the ReLU network one: a wiring that gates both gates that."""
+"""SwiGLU has two input projections, the ReLU network one, which a wiring that gates both gates."""
 
 
 class Memory(NamedTuple):
-    """Encoded sources for decoding: keys and values of cross-attention in every decoder block, [B, H, S, E] each,
-    and the mask, [B, S], True where a token is."""
+    """Encoded sources for decoding: keys and values of cross-attention in each decoder block, [B, H, S, E], and the
+    mask, [B, S], True at tokens."""
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
@@ -45,7 +45,7 @@ class Memory(NamedTuple):
 
 
 class EncoderBlock(TokenBlock):
-    """Self-attention and feed-forward network, each joined to the stream by its residual connection."""
+    """Self-attention and feed-forward network, each with its residual connection."""
 
     attention_bias: ClassVar[bool] = False
     activation: ClassVar[Callable[[Tensor], Tensor]] = F.relu
@@ -64,14 +64,14 @@ class EncoderBlock(TokenBlock):
         self.attention_dropout, self.mlp_dropout = Dropout(dropout), Dropout(dropout)
 
     def forward(self, state: State, mask_BS: Tensor) -> State:
-        """State after the block; `mask` has True for tokens. With post-norm connections h = norm(x + attention(x)) and
-        y = norm(h + mlp(h)), with pre-norm ones h = x + attention(norm(x)) and y = h + mlp(norm(h))."""
+        """State after the block; `mask` is True at tokens. Post-norm connections: h = norm(x + attention(x)), y =
+        norm(h + mlp(h)). Pre-norm connections: h = x + attention(norm(x)), y = h + mlp(norm(h))."""
         h = self.add("attention", state, mask=mask_BS[:, None, None, :])
         return self.add("mlp", h)
 
 
 class DecoderBlock(TokenBlock):
-    """Causal self-attention, attention to the encoded source and feed-forward network, each with its connection."""
+    """Causal self-attention, cross-attention and feed-forward network, each with its residual connection."""
 
     parts = ("attention", "cross", "mlp")
 
@@ -95,8 +95,8 @@ class DecoderBlock(TokenBlock):
         return self.decoded(state, self.cross.keys_values(encoded_BSD, mask_BS))
 
     def decoded(self, state: State, source: KeysValues, columns: LayerColumns | None = None) -> State:
-        """The same, from the keys and values of the source; with `columns` of one token, which follows those in them.
-        With pre-norm connections h = x + attention(norm(x)), c = h + cross(norm(h), source), y = c + mlp(norm(c))."""
+        """As `forward`, from the keys and values of the source; with `columns`, of one token that follows those. With
+        pre-norm connections h = x + attention(norm(x)), c = h + cross(norm(h), source), y = c + mlp(norm(c))."""
         h = self.add("attention", state, columns=columns)
         c = self.add("cross", h, source=source)
         return self.add("mlp", c)
@@ -113,9 +113,8 @@ def _parts(settings: EncoderDecoderSettings, wiring: Wiring, stack: str, layer: 
 
 
 class EncoderDecoder(VocabularyModel):
-    """A source and token ids [B, T] -> logits [B, T, V]. Logits at t depend on the source and on targets up to t;
-    columns of padding behind either change nothing. What the encoder reads of a source, a subclass says
-    (`source_stream`)."""
+    """A source and token ids [B, T] -> logits [B, T, V]. Logits at t depend on the source and on targets up to t.
+    Columns of padding on either side have no effect. Subclasses define the encoder's input (`source_stream`)."""
 
     stream, stacked = "tokens", {"encoder": "encoder", "decoder": "decoder"}
 
@@ -123,8 +122,7 @@ class EncoderDecoder(VocabularyModel):
         self, settings: EncoderDecoderSettings, vocabulary: int, wiring: Wiring, length: int = 1, pairs: int = 1,
         source_length: int | None = None,
     ) -> None:  # fmt: skip
-        """A sample of the `example` has `pairs` of a source and a target of `length` tokens; sources are as long unless
-        `source_length` is given."""
+        """A sample of the `example` has `pairs` of a source (of `source_length`) and a target of `length` tokens."""
         super().__init__()
         shape = settings.shape()
         places = ("attention", "cross", "mlp", "final")
@@ -145,13 +143,11 @@ class EncoderDecoder(VocabularyModel):
         self.encoder_norm, self.decoder_norm = (norm for _, norm in ends)
 
     def source_stream(self, *source: Tensor) -> tuple[Tensor, Tensor]:
-        """Input of the encoder, before dropout, [B, S, D], and the mask of a source, [B, S], True where it is no
-        padding."""
+        """Input of the encoder before dropout, [B, S, D], and the mask of a source, [B, S], False at padding."""
         raise NotImplementedError
 
     def embedded(self, tokens_BT: Tensor, positions_TD: Tensor) -> Tensor:
-        """Input of a stack, before dropout: the embedding times sqrt(D), or by the method's own factor, and the
-        positions, [B, T, D]."""
+        """Input of a stack before dropout, [B, T, D]: sqrt(D), or the method's factor, times embedding, + positions."""
         x_BTD: Tensor = self.embedding(tokens_BT)
         x_BTD = math.sqrt(self.shape.width) * x_BTD if self.entry is None else self.entry(x_BTD)
         return x_BTD + positions_TD
@@ -160,18 +156,17 @@ class EncoderDecoder(VocabularyModel):
         return sinusoids(length, self.shape.width, self.embedding.weight)
 
     def encoded(self, *source: Tensor) -> tuple[Tensor, Tensor]:
-        """Input of cross-attention: the stream behind the encoder, [B, S, D], zeros where it is switched off, and the
-        mask of `source_stream`."""
+        """Input of cross-attention: the encoder's output, [B, S, D] (zeros if switched off), and the source's mask."""
         x_BSD, mask_BS = self.source_stream(*source)
         state = State(self.encoder_dropout(x_BSD))
         for block in self.encoder:
             state = self.run_block(block, state, mask_BS)
         encoded_BSD = final_stream(state, self.encoder_read_out, self.encoder_norm)
-        # A product, so that all parameters have gradients: data parallel training waits for each.
+        # A product, so that all parameters get gradients: data parallel training waits for each.
         return (encoded_BSD if self.settings.cross_attention else 0 * encoded_BSD), mask_BS
 
     def body(self, *inputs: Tensor) -> Tensor:
-        """Input of the head, [B, T, D], of a source, some tensors, and behind it the target so far, [B, T]."""
+        """Input of the head, [B, T, D], from the tensors of a source, followed by the target so far, [B, T]."""
         *source, target_BT = inputs
         encoded_BSD, mask_BS = self.encoded(*source)
         state = State(self.decoder_dropout(self.embedded(target_BT, self._positions(target_BT.shape[1]))))
@@ -184,15 +179,15 @@ class EncoderDecoder(VocabularyModel):
 
     @torch.no_grad()
     def encode(self, *source: Tensor) -> Memory:
-        """Sources for `step`, encoded once for each."""
+        """Sources for `step`, encoded once."""
         encoded_BSD, mask_BS = self.encoded(*source)
         each = [block.cross.keys_values(encoded_BSD, mask_BS) for block in self.decoder_blocks()]
-        # In the order in which every step reads them.
+        # In the order in which steps read them.
         return Memory(tuple(one.k.contiguous() for one in each), tuple(one.v.contiguous() for one in each), mask_BS)
 
     def decoding_cache(self, rows: int, capacity: int) -> DecodingCache:
-        """An empty cache for hypotheses of up to `capacity` tokens, the begin token included; out of training the
-        projections are frozen. Raises `UserError` where the memory does not suffice."""
+        """Empty cache for hypotheses of up to `capacity` tokens, including the begin token. Outside training the
+        projections are frozen. Raises `UserError` if there is not enough memory."""
         if not self.training:
             for module in self.modules():
                 if isinstance(module, Projections):
@@ -201,8 +196,7 @@ class EncoderDecoder(VocabularyModel):
 
     @torch.no_grad()
     def step(self, tokens_R1: Tensor, cache: DecodingCache, memory: Memory) -> Tensor:
-        """Feed each row its next token; the logits of the one after, [R, V]. Rows b K to b K + K - 1 are of source
-        b."""
+        """Feed each row its next token; logits of the one after, [R, V]. Rows b K to b K + K - 1 belong to source b."""
         state = State(self.decoder_dropout(self.embedded(tokens_R1, cache.position)))
         mask_B11S = memory.mask_BS[:, None, None, :]
         for layer, block in enumerate(self.decoder_blocks()):
@@ -218,10 +212,10 @@ class EncoderDecoder(VocabularyModel):
 
 
 class Transformer(EncoderDecoder):
-    """An encoder-decoder whose source is token ids, [B, S], of the targets' vocabulary."""
+    """Encoder-decoder whose source is token ids, [B, S], of the target's vocabulary."""
 
     def example(self, samples: int) -> tuple[Tensor, Tensor]:
-        """Source and target, [B, T] each: B the `pairs` of a sample, T the `length`, that the model was built with."""
+        """Source and target, [B, T] each: B is the model's `pairs` per sample, T its `length`."""
         return ids(samples * self.sequences, self.length), ids(samples * self.sequences, self.length)
 
     def source_stream(self, *source: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,11 +9,18 @@ from comt_cli.report import format
 from comt_cli.runs.plan import RunSpec
 
 _PAPERS = {"comt": "CoMT", "transponder": "Transponder", "sas": "SAS"}
+_ROWS = {"only_last": "only o, down", "only_first": "all but o, down", "only_qk": "only q, k",
+         "without_up_gate": "all but up, gate"}  # fmt: skip
 
 
 def paper_name(paper: str) -> str:
     """The name of a paper: `CoMT` for `comt`."""
     return _PAPERS.get(paper, paper)
+
+
+def row_name(row: str) -> str:
+    """The label of a row in figures: the projections that a set of them means, else its name."""
+    return _ROWS.get(row, row.replace("_", " "))
 
 
 def of_runs(specs: Iterable[RunSpec], overrides: Sequence[str] = ()) -> str:

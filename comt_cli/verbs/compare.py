@@ -216,7 +216,7 @@ def curves(
 ) -> None:
     """Draw the learning curves of a recipe's rows, and their differences to the baseline at equal steps.
 
-    The curves are means over seeds with their range; differences are paired by seed, with their 95 % interval.
+    The curves are means over seeds; differences are paired by seed, with their 95 % interval.
     Unfinished runs are drawn up to their last step. Of a sweep, the runs at each row's best value are drawn. The figure
     (PNG, PDF, caption, CSV) is next to the recipe's table; with selected rows, columns or seeds it has its own name.
 

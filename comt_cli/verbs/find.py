@@ -37,27 +37,32 @@ _EXAMPLE = 'For example: train.steps > 500 and row in ["pre-ln", "post-ln"]. Put
 def find_runs(
     *selectors: str, where: str | None = None, scale: str | None = None, runs: str | Path = "runs"
 ) -> pd.DataFrame:
-    """The runs below the folder `runs` as a data frame, sorted by table, row, column and seed.
+    """Runs below the folder `runs` as a data frame, one row per run and place in a table.
 
-    Each row is a run in its place in a table. Columns: `recipe`, `row`, `column`, `seed`, `scale`, `command`, `id`,
-    `name` (see `comt runs --name`), `state` and `folder`; the settings by dotted key (`train.steps`, `method.hidden`);
-    and the numbers of the result, such as `perplexity`, in the units of `result.json`. Absent values are missing.
+    Rows are in the order of tables, rows, columns and seeds. The columns are `recipe`, `row`, `column`, `seed`,
+    `scale`, `command`, `id`, `name` (see `comt runs --name`), `state` and `folder`; settings by dotted key
+    (`train.steps`, `method.hidden`); and results such as `perplexity`, in the units of `result.json`. Values that a run
+    lacks are missing.
 
     Args:
-        selectors: recipes, `recipe:row:column:seed`, ids or names of runs; the default is all runs.
-        where: an expression over the columns, made of comparisons, `in`, `and`, `or`, `not`, numbers and quoted text. A
-            missing value is unequal to everything, and neither smaller nor larger.
-        scale: only runs of this scale.
-        runs: the folder of the run directories.
+        *selectors: Recipes, `recipe:row:column:seed`, ids or names of runs; by default all runs.
+        where: Expression over the columns: comparisons, `in`, `and`, `or`, `not`, numbers and quoted text. A missing
+            value is unequal to everything, and neither smaller nor larger.
+        scale: Only runs of this scale.
+        runs: Folder of the run directories.
+
+    Returns:
+        One row per run and place in a table.
 
     Raises:
-        UserError: a selector means no run, or the expression is invalid or names a column that no run has.
+        UserError: Nothing matches a selector, the expression is wrong, or it names a column that no run has.
 
-    >>> from comt_cli import find_runs
-    >>> found = find_runs("mine.yaml", where="train.steps > 2 and row == 'comt'")
-    >>> found[["row", "seed", "state", "train.steps"]]
-        row  seed state  train.steps
-    0  comt     1  done            3
+    Examples:
+        >>> from comt_cli import find_runs
+        >>> found = find_runs("mine.yaml", where="train.steps > 2 and row == 'comt'")
+        >>> found[["row", "seed", "state", "train.steps"]]
+            row  seed state  train.steps
+        0  comt     1  done            3
     """
     of = OfRuns(scale, runs=Path(runs))
     return frame_of_records(having(listed_runs(selectors, of), where).values())
@@ -142,27 +147,30 @@ def _condition(text: str, known: Sequence[str]) -> Callable[[Record], Any]:
 
 
 def load(source: str | Path, *, scale: str | None = None, runs: str | Path = "runs") -> tuple[nn.Module, Any]:
-    """A trained model in evaluation mode, on the CPU, in its stored data types; and its tokenizer.
+    """A trained model, on the CPU, in evaluation mode and in the types that it was stored in, and its tokenizer.
 
-    The model maps token ids `[B, T]` to logits `[B, T, V]`, or images `[B, 3, H, W]` to logits `[B, C]`. For the models
-    of other tasks see `comt_cli.models`. The tokenizer has `encode(text) -> ids` and `decode(ids) -> text`
-    (`exchange.codecs.TextCodec`; for translators and captioners `data.tokenizer.Tokenizer`). It is None for models
-    without one.
+    The model maps token ids `[B, T]` to logits `[B, T, V]`, or images `[B, 3, H, W]` to `[B, C]`; for other tasks see
+    `comt_cli.models`. The tokenizer has `encode(text) -> ids` and `decode(ids) -> text` (`exchange.codecs.TextCodec`;
+    for translators and captioners `data.tokenizer.Tokenizer`), and is None if there is none.
 
     Args:
-        source: a run (`recipe:row:column:seed`, its id or its name), its folder, or a `checkpoint.pt`; a Hugging Face
-            folder or hub name, or a GGUF file, of LLaMA's architecture; a folder with a saved wrapped model of
-            transformers, or with an exported run. No code in a folder is run.
-        scale: the scale of the run.
-        runs: the folder of the run directories.
+        source: A run as `recipe:row:column:seed`, by id or by name; its folder or `checkpoint.pt`; a Hugging Face
+            folder, hub name or GGUF file with LLaMA's architecture; or a folder with a saved wrapped model or an
+            exported run. No code of a folder is run.
+        scale: Scale of the run.
+        runs: Folder of the run directories.
+
+    Returns:
+        The model and the tokenizer.
 
     Raises:
-        UserError: there is no such model, or the selector means several runs.
+        UserError: There is no such model, or several runs match.
 
-    >>> from comt_cli import load
-    >>> model, tokenizer = load("mine.yaml:comt")
-    >>> tokenizer.decode(tokenizer.encode("a gate"))
-    'a gate'
+    Examples:
+        >>> from comt_cli import load
+        >>> model, tokenizer = load("mine.yaml:comt")
+        >>> tokenizer.decode(tokenizer.encode("a gate"))
+        'a gate'
     """
     from comt_cli.exchange.loaded import Loaded
     from comt_cli.library.restored import load as load_any

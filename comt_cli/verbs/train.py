@@ -103,23 +103,41 @@ def train(
     overwrite: bool = False,
     fresh: bool = False,
 ) -> pd.DataFrame:
-    """Train the unfinished runs of a recipe and write its table or figure, like `comt train-lm`, `comt train-resnet`
-    and the other training commands. Progress goes to the error stream, the table to standard output. Ctrl-C saves and
-    stops.
+    """Train the missing runs of a recipe and write its table or figure, like the recipe's command (`comt train-lm`
+    ...).
 
-    `recipe` is a file or the name of a shipped recipe. `rows`, `columns` and `seeds` select runs, as a list or as text
-    with commas; the default is all. `set` overrides settings by dotted key. The other arguments are the options of the
-    command (`comt train-lm --help`), except that `results` defaults to a folder below `runs`. Returns the selected runs
-    as a data frame, one row per run, with the columns of `find_runs`. Raises `UserError` if an argument is wrong (then
-    nothing was started), if a run failed, or if training was stopped.
+    Progress goes to the error stream, and the table is printed. Ctrl-C saves and stops.
 
-    >>> from comt_cli import train
-    >>> summary = train("mine.yaml", rows="comt", set={"train.steps": 3})
-    short
-    ...
-    >>> summary[["row", "state", "step"]]
-        row state  step
-    0  comt  done     3
+    Args:
+        recipe: A file, or the name of a shipped recipe.
+        rows: Rows to train, as a list or as text with commas; by default all, as for `columns` and `seeds`.
+        columns: Columns to train.
+        seeds: Seeds to train.
+        scale: Scale of the recipe.
+        set: Settings that replace those of the recipe, by dotted key.
+        also: Methods to add as rows, as with `--also`.
+        device: As for the command, like the following arguments (`comt train-lm --help`).
+        gpus: Number of GPUs of each run.
+        jobs: Number of runs at once.
+        runs: Folder of the run directories.
+        results: Folder of the results; by default `results` below `runs`.
+        overwrite: Replace a table even if the new one lacks runs of it.
+        fresh: Train again; earlier runs are archived.
+
+    Returns:
+        The selected runs, one row each, with the columns of `find_runs`.
+
+    Raises:
+        UserError: An argument is wrong (nothing was started), a run failed, or training was stopped.
+
+    Examples:
+        >>> from comt_cli import train
+        >>> summary = train("mine.yaml", rows="comt", set={"train.steps": 3})
+        short
+        ...
+        >>> summary[["row", "state", "step"]]
+            row state  step
+        0  comt  done     3
     """
 
     def text(given: str | int | Sequence[object] | None) -> str | None:

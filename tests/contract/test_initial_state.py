@@ -203,7 +203,7 @@ def initial_std(options: dict, site: Site) -> float:
 
 
 def test_a_module_that_does_not_say_how_it_starts_is_refused():
-    with pytest.raises(TypeError, match=r"0 \(Linear\) holds parameters but has no initialise"):
+    with pytest.raises(TypeError, match=r"0 \(Linear\) has parameters but no initialise"):
         initialise(nn.Sequential(nn.Linear(2, 2)), 1)
 
 

@@ -89,8 +89,12 @@ def test_a_mistake_at_the_import_and_in_the_wiring(write: Write, right: str, wro
     ("right", "wrong", "says"),
     [
         ("def wiring(", "def image_wiring(", "HalfBranch has no wiring"),
-        ("import Method,", "import ConnectionMethod as Method,", "no residual connection is called 'half-branch'"),
-        ('"half-branch"\n', '"half-branch"\n    scale: Positive = 0.5\n', "a type that is not defined: Positive"),
+        ("import Method,", "import ConnectionMethod as Method,", "no residual connection 'half-branch'"),
+        (
+            '"half-branch"\n',
+            '"half-branch"\n    scale: Positive = 0.5\n',
+            "is not defined: Positive",
+        ),
     ],
 )
 def test_a_class_that_cannot_be_used(write: Write, right: str, wrong: str, says: str) -> None:
@@ -158,7 +162,7 @@ IN_USE = [
         "missing 1 required positional argument: 'size'",
     ),
     ("residual_connection(self.residual),", "lambda **_: None,", "class LearnableScale", "TypeError: .*lambda"),
-    ("return Wiring(", "Wiring(", "class LearnableScale", r"wiring\(\) returns NoneType, which is no Wiring"),
+    ("return Wiring(", "Wiring(", "class LearnableScale", r"wiring\(\) returns NoneType, not Wiring"),
     (SCALE, "return None and {", "class ScaleGate", "'NoneType' object has no attribute 'values'"),
     ("torch.empty(1)", "torch.empty(3)", "class ScaleGate", "RuntimeError: .*broadcast"),
     ("self.scale = nn", USED, "class ScaleGate", "ScaleGate never uses its parameter other"),
@@ -234,8 +238,11 @@ def test_a_connection_is_read_with_annotations_and_without(tmp_path):
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("class B:\n    name = NAME\n", r"two\.py, line 2\): name of B is no literal"),
-        ("class B:\n    name = 'b'\n    needs: ClassVar = A.needs\n", r"two\.py, line 3\): needs of B is no literal"),
+        ("class B:\n    name = NAME\n", r"two\.py, line 2\): name of B is not a literal"),
+        (
+            "class B:\n    name = 'b'\n    needs: ClassVar = A.needs\n",
+            r"two\.py, line 3\): needs of B is not a literal",
+        ),
         ("\n\nclass B:\n    name = 'a'\n", r"two\.py, line 3\): A in .*\.one has the name 'a' already"),
     ],
 )

@@ -248,15 +248,15 @@ def test_unknown_options_are_refused():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"name": "comt-sliding-window", "sites": "some"}, "no set of convolutions is called 'some'"),
+        ({"name": "comt-sliding-window", "sites": "some"}, "no set of convolutions 'some'"),
         ({"name": "comt-sliding-window", "sites": ["norm1"]}, "conv1"),
         ({"name": "comt-pixel", "sites": ["norm1", "norm1"]}, "a site is named twice"),
         ({"name": "comt-pixel", "sites": []}, "at least 1"),
-        ({"name": "sas-resnet", "norm": "batch", "norm_over": "pixel"}, "norm_over: belongs to norm: layer"),
-        ({"name": "sas-resnet", "gamma_bias": 1.0}, "gamma_bias: belongs to gamma: free"),
+        ({"name": "sas-resnet", "norm": "batch", "norm_over": "pixel"}, "norm_over: needs norm: layer"),
+        ({"name": "sas-resnet", "gamma_bias": 1.0}, "gamma_bias: needs gamma: free"),
         ({"name": "scaled", "scale": 0}, "greater than 0"),
         ({"name": "comt", "residual": "prenorm"}, "residual"),
-        ({"name": "wider", "like": "comt-pixel"}, "that could stand here is called 'comt-pixel'"),
+        ({"name": "wider", "like": "comt-pixel"}, "no method 'comt-pixel'"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(options, said):

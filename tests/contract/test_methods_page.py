@@ -1,4 +1,4 @@
-"""comt_cli/methods/README.md is the list of the methods that there are, with the first words of each file.
+"""comt_cli/methods/README.md lists all methods, with the first line of each file.
 
 python tests/contract/test_methods_page.py --write
 """
@@ -16,9 +16,8 @@ PAGE = Path(__file__).parents[2] / "comt_cli" / "methods" / "README.md"
 HEAD = """\
 # The methods
 
-One file each: the paper, the equations, every option and every deviation stand at its top, and `comt recipes NAME`
-names the recipes that have it. Any gate works with any residual connection. How to add one:
-[CONTRIBUTING.md](../../CONTRIBUTING.md#add-a-method).
+One file per method, with paper, equation, options and deviations at the top. `comt recipes NAME` lists the recipes that
+use it. Any gate works with any residual connection. [How to add a method](../../CONTRIBUTING.md#add-a-method).
 
 | method | in | what it is |
 | --- | --- | --- |

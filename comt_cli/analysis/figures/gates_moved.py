@@ -72,7 +72,8 @@ class GatesMoved(ModelFigure):
                 image = draw_map(axes, own, "moved", [*own["site"].unique()], norm)
                 axes.set_title(row)
             panels[-1].set_xlabel("layer")
-            label = "|gate − 1|, or |B A x| / |x|" if frame["site"].str.endswith(_LOW_RANK).any() else "|gate − 1|"
+            is_low_rank = frame["site"].str.endswith(_LOW_RANK).any()
+            label = f"mean |gate − 1| (0 = unchanged){', low-rank: |B A x| / |x|' if is_low_rank else ''}"
             bar = figure.colorbar(image, ax=list(panels), pad=0.01, aspect=6 + sum(heights), label=label)
             log_ticks(bar.ax, high / low)
         return figure

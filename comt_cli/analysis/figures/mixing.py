@@ -43,6 +43,11 @@ _NOTES = {
     DISPERSION: "Dispersion is |H - mean| / |H| of the streams at a residual add.",
 }
 """Explanations of weights, by their name, and of the read-out."""
+_TITLES = {
+    "read": "read: share of\neach stream", "mix": "mix:\nnew stream ← stream", "write": "write: share\nof the output",
+    "attention": "attention over\nearlier outputs", "heads": "keys and values:\nhead ← head",
+    _SIAMESE: "share of x (blue),\nof y (orange)", DISPERSION: "dispersion of\nthe streams",
+}  # fmt: skip
 _SOURCES = {"first-own": ("first", "own"), _SIAMESE: ("x", "y")}
 """The names of sources that do not count from 0."""
 
@@ -137,13 +142,13 @@ class Mixing(ModelFigure):
         tables = {str(kind): _table(own, lines) for kind, own in named.groupby("weight", sort=False)}
         bars = {kind: tables.pop(kind) for kind in (_SIAMESE, DISPERSION) if kind in tables}
         with style():
-            figure = page_figure(min(6.5, 1.3 + 0.16 * len(lines)), PAGE_WIDTH)
+            figure = page_figure(min(6.5, 1.3 + 0.16 * max(len(lines), 5)), PAGE_WIDTH)
             widths = [2 + min(len(table.columns), _WIDEST) for table in tables.values()] + [6 for _ in bars]
             row = figure.subplots(1, len(widths), squeeze=False, sharey=True, width_ratios=widths)[0]
             end = max((float(np.nanmax(np.abs(table.to_numpy()))) for table in tables.values()), default=1.0)
             norm = SymLogNorm(1, vmin=-end, vmax=end) if end > _LINEAR else Normalize(-end, end)
             for axes, (kind, table) in zip(row, {**tables, **bars}.items(), strict=True):
-                axes.set_title(kind, fontsize=7)
+                axes.set_title(_TITLES.get(kind, f"shares in\nthe {kind}"), fontsize=7)
                 if kind in bars:
                     start = np.zeros(len(table))
                     for column, colour in zip(table.columns, OKABE_ITO, strict=False):
@@ -156,11 +161,15 @@ class Mixing(ModelFigure):
                 axes.set_facecolor("#D0D0D0")  # where a residual add has no such source
                 axes.grid(visible=False)
                 step = max(1, len(table.columns) // 8)
-                axes.set_xticks(range(0, len(table.columns), step), list(table.columns)[::step], rotation=60)
+                shown = list(table.columns)[::step]
+                turn = 60 if max(map(len, shown)) > 2 else 0
+                axes.set_xticks(range(0, len(table.columns), step), shown, rotation=turn)
             if tables:
-                label = "weight, mean over the tokens"
-                figure.colorbar(drawn, ax=figure.axes, location="right", pad=0.01, aspect=30, label=label)
+                ticks = [-end, -1, 0, 1, end] if end > _LINEAR else None
+                figure.colorbar(drawn, ax=figure.axes, location="right", pad=0.01, aspect=30, label="mean weight",
+                                ticks=ticks, format="%.2g")  # fmt: skip
             row[0].set_yticks(range(len(lines)), lines)
+            figure.supxlabel("source, or target ← source" if tables else "", fontsize=8)
             row[0].set_ylim(len(lines) - 0.5, -0.5)
         return figure
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
@@ -25,13 +24,14 @@ _LABELS = {
 }
 _MARKED = {"cosine": {0.2: "0.2: CoMT\nsays of\nLLaMA2-7B"}, "norm_ratio": {1.0: "unchanged"}}
 """CoMT's paper, of LLaMA2-7B: the mean cosine similarity over tokens and layers is generally around 0.2."""
-_GATES_MARKED = {0.5: "halved", 1.0: "unchanged"}
+_GATES_MARKED = {0.5: "output\nhalved", 1.0: "output\nunchanged"}
+_GATE_VALUE = "gate value (1 = unchanged)"
 _ABREAST = 8
 _LEAST_SPAN = 0.02
 """A panel shows at least this much of the value axis, so that rounding noise does not look like structure."""
 MAX_CHANNELS = 64
-"""More channels than this are thinned out: finer ridges than that cannot be seen in print."""
-_SURFACES = 4
+"""More channels than this are thinned out: finer stripes than that cannot be seen in print."""
+_LAYERS = 4
 
 
 class ResidualStream(ModelFigure):
@@ -71,7 +71,8 @@ class ResidualStream(ModelFigure):
             for (value, (title, label)), column in zip(_LABELS.items(), panels.T, strict=True):
                 log = value == "norm_ratio"
                 ends = lines.robust_ends(drawn[value].to_numpy(), log=log)
-                image = lines.draw_tokens(column, drawn, value, ends, _MARKED[value], log=log, least=0.05,
+                whole = lines.robust_ends(drawn[value].to_numpy(), log=log, tail=0)
+                image = lines.draw_tokens(column, drawn, value, ends, _MARKED[value], whole=whole, log=log, least=0.05,
                                           names_tokens=not log)  # fmt: skip
                 column[0].set(title=title, ylabel=f"{label} (log scale)" if log else label)
                 column[1].set_xlabel("layer")
@@ -112,7 +113,7 @@ class GateValues(ModelFigure):
 
     def draw(self, frame: pd.DataFrame) -> Figure:
         drawn, tokens = self.table(frame), frame["position"].nunique()
-        ends = lines.robust_ends(drawn["value"].to_numpy())
+        ends, whole = (lines.robust_ends(drawn["value"].to_numpy(), tail=tail) for tail in (1 / 3, 0))
         air = max(_LEAST_SPAN - (ends.high - ends.low), 0) / 2
         ends = lines.Ends(ends.low - air, ends.high + air)
         sites = [(str(site), own) for site, own in drawn.groupby(lines.site_names(drawn), sort=False)]
@@ -125,13 +126,14 @@ class GateValues(ModelFigure):
             for part, row in zip(figure.subfigures(len(rows), 1, squeeze=False)[:, 0], rows, strict=True):
                 panels = part.subplots(2, len(row), gridspec_kw={"height_ratios": heights}, squeeze=False)
                 for number, ((site, own), column) in enumerate(zip(row, panels.T, strict=True)):
-                    image = lines.draw_tokens(column, own, "value", ends, _GATES_MARKED, least=_LEAST_SPAN,
-                                              names_tokens=number == 0, names_marks=number == len(row) - 1)  # fmt: skip
+                    image = lines.draw_tokens(column, own, "value", ends, _GATES_MARKED, whole=whole,
+                                              least=_LEAST_SPAN, names_tokens=number == 0,
+                                              names_marks=number == len(row) - 1)  # fmt: skip
                     column[0].set_title(site.replace(" ", "\n"))
                     column[0].tick_params(labelleft=number == 0)
                 values = pd.concat([own["value"] for _, own in row])
-                lines.value_bar(part, image, list(panels[1]), values, ends, "gate value", pad=0.01)
-                panels[0][0].set_ylabel("gate value")
+                lines.value_bar(part, image, list(panels[1]), values, ends, _GATE_VALUE, pad=0.01)
+                panels[0][0].set_ylabel(_GATE_VALUE.replace(" (", "\n("))
                 panels[1][0].set_ylabel(f"{text} token{lines.shown_tokens(shown, tokens)}".strip())
             figure.supxlabel(f"layer of the {stack}" if stack else "layer", fontsize=8)
         return figure
@@ -170,8 +172,8 @@ def _spread(frame: pd.DataFrame, keys: list[str]) -> str:
 
 
 class ChannelGates(ModelFigure):
-    """A surface of gates over channels and tokens a layer, for at most four layers, all of one scale. A few values far
-    from all others do not rule the colours: they have the one of the scale's end."""
+    """A map of token and channel a layer, for at most four layers, all of one scale. A few values far from all others
+    do not rule the colours: they have the one of the scale's end."""
 
     name: ClassVar = "channel-gates"
     title: ClassVar = "Channel-wise gates on every token"
@@ -209,30 +211,21 @@ class ChannelGates(ModelFigure):
 
     def draw(self, frame: pd.DataFrame) -> Figure:
         drawn = self.table(frame)
-        layers = evenly(sorted(drawn["layer"].unique()), _SURFACES)
+        layers = evenly(sorted(drawn["layer"].unique()), _LAYERS)
         ends = lines.robust_ends(drawn["value"].to_numpy())
-        norm = Normalize(ends.low, ends.high)
+        names = drawn.drop_duplicates("position").sort_values("position")["token"].tolist()
         with style():
-            figure = page_figure(2.2)
-            panels = figure.subplots(1, len(layers), subplot_kw={"projection": "3d"}, squeeze=False)[0]
+            figure = page_figure(0.9 + max(0.6, lines.ROW * len(names)))
+            panels = figure.subplots(1, len(layers), squeeze=False, sharey=True)[0]
             for axes, layer in zip(panels, layers, strict=True):
-                _surface(axes, drawn[drawn["layer"] == layer], norm)
-                axes.set_title(f"layer {layer}", y=0.98, pad=0)
-                axes.set_zlim(drawn["value"].min(), drawn["value"].max())
-            lines.value_bar(figure, ScalarMappable(norm, SEQUENCE), list(panels), drawn["value"], ends, "gate value",
-                            pad=0.05)  # fmt: skip
+                table = drawn[drawn["layer"] == layer].pivot(index="position", columns="channel", values="value")
+                edges = (0, int(table.columns.max()) + 1, len(names) - 0.5, -0.5)
+                image = axes.imshow(table.to_numpy(), aspect="auto", extent=edges, cmap=SEQUENCE,
+                                    norm=Normalize(ends.low, ends.high), interpolation="nearest")  # fmt: skip
+                axes.grid(visible=False)
+                axes.set_title(f"layer {layer}")
+            panels[0].set_yticks(range(len(names)), lines.token_labels(names), fontsize=6)
+            panels[0].set_ylabel(f"token{lines.shown_tokens(len(names), frame['position'].nunique())}")
+            lines.value_bar(figure, image, list(panels), drawn["value"], ends, _GATE_VALUE, pad=0.01)
+            figure.supxlabel("channel", fontsize=8)
         return figure
-
-
-def _surface(axes: Any, frame: pd.DataFrame, norm: Normalize) -> None:
-    table = frame.pivot(index="position", columns="channel", values="value")
-    axes.plot_surface(
-        table.columns.to_numpy(dtype=float)[None, :], table.index.to_numpy(dtype=float)[:, None] + 1,
-        table.to_numpy(), cmap=SEQUENCE, norm=norm, rcount=table.shape[0], ccount=table.shape[1], linewidth=0,
-        antialiased=False, rasterized=True,  # tens of thousands of patches would make the PDF heavy
-    )  # fmt: skip
-    axes.set_xlabel("channel", labelpad=-10, fontsize=6.5)
-    axes.set_ylabel("token", labelpad=-10, fontsize=6.5)
-    axes.tick_params(labelsize=5.5, pad=-4)
-    axes.locator_params(nbins=3)
-    axes.view_init(elev=28, azim=-55)

@@ -1,7 +1,7 @@
-"""The residual addition of a gated site, and the RMSNorm behind it.
+"""Residual add of a gated site, and the RMSNorm that follows.
 
-The sum y, 1 / rms(y) and the product are kept for the backward pass. Shapes as in `kernels.gates`, and D channels of
-the stream and of the site.
+The sum y, 1 / rms(y) and the product are saved for the backward pass. Shapes as in `kernels.gates`; D channels of the
+stream and of the site.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from comt_cli.kernels.operators import differentiable, like_gradients, unit_stri
 def reference(
     x_TD: Tensor, product_TC: Tensor, modulation: Modulation, gain_D: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The stream x plus one gated site, y, in x's type; its RMSNorm in the product's type; and 1 / rms(y), [T]."""
+    """Stream x plus one gated site, y, in the type of x; its RMSNorm in the product's type; and 1 / rms(y), [T]."""
     (zhat_TD,) = gated_sites(product_TC, modulation, [x_TD.shape[-1]])
     y_TD = (x_TD + zhat_TD).to(x_TD.dtype)
     wide_TD = y_TD.to(torch.promote_types(y_TD.dtype, torch.float32))
@@ -27,7 +27,7 @@ def reference(
 
 
 class Saved(NamedTuple):
-    """The product is None where it has no gates, and the stream's shape and type: no more would be asked of it."""
+    """`product` is None if it has no gates and the stream's shape and type: nothing else of it would be needed."""
 
     y: Tensor
     rstd: Tensor
@@ -56,7 +56,7 @@ def _save(given: Any, output: Any) -> Saved:
 
 
 def _gradients(backward: Any, saved: Saved, dy: Tensor, dn: Tensor) -> dict[str, Any]:
-    """The product's gradient is that of x where none is returned for it."""
+    """The product's gradient is that of x if the kernel returns none for it."""
     dy, dn = unit_stride(dy), unit_stride(dn)
     if saved.product is None and dn.dtype != saved.y.dtype:
         saved = saved._replace(product=dn)  # its gradient is rounded to another type than dx
@@ -74,6 +74,6 @@ _add_norm = differentiable(
 def add_norm(
     x_TD: Tensor, product_TC: Tensor, modulation: Modulation, gain_D: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor]:
-    """The stream x plus one gated site, and its RMSNorm, [T, D] each, as `reference`, by a hand-written kernel."""
+    """Stream x plus one gated site, and its RMSNorm, [T, D] each, as `reference`, by a hand-written kernel."""
     y, n, _ = _add_norm(x_TD, product_TC, modulation, gain_D, epsilon)
     return y, n

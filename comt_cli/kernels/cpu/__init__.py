@@ -1,1 +1,1 @@
-"""The C++ of the operations on a CPU: its build, its calls, and the gates. Same threads, same bits."""
+"""C++ of the operations on a CPU: build, calls and gates. Equal threads give equal bits."""

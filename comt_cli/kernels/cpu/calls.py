@@ -1,7 +1,7 @@
-"""Calls of the functions in C++.
+"""Calls of the C++ functions.
 
 Each takes words of eight bytes (`Arguments` in calls.h): the number of threads, then the arguments of its operator and
-the tensors that it writes, in the order of the schema. The operators' own are attributes of this module.
+the tensors that it writes, in the order of the schema. Each operator is an attribute of this module.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from comt_cli.kernels import operators
 from comt_cli.kernels.cpu.build import library
 from comt_cli.kernels.gates import Modulation
 
-TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int64: 2}  # the numbers that C++ knows types by
+TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int64: 2}  # type numbers in C++
 _ERRORS = {2: TypeError, 3: ValueError}
 _BITS_OF, _AS_INTEGER = struct.Struct("d"), struct.Struct("q")
 _ABSENT = (0,) * 6
 
 
 def run(name: str, *arguments: Any) -> None:
-    """Call the function of that name. None stands for a tensor that there is not; the first one has a row a token.
+    """Call the C++ function `name`. None stands for an absent tensor; the first tensor has one row per token.
 
     Raises:
-        TypeError: tensors of another type than fp32 or bf16, or on another device.
-        ValueError: not one or two dimensions, shapes that do not fit together, or a last dimension with a stride
-            (those of gates' matrices may).
-        MemoryError: not enough memory for the sums of all threads.
-        Unavailable: the kernels cannot be compiled here.
+        TypeError: A tensor has another type than fp32 or bf16, or is on another device.
+        ValueError: The dimensions, shapes or strides of a tensor do not fit.
+        MemoryError: There is not enough memory for the sums of all threads.
+        Unavailable: The kernels cannot be compiled here.
     """
     if arguments[0].dim() != 2:
         raise ValueError(f"{name} takes rows of channels, not the shape {tuple(arguments[0].shape)}")
@@ -74,7 +73,6 @@ def _words(each: Any) -> tuple[int, ...]:
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    """An operator's function in C++, which fills what its definition's `empty` gives."""
     if name not in operators.EMPTY:
         raise AttributeError(name)
     empty = operators.EMPTY[name]
@@ -84,5 +82,5 @@ def __getattr__(name: str) -> Callable[..., Any]:
         run(name, *arguments, *((results,) if isinstance(results, Tensor) else results))
         return results
 
-    globals()[name] = function  # found at once from now on
+    globals()[name] = function  # found directly next time
     return function

@@ -1,7 +1,7 @@
 """Queries, keys and values: gated, q and k rotated, in one operation.
 
-Its outputs are kept for the backward pass, which attention keeps anyway, and the narrow u. Shapes as in
-`kernels.gates`, and P positions, E the width of a head.
+Its outputs, which attention saves anyway, and the narrow u are saved for the backward pass. Shapes as in
+`kernels.gates`; P positions, E the width of a head.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from comt_cli.kernels.operators import differentiable, like_gradients
 
 
 def rotate(x_TN: Tensor, cos_PE: Tensor, sin_PE: Tensor) -> Tensor:
-    """Rotary position embedding (Su et al. 2021) of rows of heads side by side: channels i and i + E/2 of every head.
-    Row t turns by the angles in row t % P of the tables, [P, E/2] each."""
+    """Rotary position embedding (Su et al. 2021) of rows of concatenated heads: channels i and i + E/2 of every head.
+    Row t rotates by the angles in row t % P of the tables, [P, E/2] each."""
     half = cos_PE.shape[-1]
     positions = torch.arange(len(x_TN), device=x_TN.device) % len(cos_PE)
     cos_T1E, sin_T1E = cos_PE[positions].unsqueeze(1), sin_PE[positions].unsqueeze(1)
@@ -29,7 +29,7 @@ def rotate(x_TN: Tensor, cos_PE: Tensor, sin_PE: Tensor) -> Tensor:
 def reference(
     product_TC: Tensor, modulation: Modulation, cos_PE: Tensor, sin_PE: Tensor, heads: int, kv_heads: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Queries and keys, gated and rotated, and gated values, [T, heads * E] each; and a copy of the u, [T, S R]."""
+    """Gated and rotated queries and keys, and gated values, [T, heads * E] each, and a copy of the u, [T, S R]."""
     widths = [each * 2 * cos_PE.shape[-1] for each in (heads, kv_heads, kv_heads)]
     q, k, v = gated_sites(product_TC, modulation, widths)
     u = product_TC[:, sum(widths) : sum(widths) + modulation.columns].clone()
@@ -37,7 +37,7 @@ def reference(
 
 
 class Saved(NamedTuple):
-    """`columns` are the product's."""
+    """`columns` is the number of columns of the product."""
 
     q: Tensor
     k: Tensor
@@ -68,6 +68,6 @@ _heads = differentiable(
 def heads(
     product_TC: Tensor, modulation: Modulation, cos_PE: Tensor, sin_PE: Tensor, heads: int, kv_heads: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values as `reference` gives them, by a hand-written kernel."""
+    """Queries, keys and values as in `reference`, by a hand-written kernel."""
     q, k, v, _ = _heads(product_TC, modulation, cos_PE, sin_PE, heads, kv_heads)
     return q, k, v

@@ -1,21 +1,25 @@
-"""The language-model head and its loss together, a few rows at a time: the logits of a whole batch never exist.
+"""Language-model head and loss together, a few rows at a time: the logits of a whole batch are never stored.
 
 A block of rows goes through product, softmax and gradient while it is in the cache. The gradient is computed in the
-forward pass: the loss is a scalar, so it only remains to be multiplied by the incoming derivative.
+forward pass. The loss is a scalar, so the backward pass only multiplies by the incoming derivative.
 
 Shapes: T tokens, D width, V vocabulary.
+
     z = h W^T + b,  loss = sum_t [logsumexp(z_t) - z_t[target]],  dz = softmax(z) - onehot(target)
     dh = dz W,  dW = dz^T h,  db = sum_t dz_t
-b is the bias of those heads that have one (BERT's).
 
-With label smoothing e (Szegedy et al. 2016) the targets' distribution is (1 - e) onehot(target) + e / V, the target's
-own e / V included: the convention of `torch.nn.functional.cross_entropy`.
+b is the bias of heads that have one (BERT's).
+
+With label smoothing e (Szegedy et al. 2016) the target distribution is (1 - e) onehot(target) + e / V, including e / V
+for the target itself: the convention of `torch.nn.functional.cross_entropy`.
+
     loss = sum_t [(1 - e) (-log p_t[target]) + e mean_v(-log p_t[v])],  dz = softmax(z) - (1 - e) onehot(target) - e / V
-Tensor2Tensor and fairseq spread e over the V - 1 other tokens: that is e V / (V - 1) here.
 
-On a CPU softmax, loss and gradient of a block are one call of C++. On CUDA liger-kernel (the extra `gpu`) does the same
-in Triton where it is installed: a step repeats to the bit; it cannot be captured in a CUDA graph, as it waits for the
-device; and its backward pass runs only once, since it scales in place what it kept.
+Tensor2Tensor and fairseq spread e over the V - 1 other tokens, which is e V / (V - 1) here.
+
+On a CPU, softmax, loss and gradient of a block are one C++ call. On CUDA, liger-kernel (extra `gpu`) does the same in
+Triton if it is installed. Its steps repeat bit for bit. They cannot be captured in a CUDA graph, since they wait for
+the device, and the backward pass runs only once, since it scales saved tensors in place.
 """
 
 from __future__ import annotations
@@ -33,28 +37,28 @@ from comt_cli.kernels.operators import implementation
 from comt_cli.recipe.settings import Kernels as Wanted
 
 BLOCK_ELEMENTS = {"cpu": 512 * 1024, "cuda": 64 * 1024 * 1024}
-"""Logits in one block: what stays in a CPU's cache, what keeps a GPU busy."""
-FUSED_BLOCK_ELEMENTS = 4 * 1024 * 1024  # C++ goes over a block once: what products with many rows gain is more
+"""Logits in one block: enough to fit a CPU's cache, and to occupy a GPU."""
+FUSED_BLOCK_ELEMENTS = 4 * 1024 * 1024  # C++ reads a block once, so products with many rows gain more
 LIGER_BLOCK_ELEMENTS = 256 * 1024 * 1024
-"""The same for liger-kernel, 0.5 GiB in 16 bits, or up to twice that: it rounds rows up to a power of two. Of itself it
-takes blocks with as many logits as h has elements, each of which reads and writes all of dW."""
-BY_LIGER = "cuda"  # the type of device on which the fused loss is liger-kernel's
+"""The same for liger-kernel, 0.5 GiB in 16 bits, or up to twice that: it rounds rows up to a power of two. Its default
+blocks have as many logits as h has elements, and each reads and writes all of dW."""
+BY_LIGER = "cuda"  # device type with liger-kernel's fused loss
 
 
 def linear_cross_entropy(
     h_TD: Tensor, W_VD: Tensor, targets_T: Tensor, wanted: Wanted = "auto", smoothing: float = 0.0,
     bias_V: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The sum over targets other than `IGNORE` of -log softmax(h W^T + b)[target], in nats, fp32; with `smoothing` in
-    [0, 1) the cross entropy against the smoothed targets. The products run in the type of `h_TD`, softmax and sums in
-    fp32 (all in fp64 where `h_TD` is). `wanted` is as for `choice.choose_loss`."""
-    if not torch.is_grad_enabled():  # inside the function this is no longer known
+    """Sum over targets other than `IGNORE` of -log softmax(h W^T + b)[target], in nats, fp32. With `smoothing` in [0,
+    1) it is the cross entropy against the smoothed targets. Products have the type of `h_TD`, softmax and sums fp32
+    (all fp64 if `h_TD` is). `wanted` as in `choice.choose_loss`."""
+    if not torch.is_grad_enabled():  # unknown inside the function
         h_TD, W_VD = h_TD.detach(), W_VD.detach()
         bias_V = None if bias_V is None else bias_V.detach()
     W_VD = W_VD.to(h_TD.dtype)
     bias_V = None if bias_V is None else bias_V.to(h_TD.dtype)
     fused = choose_loss(wanted, h_TD.device, h_TD.dtype).fused
-    # liger-kernel computes no gradient for W alone, and divides by the number of rows.
+    # liger-kernel cannot compute a gradient for W alone, and divides by the number of rows.
     by_liger = fused and h_TD.device.type == BY_LIGER and len(h_TD) and h_TD.requires_grad >= W_VD.requires_grad
     given = h_TD, W_VD, targets_T, smoothing, bias_V
     loss: Tensor = _of_liger(*given) if by_liger else _LinearCrossEntropy.apply(*given, fused and h_TD.is_cpu)  # type: ignore[no-untyped-call]
@@ -66,13 +70,13 @@ def _of_liger(h_TD: Tensor, W_VD: Tensor, targets_T: Tensor, smoothing: float, b
     assert isinstance(found, tuple)  # it was chosen
     function = found[1]
     named: dict[str, Any] = {"bias": bias_V, "ignore_index": IGNORE, "label_smoothing": smoothing, "reduction": "sum"}
-    named["accum_dtype"] = torch.float32  # of dW's sum over blocks: bf16 would lose the small late terms
+    named["accum_dtype"] = torch.float32  # of dW's sum over blocks: bf16 would lose small late terms
     signature = _signature(function.forward)
-    if "chunk_mem_const" in signature.parameters:  # 0.8.5 has it, 0.8.2 has not: a block is so many times as large as h
+    if "chunk_mem_const" in signature.parameters:  # 0.8.5 has it, 0.8.2 has not: size of a block relative to h
         named["chunk_mem_const"] = max(1, LIGER_BLOCK_ELEMENTS // h_TD.numel())
     bound = signature.bind(None, h_TD, W_VD, targets_T, **named)
     bound.apply_defaults()
-    _context, *arguments = bound.args  # `apply` takes arguments by position alone
+    _context, *arguments = bound.args  # `apply` takes only positional arguments
     with torch.autocast(h_TD.device.type, enabled=False):
         loss: Tensor = function.apply(*arguments)[0]  # type: ignore[no-untyped-call]
     return loss
@@ -84,7 +88,7 @@ _signature = functools.cache(inspect.signature)
 def _cross_entropy(
     z_TV: Tensor, targets_T: Tensor, smoothing: float, bias_V: Tensor | None, db_V: Tensor | None, *, gradient: bool
 ) -> tuple[Tensor, Tensor]:
-    """The losses of rows of logits z + b, [T], and, with `gradient`, dz in the type of z; db is added to `db_V`."""
+    """Losses of rows of logits z + b, [T], and with `gradient` dz in the type of z; db is added to `db_V`."""
     wide = torch.promote_types(z_TV.dtype, torch.float32)
     counted = (targets_T != IGNORE).unsqueeze(1)
     index = targets_T.clamp(min=0).unsqueeze(1)
@@ -115,12 +119,12 @@ def _cross_entropy(
 def _fused_cross_entropy(
     z_TV: Tensor, targets_T: Tensor, smoothing: float, bias_V: Tensor | None, db_V: Tensor | None, *, gradient: bool
 ) -> tuple[Tensor, Tensor]:
-    """The same in C++, in the place of z, which is fp32 or bf16; dz too. IndexError: a target that is no word."""
+    """The same in C++, in place of z (fp32 or bf16). Raises `IndexError` for a target outside the vocabulary."""
     T, V = z_TV.shape
     targets_T = targets_T.contiguous()
     wrong_T = targets_T[(targets_T >= V) | ((targets_T < 0) & (targets_T != IGNORE))]
     if len(wrong_T):
-        raise IndexError(f"the target {int(wrong_T[0])} is none of {V} words")
+        raise IndexError(f"the target {int(wrong_T[0])} is outside the vocabulary of {V} words")
     losses_T = torch.empty(T)
     run = implementation("linear_cross_entropy", "cpu").run
     run("cross_entropy", z_TV, targets_T, bias_V, db_V, float(smoothing), gradient, losses_T)
@@ -134,11 +138,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         needs_gradient = any(ctx.needs_input_grad)
         elements = FUSED_BLOCK_ELEMENTS if fused else BLOCK_ELEMENTS.get(h_TD.device.type, BLOCK_ELEMENTS["cuda"])
-        rows = max(torch.get_num_threads() if fused else 1, elements // len(W_VD))  # C++ has a thread for each row
+        rows = max(torch.get_num_threads() if fused else 1, elements // len(W_VD))  # C++ uses a thread per row
         wide = torch.promote_types(h_TD.dtype, torch.float32)
         loss = torch.zeros((), dtype=wide, device=h_TD.device)
         dh_TD = torch.empty_like(h_TD) if needs_gradient else None
-        # Sums over blocks are kept in fp32: in bf16 the small late terms would be lost.
+        # Sums over blocks are fp32: bf16 would lose small late terms.
         dW_VD = torch.zeros_like(W_VD, dtype=wide) if needs_gradient else None
         db_V = torch.zeros_like(bias_V, dtype=wide) if needs_gradient and bias_V is not None else None
         of_logits = _fused_cross_entropy if fused else _cross_entropy

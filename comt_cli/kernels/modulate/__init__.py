@@ -1,6 +1,6 @@
-"""Every site's columns times its gate: the form for sites whose consumer has no kernel of its own.
+"""Columns of every site times its gate, for sites whose next operation has no kernel.
 
-The product is kept for the backward pass, no gate and no logit. Shapes as in `kernels.gates`.
+The product is saved for the backward pass; gates and logits are not. Shapes as in `kernels.gates`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from comt_cli.kernels.operators import differentiable, like_gradients
 
 
 def reference(product_TC: Tensor, modulation: Modulation, widths: Sequence[int]) -> Tensor:
-    """Every site's columns times its gate, side by side: [T, M]."""
+    """Columns of every site times its gate, concatenated: [T, M]."""
     return torch.cat(gated_sites(product_TC, modulation, widths), dim=-1)
 
 

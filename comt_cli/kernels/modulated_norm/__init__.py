@@ -1,4 +1,4 @@
-"""The batch norm behind a convolution, with CoMT's gates in it, what is added and ReLU: one operator for all of it.
+"""Batch norm after a convolution, with CoMT's gates, skip path and ReLU, as one operator.
 
 Shapes: P pixels of all images (the rows of a channels-last map), C channels, h hidden width of the window gate (Zhang
 et al. 2025, Eq. 13), r that of the pixel gate (Eq. 11), K >= C columns of the convolution's product.
@@ -6,9 +6,8 @@ et al. 2025, Eq. 13), r that of the pixel gate (Eq. 11), K >= C columns of the c
     g = sigmoid(sigmoid(u) . window)     z = g product[:, :C]     n = (z - mean) / sqrt(var + epsilon)
     f = sigmoid(sigmoid(n A^T) . b)      y = act(f weight n + bias + skip)
 
-u, [P, h], lies in the columns behind the C; gates that are absent are 1, and so is an absent weight. The mean and the
-biased variance are those of this batch: this is training, evaluation has no need of it. The product, and y where ReLU
-follows, are kept for the backward pass: neither gate, nor n.
+u, [P, h], is in the columns after C. Absent gates and an absent weight are 1. Mean and biased variance are those of the
+batch: the operator is for training only. The product, and with a ReLU also y, are saved; gates and n are not.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def reference(
     product_PK: Tensor, window_h: Tensor | None, A_rC: Tensor | None, b_r: Tensor | None, weight_C: Tensor | None,
     bias_C: Tensor, skip_PC: Tensor | None, relu: bool, epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """y, [P, C], in the product's type; the batch's mean and biased variance, [C], in at least fp32."""
+    """y, [P, C], in the type of the product; mean and biased variance of the batch, [C], in at least fp32."""
     wide = torch.promote_types(product_PK.dtype, torch.float32)
     C = len(bias_C)
     z_PC = product_PK[:, :C].to(wide)
@@ -44,7 +43,7 @@ def reference(
 
 
 class Saved(NamedTuple):
-    """y where a ReLU follows; `dskip`: whether the skip's gradient is written, which is dy itself without a ReLU."""
+    """`y` is None without a ReLU. `dskip`: whether the skip path's gradient is written; without a ReLU it is dy."""
 
     y: Tensor | None
     product: Tensor
@@ -66,7 +65,7 @@ def _empty(product: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _empty_gradients(saved: Saved) -> tuple[Tensor, ...]:
-    """Gradients of product, window, A, b, weight, bias and skip; of no elements where there is no such operand."""
+    """Gradients of product, window, A, b, weight, bias and skip; without elements for absent operands."""
     product, mean = saved.product, saved.mean
     of_parameters = (
         mean.new_empty((0,) if each is None else each.shape, dtype=torch.float32)
@@ -96,8 +95,8 @@ _modulated_norm = differentiable(
 
 
 def modulated_norm(product_PK: Tensor, *operands: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """As `reference` of the same arguments, by a hand-written kernel; mean and variance, in fp32, have no gradient.
-    product: fp32 or bf16, its rows in one piece each. skip is taken in the product's type."""
+    """As `reference`, by a hand-written kernel. Mean and variance, in fp32, have no gradient. The product is fp32 or
+    bf16 with contiguous rows. `skip` is converted to its type."""
     *before, skip_PC, relu, epsilon = operands
     skip_PC = None if skip_PC is None else unit_stride(skip_PC.to(product_PK.dtype))
     y, mean, var = _modulated_norm(product_PK, *before, skip_PC, relu, epsilon)

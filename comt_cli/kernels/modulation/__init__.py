@@ -1,9 +1,9 @@
-"""The matrices of a product's gates, put together from the parameters of its sites' gates: one `Modulation`.
+"""Joins the gate parameters of a product's sites into one `Modulation`.
 
-    Wc = exp(log_alpha_c) Bc and ws = exp(log_alpha_s) bs of every gated site, under each other
+    Wc = exp(log_alpha_c) Bc and ws = exp(log_alpha_s) bs of every gated site, stacked by rows
 
-On a GPU, where PyTorch's operations would be some twenty small kernels a layer, one does them all, and another gives
-all gradients, dB = exp(log_alpha) dW and dlog_alpha = sum(dW W). On a CPU the compiler's code is as good.
+On a GPU, PyTorch's operations would be some twenty small kernels per layer. One kernel replaces them, and another one
+computes all gradients, dB = exp(log_alpha) dW and dlog_alpha = sum(dW W). On a CPU the compiler's code is as fast.
 
 Shapes: N rows of one matrix, R bottleneck width, Mg and S rows of all sites' Wc and ws.
 """
@@ -24,9 +24,8 @@ from comt_cli.kernels.operators import computed_by_triton, operator, refuse_seco
 def reference(
     B: Sequence[Tensor], log_alpha: Sequence[Tensor | None], rows: Sequence[int], channel: int
 ) -> tuple[Tensor, Tensor]:
-    """exp(log_alpha_i) B_i under each other, each followed by zeros up to its `rows`: of the first `channel` matrices,
-    [Mg, R], and of the others, [S, R]; where there are none, a tensor without elements. None stands for alpha = 1.
-    """
+    """exp(log_alpha_i) B_i stacked by rows, each padded with zeros to its `rows`: of the first `channel` matrices, [Mg,
+    R], and of the others, [S, R]. A log_alpha of None is 0. An empty list gives a tensor without elements."""
     scaled = [B_NR if each is None else each.exp() * B_NR for B_NR, each in zip(B, log_alpha, strict=True)]
     pairs = zip(scaled, rows, strict=True)
     filled = [F.pad(W_NR, (0, 0, 0, n - len(W_NR))) if n > len(W_NR) else W_NR for W_NR, n in pairs]
@@ -40,7 +39,7 @@ def empty(B: Sequence[Tensor], _: Any, rows: Sequence[int], channel: int) -> tup
     return tuple(B[0].new_empty((sum(part), R) if part else 0, dtype=torch.float32) for part in parts)
 
 
-def empty_gradients(  # its annotations are the schema
+def empty_gradients(  # the annotations are the schema
     dWc: Tensor, dws: Tensor, B: Sequence[Tensor], log_alpha: Sequence[Tensor], rows: Sequence[int], channel: int
 ) -> list[Tensor]:
     """Gradients of the matrices B, then of the log_alphas, each in its parameter's type."""
@@ -52,7 +51,7 @@ _modulation_backward = operator("modulation_backward", empty_gradients, empty_gr
 
 
 class _Joined(torch.autograd.Function):
-    """As `reference`, by a kernel, in fp32. The matrices come first, then as many log_alpha."""
+    """As `reference`, by a kernel, in fp32. Its tensors are the matrices, then as many log_alphas."""
 
     @staticmethod
     def forward(ctx: Any, rows: Sequence[int], channel: int, *tensors: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,7 +74,7 @@ def _halves(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
 def modulation_of(gates: Sequence[Bottleneck | None], widths: Sequence[int]) -> Modulation | None:
     """One `Modulation` for the gates of a product's sites (None: no gate there); None if they differ in kind.
 
-    widths: the columns of each site in the product, at least as many as its gate has: behind those Wc has zeros.
+    widths: columns of each site in the product, at least as many as its gate has; Wc is padded with zeros.
     """
     present = [(gate, width) for gate, width in zip(gates, widths, strict=True) if gate is not None]
     gated = tuple(gate is not None for gate in gates)

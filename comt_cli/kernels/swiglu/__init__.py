@@ -1,6 +1,6 @@
-"""silu(gate) * up of two gated sites. Its input is kept for the backward pass, as an ungated one keeps it.
+"""silu(gate) * up of two gated sites. The input is saved for the backward pass, as without gates.
 
-Shapes as in `kernels.gates`, and F channels of each site.
+Shapes as in `kernels.gates`; F channels of each site.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from comt_cli.kernels.operators import differentiable, like_gradients
 
 
 def reference(product_TC: Tensor, modulation: Modulation, width: int, padded: int) -> Tensor:
-    """silu(gate) * up of the two gated sites, F = `width` channels each, with zeros behind: [T, padded]."""
+    """silu(gate) * up of the two gated sites, F = `width` channels each, padded with zeros: [T, padded]."""
     gate_TF, up_TF = gated_sites(product_TC, modulation, [width, width])
     return F.pad(F.silu(gate_TF) * up_TF, (0, padded - width))
 

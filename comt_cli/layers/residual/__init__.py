@@ -1,2 +1,2 @@
-"""Residual connections: how a block joins its skip path and its branch. One family a file; a class with a `name` is one
-that recipes can name (`methods.connections`)."""
+"""Residual connections: how a block joins its skip path and its branch. One family per file. A class with a `name` can
+be named in recipes (`methods.base.residual_connections`)."""

@@ -1,9 +1,10 @@
-"""Connections whose branches read mixtures of all that came before, v_0 the embedding: a softmax over depth (Attention
-Residuals, Kimi Team 2026; Delta Attention Residuals, 2026), or sums with a weight for every channel
-(DeepCrossAttention, Heddes et al. 2025). Their equations are in the methods' files.
+"""Connections whose branches read mixtures of earlier outputs, with v_0 the embedding.
 
-All queries are zero at the start: every source counts alike, and since the branch begins with a norm, it reads the same
-direction as that of Pre-LN, whose stream is the sum. The norm N has a gain, and no norm is on the values.
+The mixture is a softmax over depth (Attention Residuals, Kimi Team 2026; Delta Attention Residuals, 2026) or a sum with
+one weight per channel (DeepCrossAttention, Heddes et al. 2025). The files of the methods have the equations.
+
+All queries start at zero, so every source has the same weight. The branch begins with a norm, so it reads the same
+direction as in Pre-LN, whose stream is the sum. The norm N has a gain; values are not normalised.
 
 Shapes: B batch, T tokens, D width, S sources. Weights and sums are computed in fp32.
 """
@@ -27,14 +28,13 @@ EPSILON = 1e-6
 
 
 class DepthAttention(nn.Module):
-    """sum_i a_i v_i, a = softmax_i(w . N(v_i)), over sources [B, T, D] each. Sources may be narrower than fp32, and all
-    is computed in fp32 all the same: operations promote what they read, so that autograd keeps the sources themselves,
-    once for all adds, and no copies in fp32."""
+    """sum_i a_i v_i, a = softmax_i(w . N(v_i)), over sources [B, T, D] each. It is computed in fp32 even if the sources
+    are narrower: operations promote what they read, so autograd saves the sources once and no fp32 copies."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.query = Constant(0.0, width, update_rule=NO_DECAY)
-        self.gain_offset = Constant(0.0, width, update_rule=NO_DECAY)  # N's gain, less the 1 it starts at
+        self.gain_offset = Constant(0.0, width, update_rule=NO_DECAY)  # N's gain minus 1
 
     def weights(self, sources: Sequence[Tensor]) -> Tensor:
         """a, [B, T, number of sources], in fp32."""
@@ -47,32 +47,31 @@ class DepthAttention(nn.Module):
         return torch.softmax(torch.stack(scores, -1), -1)
 
     def forward(self, sources: Sequence[Tensor]) -> Tensor:
-        """[B, T, D], in the first source's type: the embedding's."""
+        """[B, T, D], in the type of the first source, the embedding."""
         weights = self.weights(sources).unbind(-1)
         parts = (weight_BT[..., None] * v_BTD for weight_BT, v_BTD in zip(weights, sources, strict=True))
         return functools.reduce(torch.add, parts).to(sources[0].dtype)
 
 
 class DepthResidual(NormedResidual):
-    """A connection with attention over sources; the first branch has the embedding alone to read, and none."""
+    """Connection with attention over sources. The first branch reads only the embedding and has no attention."""
 
     def __init__(self, site: ResidualSite) -> None:
         super().__init__(site)
         self.attention = DepthAttention(site.width) if site.index > 0 else None
 
     def mixed(self, state: State) -> tuple[Tensor, ...]:
-        """Sources that this add mixes, [B, T, D] each, the oldest first."""
+        """Sources mixed by this add, [B, T, D] each, oldest first."""
         return self.sources(state)
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """a, of the mixture that the branch reads, or that is added to the stream for it."""
+        """a, of the mixture that the branch reads, or of the one added to the stream for it."""
         return {} if self.attention is None else {"attention": self.attention.weights(self.mixed(state))}
 
 
 class AttentionResiduals(DepthResidual):
-    """h = sum_i a_i v_i, F(N(h)). The state's sources are those of finished groups, and its stream the sum of the
-    present group: at its end the newest source. Each add is a group of its own unless `blocks` says how many there are.
-    """
+    """h = sum_i a_i v_i, then F(N(h)). The sources of the state are those of finished groups; its stream is the sum of
+    the present group, which becomes the newest source when the group ends. Without `blocks`, each add is a group."""
 
     name = "attention-residuals"
     needs = ("states",)
@@ -81,8 +80,8 @@ class AttentionResiduals(DepthResidual):
         super().__init__(site)
         blocks = site.count if blocks is None else blocks
         if blocks > site.count:
-            said = f"blocks: {site.count} residual adds cannot be divided into {blocks}"
-            raise UserError(said, "Give fewer, or leave it out: then each is one of its own.")
+            said = f"blocks: {site.count} residual adds cannot form {blocks} groups"
+            raise UserError(said, "Use a smaller number, or leave it out: then each add is a group.")
         number = site.index * blocks // site.count
         self.begins_block = site.index == 0 or (site.index - 1) * blocks // site.count != number
         self.ends_block = (site.index + 1) * blocks // site.count != number
@@ -101,7 +100,7 @@ class AttentionResiduals(DepthResidual):
     def step(self, state: State, branch: Branch) -> State:
         F_BTD = branch(self.norm(self.read(state)))
         sources = self.sources(state)
-        # A sum is in the embedding's type: under autocast branches put out a narrower one.
+        # Sums have the embedding's type; under autocast the output of branches is narrower.
         partial_BTD = F_BTD if self.begins_block else state.x.to(sources[0].dtype) + F_BTD
         return State(partial_BTD, (*sources, partial_BTD) if self.ends_block else sources)
 
@@ -114,17 +113,15 @@ class AttentionAggregation(OutputAggregation):
         self.attention = DepthAttention(site.width)
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """a, of the final norm's input."""
         return {"attention": self.attention.weights(state.sources)}
 
     def forward(self, state: State) -> Tensor:
-        """State behind the last block, whose sum is among its sources -> [B, T, D]."""
+        """State after the last block, whose sum is one of its sources -> [B, T, D]."""
         return self.attention(state.sources)
 
 
 class DeltaAttentionResiduals(DepthResidual):
-    """y = x + F(N(x + sum_i a_i v_i)). The state has the plain stream, and as sources the embedding and the outputs of
-    all branches."""
+    """y = x + F(N(x + sum_i a_i v_i)). The state has the plain stream, and as sources the embedding and outputs."""
 
     name = "delta-attention-residuals"
     needs = ("states",)
@@ -139,12 +136,12 @@ class DeltaAttentionResiduals(DepthResidual):
 
 
 STD = 1e-3
-"""Of w at the start: 0 would have no gradient, relu's at 0 being 0."""
+"""Of w at the start. At 0, relu has no gradient."""
 
 
 class DepthMixture(Initialised):
     """g(G) = sum_s G_s * (b_s + relu(w . G_s)): sources [B, T, D] each -> [B, T, D], in the first source's type.
-    `offset` is b, less the 1 it starts at. Sources are kept and promoted as in `DepthAttention`."""
+    `offset` is b minus its start, 1. Sources are saved and promoted as in `DepthAttention`."""
 
     def __init__(self, width: int, sources: int) -> None:
         super().__init__()
@@ -152,17 +149,16 @@ class DepthMixture(Initialised):
         self.w = nn.Parameter(torch.empty(1, width))
 
     def weights(self, sources: Sequence[Tensor]) -> list[Tensor]:
-        """relu(w . G_s) of every source, [B, T, 1] each: what is added to b_s."""
+        """relu(w . G_s) of every source, [B, T, 1] each, which is added to b_s."""
         with no_autocast(sources[0]):
             w_1D = wide(self.w)
             return [torch.relu((source_BTD * w_1D).sum(-1, keepdim=True)) for source_BTD in sources]
 
     def mean_weights(self, sources: Sequence[Tensor]) -> Tensor:
-        """b_s + relu(w . G_s), the mean over the channels, [B, T, S]: for analyses."""
+        """b_s + relu(w . G_s), averaged over channels, [B, T, S]: for analyses."""
         return 1 + wide(self.offset()).mean(-1) + torch.cat(self.weights(sources), -1)
 
     def forward(self, sources: Sequence[Tensor]) -> Tensor:
-        """Raises ValueError where there are not as many sources as it was made for."""
         each = zip(sources, 1 + wide(self.offset()), self.weights(sources), strict=True)
         parts = (source_BTD * b_D + source_BTD * weight_BT1 for source_BTD, b_D, weight_BT1 in each)
         return functools.reduce(torch.add, parts).to(sources[0].dtype)
@@ -171,23 +167,23 @@ class DepthMixture(Initialised):
         draw.normal_(self.w, "w", STD)
 
 
-def told_apart(outputs: Sequence[Tensor], last: int | None) -> list[Tensor]:
-    """The sources of a mixture: the embedding, the sum of those between, and the `last` outputs; all without it."""
+def mixture_sources(outputs: Sequence[Tensor], last: int | None) -> list[Tensor]:
+    """Sources of a mixture: the embedding, the sum of middle outputs, and the `last` outputs (None: all)."""
     if last is None or len(outputs) <= last + 2:
         return [*outputs]
     total_BTD = functools.reduce(torch.add, outputs[2:-last], wide(outputs[1]))
     return [outputs[0], total_BTD.to(outputs[0].dtype), *outputs[-last:]]
 
 
-def count_of(outputs: int, last: int | None) -> int:
-    """Number of sources that `told_apart` makes of so many outputs."""
+def source_count(outputs: int, last: int | None) -> int:
+    """Number of sources that `mixture_sources` makes of `outputs` outputs."""
     return outputs if last is None else min(outputs, last + 2)
 
 
 class DeepCrossAttention(NormedResidual):
-    """a = attention(N_Q(g_Q), N_K(g_K), N_V(g_V)), f = a + mlp(N(g_Q + a)), f what the block puts out. The state's
-    sources are the embedding and the outputs of all blocks, the newest the part of a present one; its stream is g_Q + a
-    within a block, and behind one g_Q + f, which nothing reads."""
+    """a = attention(N_Q(g_Q), N_K(g_K), N_V(g_V)), f = a + mlp(N(g_Q + a)), where f is the output of the block. The
+    sources of the state are the embedding and the outputs of all blocks, the newest being a part of the present one.
+    Its stream is g_Q + a within a block; after a block it is g_Q + f, which is not read."""
 
     name = "deep-cross-attention"
     needs = ("states", "values")
@@ -198,19 +194,18 @@ class DeepCrossAttention(NormedResidual):
         if not self.begins_block:
             return
         self.key_norm, self.value_norm = site.norm(), site.norm()
-        sources = count_of(site.layer + 1, last)
+        sources = source_count(site.layer + 1, last)
         self.queries, self.keys, self.values = (DepthMixture(site.width, sources) for _ in range(3))
 
     def mixed(self, state: State) -> list[Tensor]:
-        """Sources that the block which starts with this state mixes, [B, T, D] each, the oldest first."""
-        return told_apart(self.sources(state), self.last)
+        return mixture_sources(self.sources(state), self.last)
 
     def read(self, state: State) -> Tensor:
-        """Skip path of attention at the start of a block; within it the input of the other branch."""
+        """Skip path of attention at the start of a block; within it the input of the second branch."""
         return self.queries(self.mixed(state)) if self.begins_block else state.stream
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """Each source's weights in queries, keys and values, the mean over the channels."""
+        """Weight of each source in queries, keys and values, averaged over channels."""
         if not self.begins_block:
             return {}
         sources = self.mixed(state)
@@ -233,16 +228,15 @@ class DeepCrossAttention(NormedResidual):
 
 
 class CrossAggregation(OutputAggregation):
-    """Mixture of the embedding and all blocks' outputs."""
+    """Mixture of the embedding and the outputs of all blocks."""
 
     def __init__(self, site: ResidualSite, last: int | None) -> None:
         super().__init__(site)
         self.last = last
-        self.mixture = DepthMixture(site.width, count_of(site.layers + 1, last))
+        self.mixture = DepthMixture(site.width, source_count(site.layers + 1, last))
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """Each source's weight in the final norm's input, the mean over the channels."""
-        return {"stream": self.mixture.mean_weights(told_apart(state.sources, self.last))}
+        return {"stream": self.mixture.mean_weights(mixture_sources(state.sources, self.last))}
 
     def forward(self, state: State) -> Tensor:
-        return self.mixture(told_apart(state.sources, self.last))
+        return self.mixture(mixture_sources(state.sources, self.last))

@@ -1,6 +1,6 @@
-"""Residual connections: modules that take the residual stream and a branch, and return the new stream.
+"""Residual connections: modules that take the residual stream and a branch and return the new stream.
 
-A connection owns its norms: their place is what many published connections differ in.
+A connection owns its norms, since published connections differ in where the norms are.
 Shapes: B batch, T tokens, D width, n streams, K key-value heads, E head width.
 """
 
@@ -18,18 +18,18 @@ from comt_cli.kernels.modulate import modulate
 from comt_cli.layers.gates import Site
 
 Branch = Callable[..., Tensor]
-"""The function F of a block: [B, T, D] -> [B, T, D]. That of self-attention also takes keys' and values' inputs."""
+"""Function F of a block: [B, T, D] -> [B, T, D]. Self-attention also takes inputs of keys and values."""
 
 
 class State(NamedTuple):
-    """Residual stream `x`, [B, T, D], and whatever else one residual add passes to the next.
+    """Residual stream `x`, [B, T, D], and all else that one residual add passes to the next.
 
-    sources: previous layer outputs, oldest first, or other tensors beside the stream, [B, T, D] each: not stacked, so
-        that all blocks together keep each tensor once.
+    sources: previous layer outputs, oldest first, or other tensors next to the stream, [B, T, D] each. They are not
+        stacked, so that all blocks together store each tensor once.
     has_streams: whether x holds several streams, [B, T, n, D].
     qkv: inputs of the next block's queries, keys and values, [B, T, D] each.
-    weights: mixing weights that made `qkv` and x, less their start, [B, T, 4, sources]: for analyses, detached.
-    deferred: product [B, T, C] and gate of an add that the next norm does: the stream is x + gamma * z.
+    weights: mixing weights of `qkv` and x minus their start, [B, T, 4, sources], detached: for analyses.
+    deferred: product [B, T, C] and gate of an add that the next norm computes: the stream is x + gamma * z.
     shared: keys and values of earlier blocks, [B, K, T, E] each (`shared_values`).
     """
 
@@ -43,7 +43,7 @@ class State(NamedTuple):
 
     @property
     def stream(self) -> Tensor:
-        """Residual stream, [B, T, D]: a deferred add done, several streams summed."""
+        """Residual stream, [B, T, D], with a deferred add computed or several streams summed."""
         if self.has_streams:
             return self.x.sum(-2)
         if self.deferred is None:
@@ -65,24 +65,28 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class ResidualSite:
-    """Place of one residual add: number `index` of `count` in its stack, in block `layer` of `layers`, from 0.
+    """Site of one residual add: number `index` of `count` in its stack, in block `layer` of `layers`, from 0.
 
     `part` is the model's name of the branch: `attention`, `mlp` ... A block of a ResNet has one add, `map`, on feature
-    maps with the channels last, [B, H, W, D]; its branch has its own norms, and `norm` makes the identity. `before` are
-    the connections of the block's earlier adds, with which parameters may be shared; `depths` is the number of blocks
-    of every stack by its name, where a model has several. Alone, a connection needs no more than the width, and its
-    norm if it shall have one; any module may be its branch. Several adds are numbered, and pass on a state:
+    maps with the channels last, [B, H, W, D]; its branch has its own norms, and `norm` makes the identity. `before`
+    holds the connections of the block's earlier adds, which may share parameters. `depths` is the number of blocks of
+    every stack, by name, in models with several stacks.
 
-    >>> import torch
-    >>> from comt_cli.layers import Highway, HyperConnection
-    >>> branch, x = nn.Linear(64, 64), torch.randn(2, 10, 64)
-    >>> Highway(ResidualSite(64, norm=lambda: nn.RMSNorm(64)), bias=-4.0)(x, branch).shape
-    torch.Size([2, 10, 64])
-    >>> state = State(x)
-    >>> for index in range(3):
-    ...     state = HyperConnection(ResidualSite(64, index=index, count=3), n=2).step(state, branch)
-    >>> state.x.shape, state.stream.shape
-    (torch.Size([2, 10, 2, 64]), torch.Size([2, 10, 64]))"""
+    Outside comt's models a connection needs only the width, and its norm if it has one. Any module can be its branch.
+    If a connection passes a state, its adds are numbered:
+
+    Examples:
+        >>> import torch
+        >>> from comt_cli.layers import Highway, HyperConnection
+        >>> branch, x = nn.Linear(64, 64), torch.randn(2, 10, 64)
+        >>> Highway(ResidualSite(64, norm=lambda: nn.RMSNorm(64)), bias=-4.0)(x, branch).shape
+        torch.Size([2, 10, 64])
+        >>> state = State(x)
+        >>> for index in range(3):
+        ...     state = HyperConnection(ResidualSite(64, index=index, count=3), n=2).step(state, branch)
+        >>> state.x.shape, state.stream.shape
+        (torch.Size([2, 10, 2, 64]), torch.Size([2, 10, 64]))
+    """
 
     width: int
     stack: str = "blocks"
@@ -97,22 +101,25 @@ class ResidualSite:
 
 
 class ResidualConnection(nn.Module):
-    """y = connection(x, F). Subclasses define it, and hold what they need besides x and F. One with a `name` is found
-    by being in this folder; `name` and `needs` are read without importing it, and so are literals there."""
+    """Base class of residual connections: y = connection(x, F).
+
+    A class with a `name` is found in this folder. `name` and `needs` are read without importing the file, so they must
+    be literals. Subclasses define `forward`, or `step` if they pass more than one stream between blocks.
+    """
 
     name: ClassVar[str]
-    """Recipes' name of the connection."""
+    """Name of the connection in recipes."""
 
     needs: ClassVar[tuple[str, ...]] = ()
-    """Features that only some models have (`Sites.features`): `states`, where it passes more than a stream from block
-    to block; `values`, where attention takes separate q/k/v inputs."""
+    """Features that only some models have (`Sites.features`): `states` to pass more than one stream between blocks,
+    `values` for separate q/k/v inputs of attention."""
 
     keeps_final_norm = True
-    """Whether the model keeps its last norm, after all blocks."""
+    """Whether the model keeps its norm after the last block."""
 
     ends_in_norm = False
-    """Whether its output has been normalised. The published encoder-decoder has no final norm behind such a connection;
-    language models keep theirs."""
+    """Whether its output is normalised. The published encoder-decoder then has no final norm; language models keep
+    theirs."""
 
     def __init__(self, site: ResidualSite) -> None:
         super().__init__()
@@ -123,45 +130,44 @@ class ResidualConnection(nn.Module):
         raise NotImplementedError
 
     def step(self, state: State, branch: Branch) -> State:
-        """State after this add. Models pass it on unread, so that recomputing a block sees the same inputs."""
+        """State after this add. Models do not change it, so that a recomputed block gets the same inputs."""
         return State(self(state.stream, branch))
 
     def initial_stream(self, state: State) -> Tensor:
-        """Residual stream at the start of a stack, [B, T, D]. Raises `ValueError` at any later add: the method would
-        start anew there, and the model silently be the baseline."""
+        """Residual stream at the start of a stack, [B, T, D]. Raises `ValueError` at any later add: there the
+        connection would start again, and the network would silently be the baseline."""
         if self.site.index > 0:
-            raise ValueError(f"residual add {self.site.index} got a plain stream, which only starts a stack of blocks")
+            raise ValueError(f"residual add {self.site.index} got a plain stream; only the first add of a stack may")
         return state.stream
 
     def sources(self, state: State) -> tuple[Tensor, ...]:
-        """Previous layer outputs of a state, [B, T, D] each; at the start of a stack the initial stream alone."""
+        """Previous layer outputs, [B, T, D] each; at the start of a stack only the initial stream."""
         return state.sources or (self.initial_stream(state),)
 
     def output_aggregation(self, norm: Callable[[], nn.Module]) -> OutputAggregation | None:
-        """Module that makes one stream of the state behind this last add; None: it is `State.stream`. `norm` makes
-        norms like the final one."""
+        """Module that reduces the last state to one stream; None: `State.stream`. `norm` makes final norms."""
         return None
 
     def read(self, state: State) -> Tensor:
-        """Stand-in for the residual stream, [B, T, D], that analyses compare from block to block."""
+        """Stream that analyses compare from block to block, [B, T, D]."""
         return state.stream
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """Mixing weights of several streams or sources, by name: [targets, sources] or [sources], with [B, T] before
-        where they depend on the token. For analyses; empty where a plain sum is all there is."""
+        """Mixing weights of streams or sources by name, for analyses: [targets, sources] or [sources], preceded by [B,
+        T] if they depend on the token. Empty for a plain sum."""
         return {}
 
     def side_by_side(self, state: State) -> Tensor | None:
-        """Streams of the state, [B, T, n, D], where there are several: analyses measure their distance."""
+        """Streams of the state, [B, T, n, D], if there are several. Analyses measure their distance."""
         return state.x if state.has_streams and state.x.shape[-2] > 1 else None
 
     def initial_std(self, site: Site, own: float) -> float:
-        """Standard deviation of a projection of this branch at the start; `own` is the model's."""
+        """Initial standard deviation of a projection of this branch; `own` is the model's."""
         return own
 
 
 class NormedResidual(ResidualConnection):
-    """A residual connection with a norm of its place, N."""
+    """Residual connection with one norm, N."""
 
     def __init__(self, site: ResidualSite) -> None:
         super().__init__(site)
@@ -169,19 +175,19 @@ class NormedResidual(ResidualConnection):
 
 
 class OutputAggregation(nn.Module):
-    """State behind the last residual add -> stream that the final norm reads, [B, T, D]."""
+    """State after the last residual add -> stream that the final norm reads, [B, T, D]."""
 
     def __init__(self, site: ResidualSite) -> None:
         super().__init__()
         self.site = site
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """Mixing weights of that stream, as `ResidualConnection.mixing`."""
+        """Mixing weights of that stream, as in `ResidualConnection.mixing`."""
         return {}
 
 
 def final_stream(state: State, aggregation: OutputAggregation | None, norm: nn.Module) -> Tensor:
-    """norm(stream) behind the last block, [B, T, D]."""
+    """norm(stream) after the last block, [B, T, D]."""
     if aggregation is not None:
         state = State(aggregation(state))
     return state.normalised(norm)[1]

@@ -1,7 +1,7 @@
-"""Dense connections over depth: residual streams that are learned sums of what earlier blocks put out, X_0 the
-embedding and X_i the output of block i: start lambdas (nanochat, Karpathy 2026), DenseFormer (Pagliardini et al. 2024)
-and MUDDFormer (Xiao et al. 2025).
+"""Dense connections over depth: residual streams that are learned sums of block outputs, with X_0 the embedding and X_i
+the output of block i.
 
+Start lambdas (nanochat, Karpathy 2026), DenseFormer (Pagliardini et al. 2024) and MUDDFormer (Xiao et al. 2025).
 Shapes: B batch, T tokens, D width, C mixtures, J sources, K hidden width. Weights and sums are computed in fp32.
 """
 
@@ -25,11 +25,11 @@ MIXTURES = 4
 
 
 class StartLambdas(NormedResidual):
-    """At the first add of a block x <- r x + m x0; at all y = x + F(N(x)). x0 is the embedding or, `normalised`, its
-    RMSNorm without a gain, as published: then the stream begins there, too.
+    """x <- r x + m x0 at the first add of a block; y = x + F(N(x)) at every add. x0 is the embedding or, if
+    `normalised` as published, its RMSNorm without a gain; the stream then also starts there.
 
-    `start`: `identity` has r = 1 and m = 0; `graded` has r from 1.15 down to 1.05 and m from 0.2 down to 0.05 over
-    the blocks. `rate` is that of m, times the learning rate.
+    `start`: `identity` has r = 1 and m = 0; `graded` has r from 1.15 down to 1.05 and m from 0.2 down to 0.05 over the
+    blocks. `rate` is the learning rate of m relative to the run's.
     """
 
     name = "start-lambdas"
@@ -45,11 +45,11 @@ class StartLambdas(NormedResidual):
         if not site.before:
             down = site.layer / max(1, site.layers - 1)
             self.first_r, first_m = (1.15 - 0.1 * down, 0.2 - 0.15 * down) if start == "graded" else (1.0, 0.0)
-            self.r = Constant(0.0)  # what is added to `first_r`
+            self.r = Constant(0.0)  # added to `first_r`
             self.m = Constant(first_m, update_rule=UpdateRule(rate, decays=False))
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """m and r, of the stream before this block."""
+        """m and r, which weight the stream before this block."""
         if self.r is None or self.m is None:
             return {}
         return {"stream": torch.stack([wide(self.m()), self.first_r + wide(self.r())])}
@@ -66,9 +66,9 @@ class StartLambdas(NormedResidual):
 
 
 class DenseFormer(NormedResidual):
-    """y = x + F(N(x)); behind the last add of block i sum_j a_ij X_j, j = 0 ... i. `DWA` holds a_ij, less what it
-    starts at: a_ii = 1 and 0 else, which is Pre-LN. With dilation k only every k-th X behind the newest is mixed, and
-    with period p only behind every p-th block."""
+    """y = x + F(N(x)); after the last add of block i the stream is sum_j a_ij X_j, j = 0 ... i. `DWA` is a_ij minus its
+    start, a_ii = 1 and 0 elsewhere (Pre-LN). Dilation k mixes every k-th X before the newest, period p each p-th
+    block."""
 
     name = "denseformer"
     needs = ("states",)
@@ -77,9 +77,8 @@ class DenseFormer(NormedResidual):
         super().__init__(site)
         if site.layers // period * period < dilation:
             raise UserError(
-                f"period {period}, dilation {dilation}: no mixture would have an earlier output in it, of "
-                f"{site.layers} blocks",
-                "The last multiple of period that is a block's number, from 1, must be at least dilation.",
+                f"period {period}, dilation {dilation}: with {site.layers} blocks no mixture has an earlier output",
+                "The last multiple of period up to the number of blocks must be at least dilation.",
             )
         block = site.layer + 1  # the paper's i
         self.mixed = [j for j in range(block + 1) if j % dilation == block % dilation]
@@ -88,7 +87,7 @@ class DenseFormer(NormedResidual):
         self.DWA = Constant(0.0, len(self.mixed), update_rule=NO_DECAY) if mixes else None
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """a, of the stream behind this block; 0 for what is left out."""
+        """a, of the stream after this block; 0 for outputs that are left out."""
         if self.DWA is None:
             return {}
         weights = torch.zeros(self.mixed[-1] + 1)
@@ -108,8 +107,8 @@ class DenseFormer(NormedResidual):
 
 
 class DenseWeights(Initialised):
-    """A = GELU(N(X) W1) W2 + a of MUDDFormer, a less what it starts at: X [B, T, D] -> [B, T, C, J], in fp32. N has no
-    gain, W1 is [D, K] and W2 [K, C J], K = 4 J; W2 = 0 at the start."""
+    """A = GELU(N(X) W1) W2 + a of MUDDFormer, a minus its start: X [B, T, D] -> [B, T, C, J], in fp32. N has no gain,
+    W1 is [D, K] and W2 [K, C J], K = 4 J. W2 starts at 0."""
 
     def __init__(self, width: int, mixtures: int, sources: int) -> None:
         super().__init__()
@@ -129,22 +128,22 @@ class DenseWeights(Initialised):
 
 
 class MultiwayDense(NormedResidual):
-    """y = x + F(N(x)), attention behind the first block with q/k/v inputs, each with a norm of its own; behind the
-    block's last add the mixtures, a having 1 at X_i alone at the start: Pre-LN. Behind the last block only the stream
-    is mixed, with W1 as wide as elsewhere."""
+    """y = x + F(N(x)). From the second block on, attention has separate q/k/v inputs, each with its own norm. The
+    mixtures follow the block's last add; a starts as 1 at X_i alone, which is Pre-LN. After the last block only the
+    stream is mixed, with W1 as wide as elsewhere."""
 
     name = "mudd"
     needs = ("states", "values")
 
     def __init__(self, site: ResidualSite) -> None:
         super().__init__(site)
-        if site.part == "attention" and site.layer > 0:  # `norm` is that of the queries
+        if site.part == "attention" and site.layer > 0:  # `norm` is the queries' norm
             self.key_norm, self.value_norm = site.norm(), site.norm()
         mixtures = 1 if site.index == site.count - 1 else MIXTURES
         self.dense = DenseWeights(site.width, mixtures, site.layer + 2) if site.part == "mlp" else None
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """Each source's weight in the inputs of a block behind the first."""
+        """Weight of each source in the inputs of every block after the first."""
         if state.weights is None:
             return {}
         return dict(zip(("queries", "keys", "values", "stream"), _mixing_weights(state).unbind(-2), strict=True))
@@ -171,10 +170,9 @@ class MultiwayDense(NormedResidual):
 
 
 class MultiwayAggregation(OutputAggregation):
-    """Stream that the last add mixed, with that connection's parameters: there are none here."""
+    """Stream mixed by the last add, with that connection's parameters. This module has none."""
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """Each source's weight in that stream."""
         return {"stream": _mixing_weights(state).squeeze(-2)}
 
     def forward(self, state: State) -> Tensor:
@@ -182,7 +180,7 @@ class MultiwayAggregation(OutputAggregation):
 
 
 def weighted_sum(start_BTD: Tensor, weights: Sequence[Tensor], sources: Sequence[Tensor]) -> Tensor:
-    """start + sum_j weights_j sources_j, [B, T, D], summed in fp32, in the type of `start`."""
+    """start + sum_j weights_j sources_j, [B, T, D], summed in fp32, returned in the type of `start`."""
     sum_BTD = wide(start_BTD)
     for weight, source_BTD in zip(weights, sources, strict=True):
         sum_BTD = sum_BTD + weight * source_BTD
@@ -190,6 +188,6 @@ def weighted_sum(start_BTD: Tensor, weights: Sequence[Tensor], sources: Sequence
 
 
 def _mixing_weights(state: State) -> Tensor:
-    """A, [B, T, mixtures, sources], the static start with it."""
+    """A, [B, T, mixtures, sources], including its static start."""
     assert state.weights is not None
     return state.weights + F.one_hot(torch.tensor(len(state.sources) - 1)).to(state.weights)

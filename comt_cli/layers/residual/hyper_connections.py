@@ -1,15 +1,15 @@
-"""Connections of n residual streams H: Hyper-Connections (Zhu et al. 2024), and those whose streams are mixed by doubly
-stochastic matrices (mHC, DeepSeek-AI 2025; mHC-lite, 2026) or not at all (identity-HC).
+"""Connections of n residual streams H: Hyper-Connections (Zhu et al. 2024), and connections that mix the streams by
+doubly stochastic matrices (mHC, DeepSeek-AI 2025; mHC-lite, 2026) or not at all (identity-HC).
 
-All streams start as the embedding, and their sum is read behind the last block. At the start add k reads stream
-k mod n alone: n equal streams, which is Pre-LN; the staggered reading parts them. Where streams are equal neither how
-they are read nor how they are mixed has a gradient.
+All streams start as the embedding, and their sum is read after the last block. At initialisation add k reads only
+stream k mod n. All streams are then equal, which is Pre-LN, and the staggered reading lets them diverge. While streams
+are equal, neither their reading weights nor their mixing weights have a gradient.
 
-Compiled, streams are mixed by sums of products, which the compiler fuses with the operations around them; uncompiled,
-where each sum would be a call, by products of small matrices.
+Compiled steps mix streams by sums of products, which the compiler fuses with neighbouring operations. Uncompiled steps
+use products of small matrices, since each sum would be a separate call.
 
-Shapes: B batch, T tokens, n streams, D width, K coefficients. Coefficients are computed in fp32; static ones and b are
-stored as what they differ from the start by.
+Shapes: B batch, T tokens, n streams, D width, K coefficients. Coefficients are computed in fp32. Static coefficients
+and b are stored as their difference from the start.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from comt_cli.layers.residual.base import Branch, NormedResidual, ResidualSite, 
 from comt_cli.layers.residual.norm_placement import WRITES_TO_STREAM
 
 SCALE = 0.01
-"""Start of the scales of input-dependent coefficients."""
+"""Initial scale of input-dependent coefficients."""
 
 
 def read_streams(H_BTnD: Tensor, weights_n: Tensor) -> Tensor:
-    """sum_i weights[i] H[i], [B, T, D], in H's type; weights [n] or [B, T, n]."""
+    """sum_i weights[i] H[i], [B, T, D], in the type of H; weights [n] or [B, T, n]."""
     with no_autocast(H_BTnD):
         if torch.compiler.is_compiling():
             h_BTD = (weights_n.unsqueeze(-1) * H_BTnD).sum(-2)
@@ -45,7 +45,8 @@ def read_streams(H_BTnD: Tensor, weights_n: Tensor) -> Tensor:
 
 
 def write_streams(H_BTnD: Tensor, mixing_nn: Tensor | None, weights_n: Tensor, o_BTD: Tensor) -> Tensor:
-    """H'[m] = sum_i mixing[m, i] H[i] + weights[m] o, [B, T, n, D], in H's type; None mixes nothing.
+    """H'[m] = sum_i mixing[m, i] H[i] + weights[m] o, [B, T, n, D], in the type of H. Without `mixing`, streams are not
+    mixed.
 
     mixing: [n, n] or [B, T, n, n], weights: [n] or [B, T, n].
     """
@@ -63,8 +64,7 @@ def write_streams(H_BTnD: Tensor, mixing_nn: Tensor | None, weights_n: Tensor, o
 
 
 def normalised_products(x_BTD: Tensor, W_KD: Tensor) -> Tensor:
-    """RMSNorm(x) W^T without a gain, [B, T, K], in fp32: the norm is taken out of the products, so that it is no tensor
-    of its own."""
+    """RMSNorm(x) W^T without a gain, [B, T, K], in fp32. The products are normalised, so that N(x) is never stored."""
     x_BTD, W_KD = wide(x_BTD), wide(W_KD)
     rstd_BT1 = torch.rsqrt(x_BTD.square().mean(-1, keepdim=True) + torch.finfo(x_BTD.dtype).eps)
     if torch.compiler.is_compiling():
@@ -73,9 +73,9 @@ def normalised_products(x_BTD: Tensor, W_KD: Tensor) -> Tensor:
 
 
 class Dynamic(Initialised):
-    """Input-dependent parts of A_m, B and A_r: streams [B, T, n, D] -> [B, T, n], [B, T, n] and [B, T, n, n] (i, m):
-    s_a tanh(Hbar W_m), s_b tanh(Hbar W_b) and s_a tanh(Hbar W_r), Hbar the RMSNorm of each stream without a gain, W of
-    all three 0 at the start."""
+    """Input-dependent parts of A_m, B and A_r: streams [B, T, n, D] -> [B, T, n], [B, T, n] and [B, T, n, n] (i, m).
+    They are s_a tanh(Hbar W_m), s_b tanh(Hbar W_b), s_a tanh(Hbar W_r); Hbar: RMSNorm of each stream; W = 0 at the
+    start."""
 
     def __init__(self, n: int, width: int, *, tanh: bool) -> None:
         super().__init__()
@@ -102,23 +102,23 @@ class StreamsConnection(NormedResidual):
         self.n = n
 
     def streams(self, state: State) -> Tensor:
-        """Streams, [B, T, n, D]: at the start of a stack, and only there, n times the initial stream."""
+        """Streams, [B, T, n, D]; at the start of a stack n copies of the initial stream."""
         if state.has_streams:
             return state.x
         x_BTD = self.initial_stream(state)
         return x_BTD.unsqueeze(-2).expand(*x_BTD.shape[:-1], self.n, x_BTD.shape[-1])
 
     def matrices(self, H_BTnD: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Weights of the streams in what the branch reads, [n], of the branch in each new stream, [n], and of the old
-        streams in each new one, [n, n] (None: the identity), in fp32; [B, T] before them where they depend on it."""
+        """Weights of the streams in the branch's input, [n], of the branch in each new stream, [n], and of the old
+        streams in each new one, [n, n] (None: the identity), in fp32; preceded by [B, T] if they depend on it."""
         raise NotImplementedError
 
     def read(self, state: State) -> Tensor:
-        """The sum of the streams, as behind the last block."""
+        """Sum of the streams, as after the last block."""
         return self.streams(state).sum(-2)
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """Weights of what the branch reads; of every new stream; of the branch's output in them."""
+        """Weights of the branch's input (`read`), of every new stream (`mix`), and of the branch in them (`write`)."""
         reading, writing, mixing = self.matrices(self.streams(state))
         return {"read": reading} | ({} if mixing is None else {"mix": mixing}) | {"write": writing.unsqueeze(-1)}
 
@@ -130,10 +130,11 @@ class StreamsConnection(NormedResidual):
 
 
 class HyperConnection(StreamsConnection):
-    """h = sum_i A_m[i] H[i], o = F(N(h)), H'[m] = sum_i A_r[i, m] H[i] + B[m] o, A_r the identity and B 1 at the start.
+    """h = sum_i A_m[i] H[i], o = F(N(h)), H'[m] = sum_i A_r[i, m] H[i] + B[m] o; A_r starts as the identity and B as 1.
 
-    `dynamic`: with input-dependent parts, bounded by `tanh`; `divide_output_std`: the branch's last projection starts
-    with its standard deviation divided by sqrt(n), one reading of the paper, which is then no longer Pre-LN's start."""
+    `dynamic` adds input-dependent parts, bounded by `tanh`. `divide_output_std` divides the initial standard deviation
+    of the branch's last projection by sqrt(n), one reading of the paper; the start is then no longer Pre-LN.
+    """
 
     name = "hyper-connections"
     needs = ("states",)
@@ -167,14 +168,13 @@ Mixing = Literal["sinkhorn", "permutations", "identity"]
 Start = Literal["pre-ln", "mhc-lite", "random"]
 
 SHUT = -8.0
-"""The logit of what H_res leaves out at the start: exp(-8) is 0.0003."""
+"""Initial logit of entries that H_res leaves out: exp(-8) is 0.0003."""
 
 
 def sinkhorn(logits_nn: Tensor, iterations: int = 20) -> Tensor:
-    """exp(logits), [..., n, n], with the columns and then the rows divided by their sums, so many times.
-
-    The first time in logarithms: where logits are hundreds apart, a whole column of exponentials would be 0. After it
-    no column's sum is below 1 / n, nor any row's after that. Tokens lie innermost, where n is a few."""
+    """exp(logits), [..., n, n], with columns and then rows divided by their sums, `iterations` times. The first
+    iteration uses logarithms: with logits hundreds apart, a whole column of exponentials would be 0. After it no column
+    sum, and then no row sum, is below 1 / n. Tokens are the innermost dimension, because n is small."""
     logits_nn = logits_nn.movedim((-2, -1), (0, 1)).contiguous()
     logits_nn = logits_nn - logits_nn.logsumexp(0, keepdim=True)
     found_nn = (logits_nn - logits_nn.logsumexp(1, keepdim=True)).exp()
@@ -188,7 +188,7 @@ class Coefficients(Initialised):
     """alpha (x' phi) + b: streams [B, T, n, D] -> logits of H_pre and of H_post, [B, T, n], and of H_res, [B, T, K]."""
 
     def __init__(self, n: int, width: int, mixing: int, start: Start, reads_first: int, least_mixed: list[int]) -> None:
-        """`mixing` is K, of which those in `least_mixed` begin at 0 and the others shut."""
+        """`mixing` is K. The logits in `least_mixed` start at 0, the others at `SHUT`."""
         super().__init__()
         self.sizes, self.random = [n, n, mixing], start == "random"
         self.phi = nn.Parameter(torch.empty(2 * n + mixing, n * width))
@@ -218,13 +218,14 @@ class Coefficients(Initialised):
 
 
 class ManifoldHyperConnection(StreamsConnection):
-    """h = sum_i H_pre[i] x[i], o = F(N(h)), x[i] <- sum_j H_res[i, j] x[j] + H_post[i] o, with Ht = alpha (x' phi) + b
-    of the RMSNorm x' of all streams side by side, H_pre = sigmoid(Ht), H_post = 2 sigmoid(Ht), and H_res = M(Ht).
+    """h = sum_i H_pre[i] x[i], o = F(N(h)), x[i] <- sum_j H_res[i, j] x[j] + H_post[i] o, with Ht = alpha (x' phi) + b,
+    where x' is the RMSNorm of all streams concatenated, H_pre = sigmoid(Ht), H_post = 2 sigmoid(Ht), and H_res = M(Ht).
 
-    `mixing` is M: `sinkhorn`, 20 times, whose rows are exact; `permutations`, the exact mean of all n! with the weights
-    softmax(Ht); or `identity`, without parameters. `start`: `pre-ln` has phi = 0, b_pre 1 for the stream that is read
-    and -1 for the others, b_post = 0, and H_res all but the identity; `mhc-lite`, as its code, b_post = b_pre;
-    `random`, as Megatron-LM, phi by Glorot's draw and b = 0."""
+    `mixing` is M: `sinkhorn`, 20 iterations with exact rows; `permutations`, the exact mean of all n! permutations with
+    weights softmax(Ht); or `identity`, without parameters. `start`: `pre-ln` has phi = 0, b_pre = 1 for the stream that
+    is read and -1 for the others, b_post = 0, and H_res close to the identity; `mhc-lite`, as in its code, has b_post =
+    b_pre; `random`, as in Megatron-LM, draws phi by Glorot's rule and has b = 0.
+    """
 
     name = "manifold-hyper-connections"
     needs = ("states",)

@@ -1,6 +1,6 @@
-"""Residual adds with fixed unit weights or fixed factors, which differ in where their norms are. N is a norm.
+"""Residual adds with fixed factors, which differ in the position of their norms. N is a norm.
 
-Language models keep their final norm behind post-norm, as the scripts behind the papers do.
+Language models keep their final norm after post-norm blocks, as in the scripts of the papers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PreNorm(NormedResidual):
     name = "pre-norm"
 
     fused = False
-    """Whether the add, and the gate on what is added, are deferred to one kernel with the next norm."""
+    """Whether the gated add is deferred to one kernel with the next norm."""
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         return x_BTD + branch(self.norm(x_BTD))
@@ -36,7 +36,7 @@ class PreNorm(NormedResidual):
         if not self.fused:
             return super().step(state, branch)
         x_BTD, h_BTD = state.normalised(self.norm)
-        gated: Any = branch  # `models.base.GatedBranch`, as in every block with kernels
+        gated: Any = branch  # `models.base.GatedBranch` in every block with kernels
         last = gated.before_gate(h_BTD)
         return State(x_BTD + branch(h_BTD)) if last is None else State(x_BTD, deferred=last)
 
@@ -65,8 +65,8 @@ class SandwichLN(NormedResidual):
 
 
 class MixLN(NormedResidual):
-    """Post-LN where `layer < fraction * layers`, layers from 0 as in the authors' code, else Pre-LN. The product is
-    rounded to a whole number, a half up: of 10 blocks 3, not the 2 of Python's `round`."""
+    """Post-LN where `layer < fraction * layers`, else Pre-LN; layers count from 0, as in the authors' code. The product
+    is rounded half up: 3 of 10 blocks, where Python's `round` gives 2."""
 
     name = "mix-ln"
 
@@ -79,7 +79,7 @@ class MixLN(NormedResidual):
 
 
 class LayerNormScaling(NormedResidual):
-    """y = x + F(N(x) / sqrt(layer + 1)) with `layer` from 0."""
+    """y = x + F(N(x) / sqrt(layer + 1)), `layer` from 0."""
 
     name = "layernorm-scaling"
 
@@ -92,8 +92,8 @@ class LayerNormScaling(NormedResidual):
 
 
 class ScaledInit(PreNorm):
-    """y = x + F(N(x)), whose projections that write to the stream start 1 / sqrt(additions) times as large: with all of
-    a stack (2L; 3L in the decoder of an encoder-decoder) its variance does not grow with depth."""
+    """y = x + F(N(x)). Projections that write to the stream start 1 / sqrt(additions) times as large. With the number
+    of adds of the stack (2L; 3L in a decoder with cross-attention) its variance does not grow with depth."""
 
     name = "scaled-init"
 
@@ -106,8 +106,8 @@ class ScaledInit(PreNorm):
 
 
 class Keel(NormedResidual):
-    """y = N_out(alpha x + F(N_in(x))), alpha the number of residual adds. The first add is plain Pre-LN, and the second
-    has alpha = 1, so that the embedding is not drowned."""
+    """y = N_out(alpha x + F(N_in(x))), alpha the number of residual adds. The first add is plain Pre-LN. The second has
+    alpha = 1, so that the embedding keeps its influence."""
 
     name = "keel"
     ends_in_norm = True
@@ -123,10 +123,12 @@ class Keel(NormedResidual):
 
 
 class DeepNorm(NormedResidual):
-    """y = N(alpha x + F(x)); no norm after the last block. S adds in a stack have alpha = S^(1/4), beta = (4 S)^(-1/4);
-    those of an encoder of N blocks beside a decoder of M 0.81 (N^4 M)^(1/16) and 0.87 (N^4 M)^(-1/16). Glorot's
-    initialisation has gain beta for the value, output and feed-forward projections, those of cross-attention the
-    decoder's, and gain 1 for query and key."""
+    """y = N(alpha x + F(x)), without a norm after the last block.
+
+    With S adds in a stack, alpha = S^(1/4) and beta = (4 S)^(-1/4). An encoder of N blocks next to a decoder of M has
+    0.81 (N^4 M)^(1/16) and 0.87 (N^4 M)^(-1/16). Glorot's initialisation has gain beta for value, output and
+    feed-forward projections (in cross-attention the decoder's beta), and gain 1 for query and key.
+    """
 
     name = "deepnorm"
     keeps_final_norm = False
@@ -147,8 +149,8 @@ class DeepNorm(NormedResidual):
 
 
 class DeepNormOfMixLNCode(DeepNorm):
-    """y = N(2.8284271247461903 x + F(x)), as the public scripts of Mix-LN and LayerNorm Scaling have it: alpha is that
-    of 32 layers at any depth, and the exponent of beta has the wrong sign. The final norm stays."""
+    """y = N(2.8284271247461903 x + F(x)), as in the public scripts of Mix-LN and LayerNorm Scaling: alpha is the value
+    for 32 layers at any depth, and the exponent of beta has the wrong sign. The final norm is kept."""
 
     name = "deepnorm-mixln-code"
     keeps_final_norm = True
@@ -159,8 +161,8 @@ class DeepNormOfMixLNCode(DeepNorm):
 
 
 class SiameseNorm(NormedResidual):
-    """x <- N_post(x), z = F(N(x + N_pre(y))), x <- x + z / sqrt(2 (l + 1)) in block l from 0, y <- y + z. The state
-    has y as its stream, and x as its source."""
+    """x <- N_post(x), z = F(N(x + N_pre(y))), x <- x + z / sqrt(2 (l + 1)) in block l from 0, y <- y + z. The state's
+    stream is y, and its source x."""
 
     name = "siamese-norm"
     needs = ("states",)
@@ -174,7 +176,7 @@ class SiameseNorm(NormedResidual):
         return SiameseAggregation(self.site, norm)
 
     def pair(self, state: State) -> tuple[Tensor, Tensor]:
-        """x and y: both the initial stream, at the start of a stack."""
+        """x and y; at the start of a stack both are the initial stream."""
         return self.sources(state)[0], state.stream
 
     def read(self, state: State) -> Tensor:
@@ -183,12 +185,12 @@ class SiameseNorm(NormedResidual):
         return self.post_norm(x_BTD) + self.pre_norm(y_BTD)
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """Shares of N_post(x) and of N_pre(y) in the input of the branch's norm."""
+        """Contributions of N_post(x) and N_pre(y) to the input of the branch's norm."""
         x_BTD, y_BTD = self.pair(state)
-        return {"x-y": shares_of_sum(self.post_norm(x_BTD), self.pre_norm(y_BTD))}
+        return {"x-y": contributions(self.post_norm(x_BTD), self.pre_norm(y_BTD))}
 
     def side_by_side(self, state: State) -> Tensor | None:
-        """The two behind their norms: before them one is much larger, whatever their directions."""
+        """Both streams after their norms. Before them one is much larger, whatever the directions."""
         if not state.sources:
             return None
         x_BTD, y_BTD = self.pair(state)
@@ -209,16 +211,15 @@ class SiameseAggregation(OutputAggregation):
         self.x_norm, self.y_norm = norm(), norm()
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """Shares of N_x(x) and of N_y(y) in the input of the final norm."""
-        return {"x-y": shares_of_sum(self.x_norm(state.sources[0]), self.y_norm(state.x))}
+        return {"x-y": contributions(self.x_norm(state.sources[0]), self.y_norm(state.x))}
 
     def forward(self, state: State) -> Tensor:
         return self.x_norm(state.sources[0]) + self.y_norm(state.x)
 
 
-def shares_of_sum(*parts_BTD: Tensor) -> Tensor:
-    """<part, sum> / <sum, sum> of every part, [B, T, parts]: how much of the sum's length, along its direction, each of
-    them makes. They add up to 1; one that points against the sum has a negative share."""
+def contributions(*parts_BTD: Tensor) -> Tensor:
+    """<part, sum> / <sum, sum> of every part, [B, T, parts]: its contribution to the sum, projected on the sum. The
+    values add up to 1 and are negative for a part that opposes the sum."""
     parts_BTPD = wide(torch.stack(parts_BTD, -2))
     sum_BTD = parts_BTPD.sum(-2)
     return (parts_BTPD @ sum_BTD.unsqueeze(-1)).squeeze(-1) / sum_BTD.square().sum(-1, keepdim=True)

@@ -1,10 +1,9 @@
-"""Residual adds whose terms have factors: fixed or learned numbers, one that follows training, the learned weights of
-LAuReL (Menghani et al. 2024), and gates, as Highway (Srivastava et al. 2015), Gated Residual Connections (Dhayalkar
-2024) and Self-Adaptive Scaling (SAS, 2019) have. N is the norm of the branch F.
+"""Residual adds whose terms have factors: fixed, learned, scheduled (ProRes), the weights of LAuReL (Menghani et al.
+2024), or gates: Highway (Srivastava et al. 2015), Gated Residual Connections (Dhayalkar 2024), Self-Adaptive Scaling
+(SAS, 2019). N is the norm of the branch F.
 
-A layer of LAuReL is a residual add here: there are two in a block. The paper leaves the start open. Here the two
-weights start equal, at 1/2, and the k numbers g, one set an add, at 1/k. B is zero, so LR and PA start as the ordinary
-connection.
+A layer of LAuReL is a residual add here, two per block. The paper does not state the start. Here both weights start at
+1/2 and the k numbers g, one set per add, at 1/k. B is zero, so LR and PA start as the ordinary connection.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ Scale = float | Literal["depth", "learned"]
 
 
 class ScaledBranch(NormedResidual):
-    """y = x + s F(N(x)), s fixed, one learned number, 1 at the start, or with `depth` 1 / sqrt(L) of L blocks: the sum
-    of L independent branches has the variance of one."""
+    """y = x + s F(N(x)). s is fixed, learned (1 at the start), or with `depth` 1 / sqrt(L) of L blocks: the sum of L
+    independent branches then has the variance of one."""
 
     name = "scaled"
 
@@ -40,8 +39,7 @@ class ScaledBranch(NormedResidual):
 
 
 class ReZero(ResidualConnection):
-    """y = x + a F(x) (Bachlechner et al. 2021), no norm anywhere, a = 0 at the start: one a for all adds of a block, as
-    in the authors' code."""
+    """y = x + a F(x) (Bachlechner et al. 2021), without norms, a = 0 at the start, one a for all adds of a block."""
 
     name = "rezero"
     keeps_final_norm = False
@@ -56,8 +54,8 @@ class ReZero(ResidualConnection):
 
 
 class FollowsTraining(Initialised):
-    """A number that depends on the update that training is at, `number` of it, counted from 0: a buffer, and so in a
-    checkpoint. A network that is not in training keeps that of its last update."""
+    """A number that depends on the `number` of the training update, from 0. It is a buffer, so it is stored in
+    checkpoints. Outside training it keeps the value of the last update."""
 
     value: Tensor
 
@@ -75,7 +73,7 @@ class FollowsTraining(Initialised):
 
 class ProgressiveResidual(NormedResidual):
     """Progressive residuals (ProRes, 2026, arXiv 2603.05369): y = x + a F(N(x)), a = min(t / (T l), 1) at update t in
-    block l, counted from 1; `updates` is T. At update 0 y = x; nothing is learned."""
+    block l, from 1; T is `updates`. At update 0, y = x. Nothing is learned."""
 
     name = "progressive"
     needs = ("states",)
@@ -90,7 +88,7 @@ class ProgressiveResidual(NormedResidual):
 
 
 class Highway(NormedResidual):
-    """y = T(x) F(N(x)) + (1 - T(x)) x, T(x) = sigmoid(W x + b), which reads the stream, before the norm. A negative b
+    """y = T(x) F(N(x)) + (1 - T(x)) x, T(x) = sigmoid(W x + b), where T reads the stream before the norm. A negative b
     starts the network near the identity."""
 
     name = "highway"
@@ -105,8 +103,8 @@ class Highway(NormedResidual):
 
 
 class GatedResidual(NormedResidual):
-    """y = x + g F(N(x)), or with `norm: post` y = N(x + g F(x)); g = sigmoid(W . + b) reads x, F, or both side by side.
-    With `at: ffn` only the feed-forward network's add has a gate."""
+    """y = x + g F(N(x)), or with `norm: post` y = N(x + g F(x)). g = sigmoid(W . + b) reads x, F, or both concatenated.
+    With `at: ffn` only the add of the feed-forward network is gated."""
 
     name = "grc"
 
@@ -130,7 +128,7 @@ class GatedResidual(NormedResidual):
 
 
 Bound = Literal["softmax", "sigmoid"]
-"""Bound that keeps a and b in (0, 1): `softmax` makes their sum 1, `sigmoid` bounds each by itself."""
+"""Bound of a and b to (0, 1): `softmax` makes their sum 1, `sigmoid` bounds each separately."""
 
 
 class _Weights(Constant):
@@ -188,8 +186,8 @@ class LaurelRWLR(NormedResidual):
 
 
 class LaurelPA(NormedResidual):
-    """y = F(N(x)) + x + B A (sum over j of g_j x_(i-j)): the map is linear, so the sum is taken before it. The state's
-    sources are the inputs of earlier adds, newest first: fewer near the start of a stack."""
+    """y = F(N(x)) + x + B A (sum over j of g_j x_(i-j)). The map is linear, so the sum is computed first. The sources
+    of the state are the inputs of earlier adds, newest first; there are fewer at the start of a stack."""
 
     name = "laurel-pa"
 
@@ -197,7 +195,7 @@ class LaurelPA(NormedResidual):
         super().__init__(site)
         self.low_rank = LowRank(site.width, rank)
         self.history = history
-        # The first adds have fewer activations behind them; weights for what is never seen would never learn.
+        # The first adds have fewer earlier activations; further weights would never be trained.
         self.g = Constant(1 / history, min(history, site.index + 1))
 
     def forward(self, x_BTD: Tensor, branch: Branch, past: Sequence[Tensor] = ()) -> Tensor:
@@ -217,8 +215,8 @@ Reads = Literal["pooled", "pixel"]
 
 
 class ScalingGate(nn.Module):
-    """[x; F], [B, T, 2 D] -> [B, T, 1]: sigmoid(tanh([x; F] W_f + b_f) W_ff + b_ff), or of the kind `single-layer`
-    sigmoid([x; F] W + b) (SAS, Table 6); the last bias starts at `bias`."""
+    """[x; F], [B, T, 2 D] -> [B, T, 1]: sigmoid(tanh([x; F] W_f + b_f) W_ff + b_ff), or for `single-layer` sigmoid([x;
+    F] W + b) (SAS, Table 6). The last bias starts at `bias`."""
 
     def __init__(self, kind: GateKind, width: int, bias: float) -> None:
         super().__init__()
@@ -231,23 +229,26 @@ class ScalingGate(nn.Module):
 
 
 def both_read(x_BTD: Tensor, F_BTD: Tensor, reads: Reads) -> Tensor:
-    """[x; F], the input of a gate, [B, T, 2 D]; with `pooled` the mean over the pixels, [B, 1, 1, 2 D]."""
+    """[x; F], the input of a gate, [B, T, 2 D]; with `pooled` its mean over the pixels, [B, 1, 1, 2 D]."""
     return torch.cat([as_read(x_BTD, reads), as_read(F_BTD, reads)], dim=-1)
 
 
 def as_read(x_BTD: Tensor, reads: Reads) -> Tensor:
-    """Input of a gate, of a map or of tokens: everything, or for `pooled` the mean over the pixels, [B, 1, 1, D]."""
+    """Input of a gate, a map or tokens: unchanged, or with `pooled` its mean over the pixels, [B, 1, 1, D]."""
     return x_BTD.mean(dim=tuple(range(1, x_BTD.ndim - 1)), keepdim=True) if reads == "pooled" else x_BTD
 
 
 class SelfAdaptiveScaling(ResidualConnection):
-    """y = a x + b F(x) + c N(x + F(x)) (SAS, Eq. 2 to 4), c = (1 - a)(1 - b), or from a third gate where `gamma` is
-    `free`; a, b and c are one number a token each. As published, F reads the stream without a norm before it: at
-    a = b = 0 this is Post-LN. What the paper leaves open for feature maps [B, H, W, D] are arguments: whether the gates
-    read every pixel, or x and F averaged over the pixels; and `norm`, which makes N from the width."""
+    """y = a x + b F(x) + c N(x + F(x)) (SAS, Eq. 2 to 4), with one a, b and c per token; c = (1 - a)(1 - b), or a third
+    gate if `gamma` is `free`.
+
+    As published, F reads the stream without a norm before it: a = b = 0 is Post-LN. The paper leaves two points open
+    for feature maps, [B, H, W, D], which are arguments: whether gates read every pixel or the mean over pixels
+    (`reads`), and the norm N, made by `norm` from the width.
+    """
 
     name = "sas"
-    ends_in_norm = True  # its third term has; the shares of the other two, the gates choose
+    ends_in_norm = True  # the third term does; the gates weight the other two
 
     def __init__(
         self, site: ResidualSite, alpha_bias: float = 0.0, beta_bias: float = 0.0, *, gate: GateKind = "two-layer",
@@ -269,7 +270,7 @@ class SelfAdaptiveScaling(ResidualConnection):
 
 
 class GatedShare(NormedResidual):
-    """y = g F(N(x)) + (1 - g) x, g one of SAS's gates, or with `transform` Highway's, which reads x alone."""
+    """y = g F(N(x)) + (1 - g) x, with g one of SAS's gates, or for `transform` Highway's gate, which reads x alone."""
 
     def __init__(
         self, site: ResidualSite, gate: Literal["transform"] | GateKind = "two-layer", bias: float = -3.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli.recipe.load import LoadedRecipe
@@ -15,7 +15,7 @@ from comt_cli.report.caption import notes
 from comt_cli.report.cells import cells_frame
 from comt_cli.report.exhibits import Exhibit
 from comt_cli.report.frame import Record, TableInfo, frame_of
-from comt_cli.report.words import other_settings, paper_name
+from comt_cli.report.words import other_settings, paper_name, row_name
 from comt_cli.words import in_words
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ _OUTLIER = 1.6
 """So many times the median of a panel's rows, or a value of as many times less where higher is better, is far off."""
 _NEAR_FLOOR = 2  # an accuracy of at most so many times that of guessing is no learning to speak of
 Bar = tuple[float, float]
-_COLOURS = {"ours": "#0072B2", "paper": "#D55E00"}
+_COLOURS = {"ours": "#0072B2", "paper": "#D55E00", "baseline": "#606060"}
 _FIELDS = ("panel", "column", "row", "baseline", "x", "value", "stderr", "n", "state", "collapsed", "printed_increase",
            "difference", "interval_low", "interval_high", "position")  # fmt: skip
 
@@ -126,41 +126,36 @@ class Ablation(Exhibit):
             times=_NEAR_FLOOR,
             partial=named(point for point in ours if point["n"] and point["state"] != "done"),
             absent=[f"{named([point])} ({point['state']})" for point in ours if not point["n"]],
-            has_costs=attrs["axis"] == "cost" and "paper" in {*frame["panel"]},
             more=attrs["notes"],
         )
 
     def draw(self, frame: pd.DataFrame) -> Figure:
-        """Ours on the left and the paper's on the right, one panel a column, each with its own axis of values. A value
-        beyond the scale is a triangle with its number, and a run without a value a word."""
-        from matplotlib.lines import Line2D
+        """A panel a column, ours before the paper's, with a line a row and an axis of values of its own; a broken line
+        at the value of the baseline. A value beyond the scale is a triangle with its number, a run without one a word.
+        Of the cost the increase is beside the panel."""
+        from comt_cli.report.figures.style import PAGE_WIDTH, letters_on, page_figure, style
 
-        from comt_cli.report.figures.style import PAGE_WIDTH, letters_on, page_figure, row_looks, style
-
-        attrs, sides = frame.attrs, [*frame.groupby("panel", sort=False)]
+        attrs, rows = frame.attrs, list(dict.fromkeys(frame["row"]))
         info, metric = attrs["table"], attrs["metric"]
-        columns = frame.groupby("panel")["column"].nunique().max()
-        widest = frame.groupby("panel")["row"].nunique().max()
-        width = min(PAGE_WIDTH, max(3.6, len(sides) * max(2.6, 0.7 + 0.42 * widest)))
-        looks = row_looks(frame["row"]) if attrs["axis"] == "cost" else {}
+        columns = [own for _, own in frame.groupby(["panel", "column"], sort=False)]
+        across = len(columns) if len(columns) <= 5 else 3 if len(columns) % 3 == 0 else 4
+        down = math.ceil(len(columns) / across)
+        width, height = min(PAGE_WIDTH, 1.6 + 1.9 * across), 0.7 + down * (0.6 + 0.19 * len(rows))
+        numbers = dict(zip(frame["row"], frame["position"], strict=True)) if attrs["axis"] == "number" else {}
+        names = [f"{numbers[row]:.3g}" if row in numbers and row != info.baseline else row_name(row) for row in rows]
         with style():
-            figure = page_figure(1.3 + 1.5 * columns, width)
-            parts = figure.subfigures(1, len(sides), squeeze=False)[0]
-            for part, (panel, here) in zip(parts, sides, strict=True):
-                rows = [row for row in dict.fromkeys(here["row"]) if row != info.baseline]
-                curves = [own for _, own in here.groupby("column", sort=False)]
-                panels = part.subplots(len(curves), 1, squeeze=False, sharex=True)[:, 0]
-                for axes, own in zip(panels, curves, strict=True):
-                    _draw_panel(axes, own, rows, looks, _COLOURS[str(panel)])
-                _x_axis(panels[-1], here, rows, attrs["axis"])
-                printed = f"printed in {paper_name(info.paper or '')}"
-                part.suptitle(f"trained here, scale {info.scale}" if panel == "ours" else printed, fontsize=8)
-                part.supxlabel(textwrap.fill(attrs["quantity"], letters_on(width / len(sides), 8)), fontsize=8)
-                part.supylabel(f"{metric.label} ({metric.better} is better)", fontsize=7)
+            figure = page_figure(height, width)
+            panels = figure.subplots(down, across, squeeze=False, sharey=True).ravel()
+            for axes, own in zip(panels, columns, strict=False):
+                _draw_panel(axes, own, rows)
+            for axes in panels[len(columns) :]:
+                axes.set_axis_off()
+            panels[0].set_yticks(range(len(rows)), names)
+            panels[0].set_ylim(len(rows) - 0.5, -0.5)
+            figure.supxlabel(f"{metric.label} ({metric.better} is better)", fontsize=8)
+            beside = f"at the right: {attrs['quantity']}" if attrs["axis"] == "cost" else attrs["quantity"]
+            figure.supylabel(textwrap.fill(beside, letters_on(height - 0.8, 8)), fontsize=8)
             figure.suptitle(textwrap.fill(attrs["title"], letters_on(width, 9)), fontsize=9)
-            if looks:
-                marks = [Line2D([], [], linestyle="none", **look) for look in looks.values()]
-                figure.legend(handles=marks, loc="outside right upper")
         return figure
 
 
@@ -223,16 +218,17 @@ def _papers(info: TableInfo, rows: Sequence[str]) -> Iterator[Record]:
                 }
 
 
-def scale_of(values: Sequence[float], bars: Iterable[Bar], better: str) -> Bar:
-    """The ends of a panel's axis: all values but those so bad that the others could not be distinguished beside them;
-    bars reach beyond as far as these span, at most."""
+def scale_of(values: Sequence[float], bars: Sequence[Bar | None], better: str) -> Bar:
+    """The ends of a panel's axis: all values but those so bad that the others could not be distinguished beside them,
+    and the bars of the others, as far as they reach no farther beyond than these span or twice a value."""
     if not values:
         return 0.0, 1.0
     worst = statistics.median(values) * (_OUTLIER if better == "lower" else 1 / _OUTLIER)
-    shown = [value for value in values if (value <= worst if better == "lower" else value >= worst)]
-    low, high = min(shown), max(shown)
+    shown = {at: value for at, value in enumerate(values) if (value <= worst if better == "lower" else value >= worst)}
+    low, high = min(shown.values()), max(shown.values())
     span = max(high - low, (0.05 if len(shown) == 1 else 0.004) * abs(high), 1e-6)
-    ends = [low, high, *(min(max(end, low - span), high + span) for each in bars for end in each)]
+    reach = max(span, 2 * statistics.median(map(abs, shown.values())))
+    ends = [low, high, *(min(max(end, low - reach), high + reach) for at in shown for end in bars[at] or ())]
     air = 0.1 * max(max(ends) - min(ends), span)
     return min(ends) - air, max(ends) + air
 
@@ -247,67 +243,44 @@ def bar(point: Record, baseline: float | None, *, relative: bool) -> Bar | None:
     return None if stderr is None or point["baseline"] else (value - stderr, value + stderr)
 
 
-def _draw_panel(axes: Axes, own: pd.DataFrame, rows: Sequence[str], looks: Mapping[str, Any], colour: str) -> None:
-    """A point a row, by number or name; of the cost (`looks`) at its increase, the baseline too."""
+def _draw_panel(axes: Axes, own: pd.DataFrame, rows: Sequence[str]) -> None:
     attrs, every, metric = own.attrs, own.to_dict("records"), own.attrs["metric"]
-    base = next((p for p in every if p["baseline"]), None)
-    line: float | None = None if base is None else base["value"]
-    points = [p for p in every if p["x"] is not None] if looks else [p for p in every if not p["baseline"]]
+    info, panel = attrs["table"], every[0]["panel"]
+    line: float | None = next((p["value"] for p in every if p["baseline"]), None)
     bars = {p["row"]: ends for p in every
             if p["value"] is not None and (ends := bar(p, line, relative=metric.difference.is_relative))}  # fmt: skip
-    known = [p["value"] for p in every if p["value"] is not None and not p["collapsed"]]
-    low, high = scale_of(known, bars.values(), metric.better)
-    axes.set_ylim(low, high)
-    axes.set_title(
-        f"{in_words(every[0]['column'])}   - - {attrs['table'].baseline} {_text(base)}", loc="left", fontsize=7
-    )
+    known = {p["row"]: p["value"] for p in every if p["value"] is not None and not p["collapsed"]}
+    low, high = scale_of([*known.values()], [*map(bars.get, known)], metric.better)
+    axes.set_xlim(low, high)
+    where = f"trained here ({info.scale})" if panel == "ours" else f"printed in {paper_name(info.paper or '')}"
+    axes.set_title(f"{where}\n{in_words(every[0]['column'])}", loc="left", fontsize=7)
     if line is not None:
-        axes.axhline(line, color="#606060", linewidth=0.9, linestyle="--", zorder=1)
-    places = [p["x"] if looks else rows.index(p["row"]) for p in points]
-    heights = [p["value"] if p["value"] is not None and low <= p["value"] <= high else math.nan for p in points]
+        axes.axvline(line, color=_COLOURS["baseline"], linewidth=0.9, linestyle="--", zorder=1)
     if attrs["axis"] == "number":  # a point without a value, or beyond the scale, breaks the line
-        axes.plot(places, heights, color=colour, zorder=2)
-    beyond: dict[tuple[float, bool], list[str]] = {}
-    for point, x, height in zip(points, places, heights, strict=True):
-        look = looks.get(point["row"], {"color": colour, "marker": "o"})
-        if math.isnan(height):
-            is_up = (point["value"] or low) > high
-            said = f"{point['row']} {_text(point)}" if looks else _text(point)
-            turned = said if point["value"] is None else f"{said} ▶" if is_up else f"◀ {said}"
-            beyond.setdefault((x, is_up), []).append(turned)
+        joined = [(p["value"] if low <= (p["value"] or math.nan) <= high else math.nan, rows.index(p["row"]))
+                  for p in every if not p["baseline"]]  # fmt: skip
+        axes.plot(*zip(*joined, strict=True), color=_COLOURS[panel], zorder=2)
+    for point in every:
+        value, place, edge = point["value"], rows.index(point["row"]), axes.get_yaxis_transform()
+        look: Any = {"color": _COLOURS["baseline" if point["baseline"] else panel], "zorder": 3}
+        if attrs["axis"] == "cost" and point["x"] is not None:
+            increase = point["printed_increase"] or f"{round(point['x'], 1) + 0.0:g} %"
+            axes.annotate(increase, (1.01, place), xycoords=edge, va="center", fontsize=6.5, color="#606060")
+        if value is None or not low <= value <= high:
+            is_up, said = (value or low) > high, _text(point)
+            text = said if value is None else f"{said} ▶" if is_up else f"◀ {said}"
+            axes.annotate(text, (float(is_up), place), xycoords=edge, va="center", ha="right" if is_up else "left",
+                          fontsize=7, color=look["color"],
+                          bbox={"facecolor": "white", "linewidth": 0, "pad": 1})  # fmt: skip
             continue
         is_whole = point["state"] in ("done", "printed")
-        axes.plot([x], [height], markersize=3.6, zorder=4, markerfacecolor=None if is_whole else "white", **look)
+        axes.plot([value], [place], "o", markersize=3.6, markerfacecolor=None if is_whole else "white", **look)
         if point["row"] in bars:
-            axes.plot([x, x], bars[point["row"]], "_-", color=look["color"], markersize=5, zorder=3,
-                      linewidth=0.5 if point["interval_low"] is None else 0.9)  # fmt: skip
-    for (x, is_up), names in beyond.items():
-        axes.annotate("\n".join(names), (x, high if is_up else low), (0, -4 if is_up else 4), rotation=90, color=colour,
-                      va="top" if is_up else "bottom", ha="right" if looks else "center", fontsize=6,
-                      textcoords="offset points")  # fmt: skip
+            axes.plot(bars[point["row"]], [place, place], "|-", markersize=5,
+                      linewidth=0.5 if point["interval_low"] is None else 0.9, **look)  # fmt: skip
 
 
-def _x_axis(axes: Axes, here: pd.DataFrame, rows: Sequence[str], axis: str) -> None:
-    """The axis of a side: rows by their number or name, side by side; the cost is a number, linear up to 1 %."""
-    from matplotlib.ticker import FuncFormatter, NullLocator
-
-    if axis == "cost":
-        if here["x"].dropna().abs().max() > 3:
-            axes.set_xscale("symlog", linthresh=1)
-        axes.margins(x=0.3)
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:.3g}"))
-        return
-    numbers = dict(zip(here["row"], here["position"], strict=True))
-    names = [row.replace("_", " ") if axis == "category" else f"{numbers[row]:.3g}" for row in rows]
-    turned: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
-    axes.set_xlim(-0.5, len(names) - 0.5)
-    axes.set_xticks(range(len(names)), names, **(turned if max(map(len, names)) > 8 else {}))
-
-
-def _text(point: Record | None) -> str:
-    if point is None:
-        return "not printed"
+def _text(point: Record) -> str:
     if point["value"] is None:
         return next((each for each in ("diverged", "running", "unfinished") if each in point["state"]), "missing")
     return f"{point['value']:.0f}" if point["collapsed"] else format.value(point["value"])

@@ -20,6 +20,7 @@ from comt_cli.report.exhibits import Exhibit
 from comt_cli.report.frame import Record, TableInfo, csv_text
 from comt_cli.report.statistics import Paired
 from comt_cli.runs.plan import RunSpec
+from comt_cli.words import in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,30 +96,28 @@ class Costs(Exhibit):
         return notes("costs", frame.attrs, names=names)
 
     def draw(self, frame: pd.DataFrame) -> Figure:
-        """A panel a column, rows by number. A line joins the rows that no other beats in both."""
-        from matplotlib.lines import Line2D
-
-        from comt_cli.report.figures.style import OKABE_ITO, QUIET, page_figure, points, style
+        """Two panels a column with a line a row, the best at the top: differences and times."""
+        from comt_cli.report.figures.style import OKABE_ITO, QUIET, page_figure, style
 
         baseline, columns = frame.attrs["baseline"], [*frame.groupby("column", sort=False)]
-        numbers = {row: number for number, row in enumerate(dict.fromkeys(frame["row"]), 1)}
+        heights = [0.3 + 0.14 * len(here) for _, here in columns]
         with style():
-            figure = page_figure(max(3.6 * len(columns), 0.125 * len(numbers)))
-            panels = figure.subplots(len(columns), 1, squeeze=False)[:, 0]
-            for axes, (column, here) in zip(panels, columns, strict=True):
-                axes.axhline(0, color=QUIET, linewidth=0.6)
-                axes.axvline(1, color=QUIET, linewidth=0.6)
-                ahead = here[here["on_front"]].sort_values("step")
-                axes.plot(ahead["step"], ahead["difference"], color=QUIET, linestyle="--", drawstyle="steps-post")
-                points(axes, here["step"], here, "difference", here["step"] * here["error"], color=OKABE_ITO[0],
-                       marker="o", alpha=0.6)  # fmt: skip
-                for row, x, y in zip(here["row"], here["step"], here["difference"], strict=True):
-                    axes.annotate(str(numbers[row]), (x, y), (2.5, 2.5), textcoords="offset points", fontsize=6.5)
-                axes.set_ylabel(f"difference to {baseline}, {frame.attrs['unit']}")
-                axes.set_title(str(column) if len(columns) > 1 else "")
-            panels[-1].set_xlabel(f"time {frame.attrs['how']}, over that of {baseline}")
-            names = [Line2D([], [], linestyle="none", label=f"{number} {row}") for row, number in numbers.items()]
-            figure.legend(handles=names, loc="outside right upper", handlelength=0, fontsize=6.5, labelspacing=0.25)
+            figure = page_figure(0.5 + sum(heights))
+            panels = figure.subplots(len(columns), 2, squeeze=False, sharex="col", sharey="row", height_ratios=heights)
+            for (apart, time), (column, here) in zip(panels, columns, strict=True):
+                ordered = here.sort_values("difference", ascending=not frame.attrs["lower"], kind="stable")
+                for place, each in enumerate(ordered.to_dict("records")):
+                    look: Any = {"fmt": "o", "color": OKABE_ITO[5 if each["on_front"] else 0], "markersize": 3.6}
+                    bar = [[each["difference"] - each["low"]], [each["high"] - each["difference"]]]
+                    apart.errorbar(each["difference"], place, xerr=bar, **look)
+                    time.errorbar(each["step"], place, xerr=each["step"] * each["error"], **look)
+                apart.axvline(0, color=QUIET, linewidth=0.6)
+                time.axvline(1, color=QUIET, linewidth=0.6)
+                apart.set_yticks(range(len(ordered)), ordered["row"], fontsize=6.5)
+                apart.set_ylim(-0.5, len(ordered) - 0.5)
+                apart.set_title(in_words(str(column)) if len(columns) > 1 else "", loc="left")
+            panels[-1, 0].set_xlabel(f"difference to {baseline}, {frame.attrs['unit']}")
+            panels[-1, 1].set_xlabel(f"time {frame.attrs['how']},\nover that of {baseline}")
         return figure
 
 

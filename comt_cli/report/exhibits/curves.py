@@ -12,17 +12,17 @@ from comt_cli.report.collect import Log, Run, logged, quantities, width_for, win
 from comt_cli.report.exhibits import Exhibit, Input
 from comt_cli.report.frame import TableInfo
 from comt_cli.report.statistics import paired_difference, summarise
-from comt_cli.report.words import of_runs
+from comt_cli.report.words import of_runs, row_name
 from comt_cli.runs.directory import RunState
 from comt_cli.tasks.base import POINTS
+from comt_cli.words import in_words
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_BEGINNING = 0.1
-"""The share of training that the axes need not show whole: the losses of its first steps are far above all others."""
+_BEGINNING = 0.1  # the share of training that is not drawn
+_BANDS = 5  # more rows than this have no bands, which would hide one another
 Point = dict[str, Any]
 
 
@@ -90,55 +90,62 @@ class Curves(Exhibit):
         return notes("curves", frame.attrs, share=_BEGINNING)
 
     def draw(self, frame: pd.DataFrame) -> Figure:
-        """Two panels a column: means with the span over seeds, and differences with their intervals."""
-        from matplotlib.ticker import FuncFormatter, MaxNLocator
+        """Two panels a column: means, and differences to the baseline with intervals; labels at the ends of lines."""
+        from matplotlib.ticker import MaxNLocator
 
-        from comt_cli.report.figures.style import OKABE_ITO, ROUND, page_figure, style
+        from comt_cli.report.figures.style import OKABE_ITO, ROUND, end_labels, page_figure, style
 
-        baseline, unit = frame.attrs["baseline"], frame.attrs["unit"]
-        columns = list(dict.fromkeys(frame["column"]))
+        attrs, rows = frame.attrs, list(dict.fromkeys(frame["row"]))
+        baseline, unit, is_loss = attrs["baseline"], attrs["unit"], attrs["quantity"] == "training loss"
         looks: dict[str, dict[str, Any]] = {baseline: {"color": "black", "linewidth": 1.6, "zorder": 4}}
-        for number, row in enumerate(row for row in dict.fromkeys(frame["row"]) if row != baseline):
+        for number, row in enumerate(row for row in rows if row != baseline):
             dashes, colour = divmod(number, 6)  # lines cross, so colours that are far apart, then dashes
             looks[row] = {"color": OKABE_ITO[colour], "linestyle": ("-", "--", ":", "-.")[dashes % 4], "zorder": 3}
-        x = unit if frame[unit].notna().all() else "step"
+        x, height = unit if frame[unit].notna().all() else "step", max(2.5, 0.6 + 0.12 * len(rows))
+        # the losses of the first steps are far above all others
+        late = frame[frame["step"] >= _BEGINNING * frame.groupby("column")["step"].transform("max")]
+        columns = [*late.groupby("column", sort=False)]
         with style():
-            figure = page_figure(2.5 * len(columns) + 0.2)
+            figure = page_figure(height * len(columns) + 0.2)
             panels = figure.subplots(len(columns), 2, squeeze=False)
-            for (levels, apart), column in zip(panels, columns, strict=True):
-                here = frame[frame["column"] == column]
-                late = here[here["step"] >= _BEGINNING * here["step"].max()]
+            for (levels, apart), (column, here) in zip(panels, columns, strict=True):
+                ends, last = dict.fromkeys(here["row"], math.inf) | {baseline: 0.0}, float(here[x].max())
+                apart.axhline(0, **looks[baseline])
                 for row, line in here.groupby("row", sort=False):
-                    look = looks[str(row)]
-                    band: dict[str, Any] = {"color": look["color"], "alpha": 0.15, "linewidth": 0}
-                    levels.plot(line[x], line["mean"], label=str(row), **look)
-                    levels.fill_between(line[x], line["least"], line["greatest"], **band)
-                    if line["difference"].notna().any():
-                        apart.plot(line[x], line["difference"], **look)
-                        apart.fill_between(line[x], line["low"], line["high"], **band)
-                apart.axhline(0, color="black", linewidth=0.8)
-                _range(levels, late["least"], late["greatest"])
+                    levels.plot(line[x], line["mean"], **looks[str(row)])
+                paired = here[here["difference"].notna()]
+                final = paired.groupby("row").tail(1).sort_values("difference").set_index("row")
+                for number, (row, end) in enumerate(final.to_dict("index").items(), 1):
+                    line, look, ends[row] = paired[paired["row"] == row], looks[row], end["difference"]
+                    apart.plot(line[x], line["difference"], **look)
+                    if len(rows) <= _BANDS:
+                        apart.fill_between(
+                            line[x], line["low"], line["high"], fc=look["color"], alpha=0.15, linewidth=0
+                        )
+                    at = [last * (1 + 0.02 * number)]
+                    apart.plot(at * 2, [end["low"], end["high"]], color=look["color"], linewidth=0.9)
+                    apart.plot(at, [end["difference"]], "o", color=look["color"], markersize=2.6)
                 # of two seeds intervals may reach so far that nothing else could be seen
-                farthest = 3 * float(late["difference"].abs().max()) if late["difference"].notna().any() else 1.0
-                low, high = (late[key].fillna(late["difference"]).clip(-farthest, farthest) for key in ("low", "high"))
-                _range(apart, low.clip(upper=0), high.clip(lower=0))
+                farthest = 3 * paired["difference"].abs().max() if len(paired) else 1.0
+                barred = paired if len(rows) <= _BANDS else final
+                low, high = (barred[key].fillna(barred["difference"]) for key in ("low", "high"))
+                bottom = min(0.0, paired["difference"].min(), low.clip(-farthest).min())
+                top = max(0.0, paired["difference"].max(), high.clip(upper=farthest).max())
+                apart.set_ylim(bottom - (air := 0.04 * (top - bottom) or 0.5), top + air)
+                if (low < -farthest).any() or (high > farthest).any():
+                    apart.set_title("some intervals reach beyond the frame", loc="right", fontsize=6.5)
+                labels = {row_name(row): (end, looks[row]["color"]) for row, end in ends.items()}
+                end_labels(apart, labels, 0.125 / height)
                 for axes in (levels, apart):
-                    axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: format.short_count(n) if n else "0"))
-                    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=ROUND))
-                levels.set_title(column)
-                levels.set_ylabel(frame.attrs["quantity"])
-                apart.set_ylabel(f"difference to {baseline}")
+                    ticks = [n for n in MaxNLocator(nbins=5, steps=ROUND).tick_values(0, last) if n <= last]
+                    axes.set_xticks(ticks, [format.short_count(n).replace(".0 ", " ") for n in ticks])
+                    axes.set_xlim(0)
+                levels.set_title(in_words(str(column)), loc="left")
+                levels.set_ylabel("training loss, nats" if is_loss else attrs["quantity"])
+                apart.set_ylabel(f"difference to {row_name(baseline)}{', nats' if is_loss else ''}")
             for axes in panels[-1]:
-                axes.set_xlabel("steps" if x == "step" else x)
-            figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside right upper")
+                axes.set_xlabel("training steps" if x == "step" else f"{x} trained on")
         return figure
-
-
-def _range(axes: Axes, low: pd.Series[float], high: pd.Series[float]) -> None:
-    bottom, top = float(low.min()), float(high.max())
-    if math.isfinite(bottom) and math.isfinite(top):
-        air = 0.04 * (top - bottom) or 0.5
-        axes.set_ylim(bottom - air, top + air)
 
 
 def _point(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Point:

@@ -84,32 +84,38 @@ class Ladder(Exhibit):
         """One panel; the rows of a size are at one place, that of the baseline's compute."""
         import numpy as np
 
-        from comt_cli.report.figures.style import page_figure, points, row_looks, style
+        from comt_cli.report.figures.style import MARKERS, OKABE_ITO, end_labels, page_figure, style
 
-        baseline, looks = frame.attrs["baseline"], row_looks(frame["row"])
+        baseline, rows = frame.attrs["baseline"], frame["row"].nunique()
         places = frame.dropna(subset=["gain"]).groupby("column", sort=False)["flops"].first()
         low, high = np.log10(places.min()), np.log10(places.max())
         aside = _ASIDE * max(high - low, 0.5)
         ends = np.array([low - 3 * aside, high + 3 * aside])
+        labels = {}
         with style():
-            figure = page_figure(3.0, 5.6)
+            figure = page_figure(3.2)
             axes = figure.subplots()
             axes.axhline(0, color="black", linewidth=0.8)
             for number, (row, own) in enumerate(frame.groupby("row", sort=False)):
-                here, look = own[own["gain"].notna()], looks[str(row)]
-                x = 10 ** (np.log10(here["flops"]) + aside * (number - (len(looks) - 1) / 2))
-                points(axes, x, here, "gain", **look)
+                here, colour = own[own["gain"].notna()], OKABE_ITO[number % len(OKABE_ITO)]
+                x = 10 ** (np.log10(here["flops"]) + aside * (number - (rows - 1) / 2))
+                bars = [(here["gain"] - here["low"]).fillna(0), (here["high"] - here["gain"]).fillna(0)]
+                axes.errorbar(x, here["gain"], bars, fmt=MARKERS[number % len(MARKERS)], color=colour, markersize=4)
+                end = here["gain"].iloc[-1] if len(here) else np.inf
                 if np.isfinite((line := own.iloc[0])["slope"]):
                     dashes = "--" if line["verdict"] == NOT_RESOLVED else "-"
                     heights = line["intercept"] + line["slope"] * ends
-                    axes.plot(10**ends, heights, color=look["color"], linestyle=dashes)
+                    axes.plot(10**ends, heights, color=colour, linestyle=dashes)
+                    end = heights[1]
+                labels[str(row)] = (float(end), colour)
             axes.set_xscale("log")
+            axes.set_xlim(right=10 ** (ends[1] + aside))
             axes.set_xlabel(f"training FLOPs of {baseline}")
-            axes.set_ylabel(f"gain over {baseline}, {frame.attrs['unit']}")
+            axes.set_ylabel(f"gain over {baseline}, {frame.attrs['unit']}\n(above 0 is better)")
             for column, flops in places.items():
-                axes.annotate(str(column), (flops, 1.0), xycoords=axes.get_xaxis_transform(), ha="center", va="bottom",
-                              fontsize=6.5, color="#404040")  # fmt: skip
-            figure.legend(loc="outside right upper")
+                axes.annotate(str(column).rpartition("/")[2], (flops, 1.0), xycoords=axes.get_xaxis_transform(),
+                              ha="center", va="bottom", fontsize=7, color="#404040")  # fmt: skip
+            end_labels(axes, labels, 0.045)
         return figure
 
 

@@ -20,6 +20,7 @@ from comt_cli.report.frame import Record, TableInfo, cells_of, frame_of, run_rec
 from comt_cli.report.words import tried_values
 from comt_cli.runs.directory import RunState
 from comt_cli.runs.plan import RunSpec, chosen_runs, point_in_words
+from comt_cli.words import in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -349,11 +350,11 @@ class Trials(Exhibit):
             figure = page_figure(0.6 + 0.17 * sum(heights), 5.6)
             panels = figure.subplots(len(groups), 1, squeeze=False, height_ratios=heights)[:, 0]
             for axes, (column, own) in zip(panels, groups.items(), strict=True):
-                axes.set_title(f"{column}: {attrs['metric']}")
+                axes.set_title(f"{in_words(column)}: {attrs['metric']}")
                 _draw_map(axes, own, lower=attrs["lower"], decimals=attrs["decimals"])
             panels[-1].set_xlabel(attrs["key"])
             shades = ScalarMappable(LogNorm(1, FAR), colormaps[SEQUENCE].reversed())
-            bar = figure.colorbar(shades, ax=list(panels), label="times worse", ticks=[1, 2, FAR], aspect=40)
+            bar = figure.colorbar(shades, ax=list(panels), label="times the best", ticks=[1, 2, FAR], aspect=40)
             bar.ax.set_yticklabels(["1", "2", f"{FAR:g} or more"])
             bar.minorticks_off()
         return figure

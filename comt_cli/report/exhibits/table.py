@@ -89,9 +89,9 @@ class Table(Exhibit):
             rows = [[line[0], in_markdown(line[1]), *line[2:]] for line in rows] if several else rows
             table = pipes([[*map(in_markdown, head)], *rows], right, are_escaped=True)
             heading = ", ".join(column_name(frame, column) for column in columns)
-            shown = metrics_of(info, columns)
-            shown = shown if ";" in shown else shown[0].upper() + shown[1:]
-            parts += [f"## {in_markdown(heading)}", in_markdown(f"{shown}."), table, in_markdown(_setup(frame, columns))]
+            of = metrics_of(info, columns)
+            of = of if ";" in of else of[0].upper() + of[1:]
+            parts += [f"## {in_markdown(heading)}", in_markdown(f"{of}."), table, in_markdown(_setup(frame, columns))]
         if trends := ladder.trends(frame):
             sizes = ladder.texts(trends, list(dict.fromkeys(frame["column"])))
             parts += [f"## {ladder.HEADING}", in_markdown(ladder.rule(frame, trends)), pipes(sizes)]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from comt_cli.report.figures.style import OKABE_ITO, QUIET, ROUND, SEQUENCE, layer_axis, layer_ticks
 
 ROW = 0.118  # inches of a token's line in a map
-READING = "Above a thin line a token and their median, below the map of token and layer; far values are cut off."
+READING = "Above a thin line a token and their median, below the map of token and layer; far values share a colour."
 """The caption's sentence on how to read the lines and the map."""
 MAX_LINES = 36
 """So many tokens get a line of their own, as many as an image of scenes has regions; the legend says how many the text
@@ -43,11 +43,11 @@ class Ends(NamedTuple):
     high: float
 
 
-def robust_ends(values: Sequence[float] | NDArray[Any], *, log: bool = False) -> Ends:
+def robust_ends(values: Sequence[float] | NDArray[Any], *, log: bool = False, tail: float = _TAIL) -> Ends:
     """The ends of a scale that a few outliers do not rule.
 
-    From either side at most a third of the values is left out, and only what a gap parts from the others that is wider
-    than half of what those span: of values that run on evenly none is.
+    From either side at most the share `tail` of the values is left out, and only what a gap parts from the others that
+    is wider than half of what those span: of values that run on evenly none is.
     """
     given = np.sort(np.asarray(values, dtype=float))
     given = given[np.isfinite(given) & ((given > 0) if log else True)]
@@ -55,7 +55,7 @@ def robust_ends(values: Sequence[float] | NDArray[Any], *, log: bool = False) ->
         return Ends(0.0, 1.0)
     seen = np.log(given) if log else given
     least = 1e-3 * (1.0 if log else float(np.abs(seen).max()))  # rounding noise is no gap
-    most = int(len(seen) * _TAIL)
+    most = int(len(seen) * tail)
     above = _tail(-seen[::-1], most, least)
     below = _tail(seen[: len(seen) - above], most - above, least)
     return Ends(float(given[below]), float(given[-1 - above]))
@@ -95,13 +95,13 @@ def shown_tokens(drawn: int, tokens: int) -> str:
 
 def draw_tokens(
     panels: Sequence[Axes], frame: pd.DataFrame, value: str, ends: Ends, marks: Mapping[float, str], *,
-    log: bool = False, least: float = 0.0, names_tokens: bool = True, names_marks: bool = True,
+    whole: Ends, log: bool = False, least: float = 0.0, names_tokens: bool = True, names_marks: bool = True,
 ) -> AxesImage:  # fmt: skip
     """Draw the column `value` of rows `layer, position, token` into two panels, one above the other; returns the map.
 
-    Above is a thin line a token over the layers and their median, on an axis between `ends` that spans at least `least`
-    (so that rounding noise does not look like structure), with grey lines at those of the `marks` in sight, by name.
-    Below is a map of token x layer, the text from top to bottom.
+    Above is a thin line a token over the layers and their median, on an axis between the ends of the `whole` that spans
+    at least `least` (so that rounding noise does not look like structure), with grey lines at those of the `marks` in
+    sight, by name. Below is a map of token x layer, the text from top to bottom, with colours between `ends`.
     """
     above, below = panels
     table = frame.pivot(index="layer", columns="position", values=value).sort_index()
@@ -109,7 +109,7 @@ def draw_tokens(
     above.plot(layers, table.to_numpy(), color=QUIET, linewidth=0.5, alpha=0.8, zorder=1.5)
     above.plot(layers, table.median(axis=1).to_numpy(), color=_MEDIAN, linewidth=1.4, marker="o", zorder=3,
                label="median over tokens")  # fmt: skip
-    _value_axis(above, ends, log=log, least=least)
+    _value_axis(above, whole, log=log, least=least)
     layer_axis(above, int(layers.max()))
     above.set_xlim(0.5, int(layers.max()) + 0.5)
     low, high = above.get_ylim()

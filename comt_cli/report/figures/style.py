@@ -1,11 +1,12 @@
-"""The one style of all figures: sizes for a page of a paper, fonts that carry the tokens' signs, safe colours; points
-with their bars, and the note under a figure."""
+"""The one style of all figures: sizes for a page of a paper, fonts that carry the tokens' signs, safe colours; labels
+at the ends of lines, and the note under a figure."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import matplotlib as mpl
@@ -23,7 +24,7 @@ SEQUENCE = "viridis"
 QUIET = "#8C8C8C"
 ROUND = (1, 2, 5, 10)  # ticks are these times a power of ten apart
 _SIGNED = 6.5  # points of the note under a figure
-_MARKERS = "osD^vP*Xph"
+MARKERS = "osD^vP*Xph"
 
 _SETTINGS: Any = {
     "backend": "agg",
@@ -75,22 +76,25 @@ def series_colours(count: int) -> list[Any]:
     """One colour a series: apart where they are few, in order along the map where they are many."""
     if count <= len(OKABE_ITO):
         return list(OKABE_ITO[:count])
-    colours = mpl.colormaps[SEQUENCE]
     # the map's yellow end is too light for a line on white
-    return [colours(0.93 * number / (count - 1)) for number in range(count)]
+    return [mpl.colormaps[SEQUENCE](0.93 * number / (count - 1)) for number in range(count)]
 
 
-def row_looks(rows: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The colour, marker and label of every row."""
-    named = list(dict.fromkeys(rows))
-    return {row: {"color": colour, "marker": _MARKERS[number % len(_MARKERS)], "label": row}
-            for number, (row, colour) in enumerate(zip(named, series_colours(len(named)), strict=True))}  # fmt: skip
-
-
-def points(axes: Axes, x: Any, frame: Any, value: str, reach: Any = None, **look: Any) -> None:
-    """Points of the column `value`, with bars from `low` to `high` where there are, and across by their `reach`."""
-    bars = [(frame[value] - frame["low"]).fillna(0), (frame["high"] - frame[value]).fillna(0)]
-    axes.errorbar(x, frame[value], yerr=bars, xerr=reach, linestyle="none", elinewidth=0.7, markersize=4, **look)
+def end_labels(axes: Axes, ends: Mapping[str, tuple[float, Any]], least: float) -> None:
+    """Labels at the right edge in order of their values, each in its colour and with a thin line to its value there, so
+    much of the axis apart at least; infinite values are at the top, without a line. Limits must be set."""
+    at = axes.transScale + axes.transLimits
+    heights = {name: at.transform((axes.get_xlim()[1], value))[1] if math.isfinite(value) else 1.0
+               for name, (value, _) in ends.items()}  # fmt: skip
+    order, places = sorted(ends, key=lambda name: heights[name]), dict[str, float]()
+    for name in order:
+        places[name] = max(heights[name], max(places.values(), default=-1.0) + least)
+    for below, name in enumerate(reversed(order)):
+        places[name] = min(places[name], 1.0 - below * least)
+    for name, (value, colour) in ends.items():
+        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)}
+        axes.annotate(name, (1.0, heights[name]), (1.05, places[name]), "axes fraction", "axes fraction", va="center",
+                      fontsize=7, color=colour, arrowprops=line if math.isfinite(value) else None)  # fmt: skip
 
 
 def layer_axis(axes: Axes, layers: int) -> None:

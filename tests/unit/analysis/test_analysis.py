@@ -28,7 +28,7 @@ from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.positions import rotation_table
 from comt_cli.layers.residual.base import State
-from comt_cli.layers.residual.norm_placement import shares_of_sum
+from comt_cli.layers.residual.norm_placement import contributions
 from comt_cli.layers.shared_values import SharedValues
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
@@ -238,7 +238,7 @@ def test_two_siamese_streams_begin_as_one_and_share_what_branches_read():
 def test_shares_of_a_sum_are_taken_along_it():
     x_BTD, y_BTD = torch.tensor([[[3.0, 0.0]]]), torch.tensor([[[-1.0, 5.0]]])
     # x + y is (2, 5), of which x has 6 and y 23 of 29.
-    torch.testing.assert_close(shares_of_sum(x_BTD, y_BTD), torch.tensor([[[6 / 29, 23 / 29]]]))
+    torch.testing.assert_close(contributions(x_BTD, y_BTD), torch.tensor([[[6 / 29, 23 / 29]]]))
 
 
 def mixed_values(weight: str, **options):

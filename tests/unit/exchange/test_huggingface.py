@@ -131,7 +131,7 @@ def test_the_card_says_what_the_run_was(save_run, tmp_path) -> None:
     said = (
         *("`comt/table3`, row `transponder`, column `tiny`, scale `smoke`", "seed 1", "| transponder (rank 3) |"),
         *("LLaMA tiny", "`python-docs`, content not known", "| validation perplexity | 12.35 |", "bits a byte"),
-        *("0123456789ab", "trust_remote_code=True", "Transponder: contextual modulators", "Deviations: one A serves"),
+        *("0123456789ab", "trust_remote_code=True", "Transponder: contextual modulators", "Deviations: One A serves"),
     )
     assert [each for each in said if each not in card] == []
     assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token_id"] == 1

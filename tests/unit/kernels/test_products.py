@@ -15,7 +15,7 @@ from comt_cli.runs.directory import PYTORCH
 
 pytestmark = pytest.mark.skipif(
     not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")),
-    reason="this PyTorch does not show oneDNN's product",
+    reason="this PyTorch does not expose oneDNN's product",
 )
 
 IN_ANOTHER_PROCESS = """

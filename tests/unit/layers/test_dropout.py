@@ -105,5 +105,5 @@ def test_a_site_is_its_path_needs_a_position_in_training_and_is_the_identity_els
     assert Dropout(0.5).eval()(x) is x
     with pytest.raises(RuntimeError, match="has no position"):
         Dropout(0.5)(x)
-    with pytest.raises(RuntimeError, match="a position of 2 samples and was given 3"):
+    with pytest.raises(RuntimeError, match="the position of 2 samples but got 3"):
         alone(0.5, range(2))(torch.ones(3, 3))

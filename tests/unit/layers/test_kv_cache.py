@@ -88,7 +88,7 @@ def test_padding_changes_no_text(cuts, static):
 def test_no_more_than_the_capacity_fits_and_rewound_columns_are_written_again():
     model = built(wiring_of({"name": "pre-ln"}))
     cache = cache_for(model, 3, 10)
-    with pytest.raises(UserError, match="room for 10 tokens a text; 12 are needed"):
+    with pytest.raises(UserError, match="room for 10 tokens per text; 12 are needed"):
         logits(model, TOKENS, cache)
     logits(model, TOKENS[:, :6], cache)
     expected = logits(model, TOKENS[:, 6:8], cache)

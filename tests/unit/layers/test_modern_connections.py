@@ -255,8 +255,8 @@ def test_the_equations(name):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"name": "attention-residuals", "blocks": 9}, "8 residual adds cannot be divided into 9"),
-        ({"name": "denseformer", "period": 5}, "no mixture would have an earlier output in it, of 4 blocks"),
+        ({"name": "attention-residuals", "blocks": 9}, "8 residual adds cannot form 9 groups"),
+        ({"name": "denseformer", "period": 5}, "with 4 blocks no mixture has an earlier output"),
         ({"name": "denseformer", "dilation": 4, "period": 3}, "no mixture"),
     ],
 )

@@ -122,7 +122,7 @@ def test_connections_alone(name):
 
 
 def test_wrong_words_are_refused():
-    with pytest.raises(ValueError, match="init is 'kaiming', which is none of kaiming-uniform, torch-linear, normal"):
+    with pytest.raises(ValueError, match="init: 'kaiming' is not one of kaiming-uniform, torch-linear, normal"):
         layers.ComtGate(6, init="kaiming")
-    with pytest.raises(ValueError, match="granularity is 'both'"):
+    with pytest.raises(ValueError, match="granularity: 'both'"):
         layers.TransponderGate(6, 4, granularity="both")

@@ -177,8 +177,8 @@ def test_helpers_records_constants_and_decorators_come_along(module_of) -> None:
     [
         ("Numpy", "some_parts: np is of numpy"),
         ("Locked", "some_parts: LOCK is a object"),
-        ("Lazy", "an import within"),
-        ("Inner", "Inner is not defined at the file's top"),
+        ("Lazy", "imports inside a function"),
+        ("Inner", "Inner is not defined at the top of the file"),
     ],
 )
 def test_what_cannot_be_written_is_refused_by_name(name, words, module_of) -> None:
@@ -196,5 +196,5 @@ def test_two_things_of_one_name_are_refused(module_of) -> None:
     assert str(Bundle([one.K0, same.K2])).count("SCALE = 1") == 1
     with pytest.raises(UserError, match="two things called SCALE"):
         Bundle([one.K0, two.K1])
-    with pytest.raises(UserError, match="has a K0 of its own"):
+    with pytest.raises(UserError, match="already defines K0"):
         Bundle([one.K0], known=["K0"])

@@ -255,11 +255,11 @@ def test_texts_need_a_tokenizer_and_batches_tokens():
     assert named["token"].tolist()[:5] == [*"abcde"]
     for batch, said in {
         "abc": "a text needs a tokenizer",
-        (): "neither text nor token ids",
-        3: "neither text nor token ids",
-        ((3, 4), ()): "neither text nor token ids",
-        ((0.5,),): "neither text nor token ids",
-        ((3, 50),): "has the id 50; the model's are 0 to 49",
+        (): "must be text, or token ids",
+        3: "must be text, or token ids",
+        ((3, 4), ()): "must be text, or token ids",
+        ((0.5,),): "must be text, or token ids",
+        ((3, 50),): "has the id 50; valid ids are 0 to 49",
     }.items():
         with pytest.raises(UserError, match=said):
             gate_values(model, batch)

@@ -192,7 +192,7 @@ def test_the_connection_of_a_run_is_not_taken_out():
     materialise(model, torch.device("cpu"), 0)
     before = [type(part) for part in model.modules()]
     assert [type(part) for part in unwrap(wrap(model, "comt")).modules()] == before
-    with pytest.raises(UserError, match="another residual connection already: LaurelLR"):
+    with pytest.raises(UserError, match="another residual connection: LaurelLR"):
         wrap(model, "denseformer")
 
 
@@ -261,41 +261,41 @@ def gated_llama() -> nn.Module:
 
 WRONG = {
     "method": (network, "transpnder", {}, r"'transpnder'(.|\n)*did you mean transponder\?"),
-    "no method": (network, {"hidden": 3}, {}, "name: is missing: say which method"),
+    "no method": (network, {"hidden": 3}, {}, "name: missing"),
     "of maps": (network, "comt-pixel", {}, "comt-pixel: it replaces norms"),
     "option": (network, "comt", {"sites": ALL, "hiden": 3}, r"hiden: unknown key; did you mean hidden\?"),
     "value": (network, "comt", {"sites": ALL, "hidden": 0}, "hidden: .*greater than"),
     "start": (network, "comt", {"sites": ALL, "start": "zero"}, "'zero'(.|\n)*identity or paper"),
     "site": (network, "comt", {"sites": {"qproj": "layers.*.attn.query"}}, r"no site qproj(.|\n)*mean q_proj\?"),
     "unused site": (network, "sdpa-gate", {"sites": {**SDPA, **OUT}}, "no gate at o_proj"),
-    "half of sdpa": (network, "sdpa-gate", {"sites": {"sdpa": "layers.*.attn.out"}}, "sdpa needs q_proj"),
+    "half of sdpa": (network, "sdpa-gate", {"sites": {"sdpa": "layers.*.attn.out"}}, "sdpa also needs q_proj"),
     "pattern": (network, "comt", {"sites": {"q_proj": "layer.*.query"}}, r"matches no module(.|\n)*\*\.attn\.query"),
     "stars": (network, "comt", {"sites": {"q_proj": "*.*.attn.query"}}, r"more than one \*"),
     "named site": (llama, "comt", {"sites": ["q_prj"]}, "sites.*q_proj"),
-    "no blocks": (network, "comt", {}, "blocks of Network are not known; known are (.|\n)*sites="),
-    "connection there": (network, "laurel-lr", {}, "not where their additions are(.|\n)*LLaMA"),
+    "no blocks": (network, "comt", {}, "blocks of Network are unknown; known are (.|\n)*sites="),
+    "connection there": (network, "laurel-lr", {}, "their additions cannot be found(.|\n)*LLaMA"),
     "quantised": (lambda: replaced(quantised()), "comt", {"sites": QUERY}, r"layers\.1\.attn\.query .*quantised"),
     "subclass": (lambda: replaced(Mine(8, 8)), "comt", {"sites": QUERY}, r"query \(Mine\).*a subclass of nn\.Linear"),
-    "no linear": (lambda: replaced(nn.Identity()), "comt", {"sites": QUERY}, r"query \(Identity\).*no nn\.Linear"),
+    "no linear": (lambda: replaced(nn.Identity()), "comt", {"sites": QUERY}, r"query \(Identity\).*not nn\.Linear"),
     "tied": (tied, "comt", {"sites": QUERY}, r"attn\.query would have two gates: it is layers\.0\.attn\.query"),
     "one for two": (network, "comt", {"sites": {**QUERY, "k_proj": QUERY["q_proj"]}}, r"query would have two gates"),
-    "patched": (patched, "comt", {"sites": QUERY}, r"layers\.1\.attn\.query .* replaced its forward pass"),
+    "patched": (patched, "comt", {"sites": QUERY}, r"layers\.1\.attn\.query .* its forward pass was replaced"),
     "empty mapping": (network, "comt", {"sites": {}}, "the mapping has no q_proj"),
-    "pattern's type": (network, "comt", {"sites": {"q_proj": ["a"]}}, r"q_proj: \['a'\] is no module's name"),
+    "pattern's type": (network, "comt", {"sites": {"q_proj": ["a"]}}, r"q_proj: \['a'\] is not a module name"),
     "site's type": (network, "comt", {"sites": {3: "a"}}, "no site 3"),
     "no data": (network, "comt", {"sites": QUERY, "hidden": object()}, "comt: Object of type object(.|\n)*numbers"),
-    "no name": (network, None, {}, "say which method"),
+    "no name": (network, None, {}, "name: missing"),
     "own site": (llama, "comt", {"sites": {"q_proj": "blocks.*.mlp.down"}}, "blocks.0.mlp.down .* has no q_proj"),
-    "other block": (parallel, "laurel-lr", {}, "blocks of Llama are not known, or patched"),
+    "other block": (parallel, "laurel-lr", {}, "blocks of Llama are unknown or patched"),
     "twice": (lambda: wrap(network(), "comt", sites=QUERY), "comt", {"sites": OUT}, "wrapped already(.|\n)*residual="),
     "meta": (lambda: network().to("meta"), "comt", {"sites": QUERY}, "on the meta device"),
-    "scale": (network, "comt", {"sites": QUERY, "scale": 1}, "gate at q_proj cannot leave(.|\n)*scale 2"),
-    "no identity": (llama, "hyper-connections", {}, 'HyperConnection, cannot leave(.|\n)*start="paper"'),
+    "scale": (network, "comt", {"sites": QUERY, "scale": 1}, "gate at q_proj cannot start(.|\n)*scale=2"),
+    "no identity": (llama, "hyper-connections", {}, 'HyperConnection, cannot start(.|\n)*start="paper"'),
     "norms": (llama, "dyt", {}, "dyt: it replaces norms"),
-    "embedding": (llama, "embedding-norm", {}, "what the stream begins with"),
+    "embedding": (llama, "embedding-norm", {}, "the start of the stream"),
     "values": (llama, "resformer", {}, "inside of other blocks"),
     "widths": (llama, {"name": "wider", "like": "comt"}, {}, "changes widths"),
-    "nothing": (llama, "pre-ln", {}, "neither gates nor another residual connection"),
+    "nothing": (llama, "pre-ln", {}, "no gates and no other residual connection"),
     "gated run": (gated_llama, "comt", {}, "gates already"),
 }  # fmt: skip
 
@@ -313,7 +313,7 @@ def test_what_is_wrong_is_said_and_nothing_is_changed(case):
 @pytest.mark.parametrize("name", [*REASONS])
 def test_connections_that_do_more_than_add_are_refused_by_name(name):
     given = {"name": "comt", "residual": name} if name != "grc" else {"name": "grc", "norm": "post"}
-    with pytest.raises(UserError, match=rf"residual connection {name} .* cannot take .*: {REASONS[name]}"):
+    with pytest.raises(UserError, match=rf"residual connection {name} .* cannot replace .*: {REASONS[name]}"):
         wrap(llama(), given, start="paper")
 
 
@@ -323,7 +323,7 @@ def test_every_connection_is_decided_about():
 
 def test_what_is_no_model_or_not_wrapped_is_refused():
     for function in (unwrap, lambda model: wrap(model, "comt")):
-        with pytest.raises(UserError, match="'gpt2' is no model"):
+        with pytest.raises(UserError, match=r"'gpt2' is not a torch\.nn\.Module"):
             function("gpt2")
     with pytest.raises(UserError, match="Network is not wrapped"):
         unwrap(network())

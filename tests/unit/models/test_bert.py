@@ -45,9 +45,9 @@ def test_parameters_are_those_of_the_public_models():
 def test_a_network_that_cannot_be_so_narrow_is_refused():
     wiring = wiring_of({"name": "wider", "of": "sas", "like": "post-ln"})
     settings = BertSettings(size="tiny", ffn_width=16)
-    with pytest.raises(UserError, match="no feed-forward network is so narrow"):
+    with pytest.raises(UserError, match="feed-forward networks would need"):
         empty_network(settings, wiring, vocabulary=PIECES)
-    with pytest.raises(ValidationError, match="residual: belongs to the plain network"):
+    with pytest.raises(ValidationError, match="residual: is for the plain network"):
         wiring_of({"name": "wider", "of": "sas", "like": "post-ln", "residual": "post-norm"})
 
 

@@ -162,6 +162,6 @@ def test_attention_that_the_kernel_does_not_know_is_recorded_as_not_fused():
         choices = use_kernels(model, "fused", CPU, torch.float32, compiled=False)
         fits = name == "resformer-learned"
         assert choices["heads"].fused == fits
-        assert fits or "keys or values of other blocks" in choices["heads"].reason
+        assert fits or "shared keys or values" in choices["heads"].reason
         assert {block.attention.fused for block in model.blocks} == {fits}
         assert choices["swiglu"].fused

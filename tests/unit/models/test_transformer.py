@@ -130,7 +130,7 @@ def test_the_cache_says_what_it_cannot_hold():
     memory, cache = model.encode(SOURCE), model.decoding_cache(3, 2)
     for column in range(2):
         assert model.step(TARGET[:, column : column + 1], cache, memory).shape == (3, VOCABULARY)
-    with pytest.raises(UserError, match="room for 2 tokens a text; 3 are needed"):
+    with pytest.raises(UserError, match="room for 2 tokens per text; 3 are needed"):
         model.step(TARGET[:, :1], cache, memory)
     with pytest.raises(UserError, match="cannot reserve a cache"):
         model.decoding_cache(2**30, 2**20)

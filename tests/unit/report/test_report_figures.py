@@ -92,6 +92,9 @@ def test_a_bar_reaches_the_baselines_line_just_where_the_difference_is_not_resol
     ],
 )
 def test_only_what_is_far_worse_than_the_others_is_beyond_the_scale(values, better, beyond) -> None:
-    low, high = scale_of(values, [(min(values) - 1e6, 0.0)], better)
+    far = (min(values) - 1e6, 0.0) if better == "lower" else (20.0, 1e6)
+    low, high = scale_of(values, [far] * len(values), better)
     assert [value for value in values if not low <= value <= high] == beyond
-    assert high - low < 100, "a bar that reaches far does not set the scale"
+    assert high - low < 120, "a bar that reaches far does not set the scale"
+    near = scale_of(values, [None if value in beyond else (value - 9, value + 9) for value in values], better)
+    assert all(near[0] < value - 9 < value + 9 < near[1] for value in values if value not in beyond)
