@@ -236,11 +236,11 @@ doctor: $(READY)  ## What this machine can do, and what to fix
 	$(COMT) doctor
 
 .PHONY: docs
-docs: $(DOCS_READY)  ## The site of documentation, in build/docs/html; needs no network once it is set up
+docs: $(DOCS_READY)  ## The documentation site, in build/docs/html; needs no network after setup
 	@$(BIN)/python docs/site/build.py build/docs
 
 .PHONY: docs-serve
-docs-serve: docs  ## The same at http://localhost:8000, with search
+docs-serve: docs  ## The documentation site at http://localhost:8000, with search
 	$(BIN)/python -m http.server 8000 --bind 127.0.0.1 --directory build/docs/html
 
 .PHONY: findings

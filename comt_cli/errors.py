@@ -51,7 +51,7 @@ def of_surroundings(error: Exception, arguments: Sequence[str] = ()) -> UserErro
             "there is too little memory", "Raise the limit: ulimit -v, or that of the container or job."
         )
     if isinstance(error, OSError) and error.filename is not None:
-        # A number is a descriptor.
+        # Integer names are file descriptors.
         name = f"file {error.filename}" if isinstance(error.filename, int) else os.fsdecode(error.filename)
         kind = StorageError if number in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG) else UserError
         refused = "Check its permissions and those of the folders above it."

@@ -149,7 +149,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
     try:
         return list(csv.DictReader(io.StringIO(read_text(path), newline="")))
     except csv.Error as error:
-        raise Unreadable(f"it is no CSV: {error}") from error
+        raise Unreadable(f"it is not a CSV: {error}") from error
 
 
 def read_json(path: Path) -> Any:

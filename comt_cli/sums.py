@@ -1,4 +1,4 @@
-"""A sum of floats that is the same number on every Python."""
+"""A sum of floats that is equal on every Python version."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from functools import reduce
 
 
 def added(numbers: Iterable[float]) -> float:
-    """The sum from left to right, rounded after each addition; 0.0 of nothing. Since Python 3.12 the built-in carries
-    the rounding errors along, so that a score would depend on the interpreter; it is for whole numbers."""
+    """The sum from left to right, rounded after each addition; 0.0 without numbers. Since Python 3.12 the built-in
+    `sum` compensates rounding errors, so that scores would depend on the interpreter; it is used only for integers."""
     return reduce(operator.add, numbers, 0.0)

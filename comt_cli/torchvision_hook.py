@@ -1,11 +1,11 @@
-"""torchvision beside any build of torch, for whatever imports it, as transformers does.
+"""Make torchvision importable with any build of torch, for packages that import it, such as transformers.
 
-PyPI's torchvision is compiled for CUDA. Beside a CPU build of torch its extension cannot be loaded, and its import
-fails at two operators that nobody declared ("operator torchvision::nms does not exist"). A hook on that import declares
-them; one that is declared has no code: calling it is an error. It does nothing where the extension can be loaded.
+PyPI's torchvision is compiled for CUDA. With a CPU build of torch its extension cannot be loaded, and its import fails
+because two operators are not declared ("operator torchvision::nms does not exist"). A hook on that import declares
+them without code: calling them is an error. It does nothing if the extension can be loaded.
 
-`import comt_cli` starts the hook. For scripts that import transformers before, or alone, `make` has every Python of the
-environment that it sets up import comt_cli when it starts.
+`import comt_cli` installs the hook. For scripts that import transformers before it, or without it, `make` configures
+its environment so that every Python imports comt_cli when it starts.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ if TYPE_CHECKING:
 
 _OPERATORS = ("nms", "qnms")
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-_kept: list[Any] = []  # an operator is declared for as long as its library is referred to
+_kept: list[Any] = []  # operators exist as long as their library is referenced
 
 
 class _Hook:
-    """Finds torchvision as the finders behind it do, and declares its operators before its code runs."""
+    """Finds torchvision like the later finders, and declares its operators before its code runs."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """The module's specification; None for all others."""
         if name != "torchvision":
             return None
         behind = sys.meta_path[sys.meta_path.index(self) + 1 :]
@@ -47,7 +46,7 @@ class _Hook:
 
 
 def loads(folder: str) -> bool:
-    """Whether the extension of the torchvision in `folder` fits the torch there is; it is loaded then."""
+    """Load the extension of the torchvision in `folder`; returns whether it fits the installed torch."""
     from pathlib import Path
 
     import torch

@@ -38,18 +38,18 @@ def duration(seconds: float) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """`1 run`, `3 runs`."""
+    """A number with its noun: `1 run`, `3 runs`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def listing(names: Iterable[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Names as a list: `a`, `a and b`, `a, b and c`."""
     words = list(names)
     return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
 
 def short_count(number: float) -> str:
-    """`812`, `3.9 k`, `131 M`, `2.2 B`, `1.3 T`."""
+    """A rounded number: `812`, `3.9 k`, `131 M`, `2.2 B`, `1.3 T`."""
     return in_units(number, ("", "k", "M", "B", "T"))
 
 

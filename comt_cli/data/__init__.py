@@ -1,1 +1,1 @@
-"""Text to rows of tokens, and images; and the order in which they are seen. Importing it imports no torch."""
+"""Data: texts as rows of tokens, images, pairs and captions; and the order of samples. Does not import torch."""

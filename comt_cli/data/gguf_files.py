@@ -1,4 +1,4 @@
-"""GGUF files (llama.cpp's format), read through the `gguf` package: what they hold, and their tokenizers. No torch."""
+"""Read GGUF files (llama.cpp's format) and their tokenizers with the `gguf` package. Does not import torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from comt_cli.installing import install_extra
 
 _KEY = "tokenizer.ggml."
 _SPECIAL = (3, 4)
-"""llama.cpp's token types for control and user-defined tokens: matched before the text is cut."""
+"""llama.cpp's token types for control and user-defined tokens, which are matched before the text is split."""
 _LLAMA3_NAMES = ("llama-bpe", "llama3", "llama-v3")
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -26,8 +26,8 @@ _LLAMA3 = (
 
 
 def read_gguf_file(path: Path, *, tensors: bool) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
-    """The metadata of a GGUF file, and every tensor in fp32, [rows, columns], if `tensors` are wanted. Raises
-    `UserError` where the package is missing, or the file is damaged."""
+    """The metadata of a GGUF file and, if `tensors`, every tensor in fp32, [rows, columns]. Raises `UserError` if the
+    package is missing or the file is damaged."""
     try:
         import gguf
         from gguf.quants import dequantize
@@ -36,14 +36,14 @@ def read_gguf_file(path: Path, *, tensors: bool) -> tuple[dict[str, Any], dict[s
 
     class Reader(gguf.GGUFReader):  # type: ignore[misc]
         def _get(self, offset: int, dtype: Any, count: int = 1, *order: Any, **orders: Any) -> NDArray[Any]:
-            """As the package's, which reads nothing behind the end: of an array of 2^60 bytes for ever."""
+            """The package's method, with a check for the file's end: damaged lengths would take for ever."""
             if int(offset) + np.dtype(dtype).itemsize * int(count) > len(self.data):
-                raise ValueError("it is cut short")
+                raise ValueError("it was cut off")
             found: NDArray[Any] = super()._get(offset, dtype, count, *order, **orders)
             return found
 
     try:
-        # numpy warns where numbers of a damaged file overflow, just before the package gives up on it
+        # numpy warns about overflows in damaged files, just before the package fails
         with warnings.catch_warnings(action="ignore"):
             reader = Reader(path)
             every = ((each.name, dequantize(each.data, each.tensor_type)) for each in reader.tensors if tensors)
@@ -51,24 +51,24 @@ def read_gguf_file(path: Path, *, tensors: bool) -> tuple[dict[str, Any], dict[s
             return {name: field.contents() for name, field in reader.fields.items()}, numbers
     except NotImplementedError as error:
         raise UserError(f"{path}: {error}", "Use another quantisation of the model.") from None
-    except Exception as error:  # the reader trusts the file: whatever is wrong surfaces as any kind of error
-        raise UserError(f"{path} is not a whole GGUF file: {error}", "Copy it again.") from None
+    except Exception as error:  # the reader does not check the file: errors can have any type
+        raise UserError(f"{path} is not a complete GGUF file: {error}", "Copy it again.") from None
 
 
 def tokenizer_in(metadata: Mapping[str, Any], origin: str) -> LibraryTokenizer:
-    """The tokenizer that `metadata` describes, adding a beginning-of-text token where llama.cpp would. Raises
-    `UserError` where it is of a kind, or cuts text by a rule, that comt does not know."""
+    """The tokenizer in `metadata`, which adds a begin token if llama.cpp would. Raises `UserError` if its kind or its
+    rule for splitting text is not supported."""
     kind, tokens = metadata.get(f"{_KEY}model"), metadata.get(f"{_KEY}tokens")
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-        raise UserError(f"{origin} holds no token list, so it cannot be fed text")
+        raise UserError(f"{origin} has no token list and cannot read text")
     kinds = {"gpt2": _byte_level, "llama": _sentencepiece}
     if kind not in kinds:
-        raise UserError(f"{origin}: comt cannot read a tokenizer of kind {kind!r}", "It reads gpt2 and llama.")
+        raise UserError(f"{origin}: tokenizers of kind {kind!r} are not supported", "comt reads gpt2 and llama.")
     try:
         tokenizer, adds_bos = kinds[kind](metadata, tokens, origin)
     except UserError:
         raise
-    except Exception as error:  # the library raises bare `Exception`, for instance where a merge makes no token
+    except Exception as error:  # the library raises bare `Exception`, for instance for a merge without a token
         raise UserError(f"{origin}: its tokenizer is damaged: {error}") from None
     types = metadata.get(f"{_KEY}token_type") or []
     special = [token for token, type_ in zip(tokens, types, strict=False) if type_ in _SPECIAL]
@@ -76,7 +76,7 @@ def tokenizer_in(metadata: Mapping[str, Any], origin: str) -> LibraryTokenizer:
     given = [metadata.get(f"{_KEY}{name}_token_id") for name in ("bos", "eos", "eot")]
     bos, *ends = [id_ if isinstance(id_, int) and 0 <= id_ < len(tokens) else None for id_ in given]
     if metadata.get(f"{_KEY}add_bos_token", adds_bos) and bos is not None:
-        # A list is how the library takes a piece whose text has the template's own signs ($, :) in it.
+        # As a list, because the template syntax cannot express pieces that contain $ or :.
         tokenizer.post_processor = processors.TemplateProcessing(
             single=[tokens[bos], "$A"], special_tokens=[(tokens[bos], bos)]
         )
@@ -84,7 +84,7 @@ def tokenizer_in(metadata: Mapping[str, Any], origin: str) -> LibraryTokenizer:
 
 
 def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], origin: str) -> tuple[Tokenizer, bool]:
-    """GPT-2's kind: byte-level BPE with merges; and whether text begins with a special token by default."""
+    """A byte-level BPE tokenizer (GPT-2's kind), and whether texts begin with a special token by default."""
     rule = metadata.get(f"{_KEY}pre")
     whole = rule in _LLAMA3_NAMES
     cuts: dict[Any, list[pre_tokenizers.PreTokenizer]] = {
@@ -93,7 +93,7 @@ def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], origin: str)
         **{name: [pre_tokenizers.Split(Regex(_LLAMA3), "isolated")] for name in _LLAMA3_NAMES},
     }
     if not isinstance(rule, str) or rule not in cuts:
-        raise UserError(f"{origin}: comt does not know the cutting rule {rule!r}", f"It knows {', '.join(cuts)}.")
+        raise UserError(f"{origin}: the splitting rule {rule!r} is not supported", f"comt knows {', '.join(cuts)}.")
     merges = [tuple(merge.split(" ", 1)) for merge in metadata.get(f"{_KEY}merges") or []]
     vocabulary = {token: number for number, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=whole))
@@ -104,7 +104,7 @@ def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], origin: str)
 
 
 def _sentencepiece(metadata: Mapping[str, Any], tokens: Sequence[str], origin: str) -> tuple[Tokenizer, bool]:
-    """LLaMA's kind: SentencePiece BPE. It merges the pair whose joint piece scores highest, so the merges follow."""
+    """A SentencePiece BPE tokenizer (LLaMA's kind). Scores give the merges: the best piece comes first."""
     scores = metadata.get(f"{_KEY}scores")
     if not isinstance(scores, list) or len(scores) != len(tokens):
         raise UserError(f"{origin}: its tokenizer has no score for every token")

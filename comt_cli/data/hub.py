@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, streamed by `datasets` file by file, so that reading resumes within a file."""
+"""Data sets of the Hugging Face hub, streamed by `datasets` file by file, so that reading can resume within a file."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from comt_cli.errors import UserError
 
 Row = dict[str, Any]
 RowFiles = Sequence[Callable[[], Iterable[Row]]]
-"""The files of a split: each is opened by a call, and gives its rows in order."""
+"""The files of a split: calling one opens it and yields its rows in order."""
 
 
 def open_files(repository: str, revision: str, files: str) -> RowFiles:
-    """The files of a data set on the hub that match the pattern `files`; their content is fetched when it is read."""
+    """The files of a data set on the hub that match the pattern `files`; they are fetched when they are read."""
     return stream_files(f"hf://datasets/{repository}@{revision.replace('/', '%2F')}/{files}")
 
 
 def stream_files(pattern: str) -> RowFiles:
-    """The parquet or JSON files that `pattern` names, local or remote, each a shard of the stream."""
+    """The parquet or JSON files that match `pattern`, local or remote, each as a shard of the stream."""
     import datasets
 
     builder = "parquet" if pattern.endswith(".parquet") else "json"
@@ -31,7 +31,7 @@ def stream_files(pattern: str) -> RowFiles:
 
 
 def from_place(files: RowFiles, start: tuple[int, int] = (0, 0)) -> Iterator[tuple[tuple[int, int], Row]]:
-    """Rows with their places (file, number in the file) from the place `start` on; earlier files are not opened."""
+    """Rows with their positions (file, number in the file) from `start` on; earlier files are not opened."""
     for file, rows in enumerate(files[start[0] :], start[0]):
         skipped = start[1] if file == start[0] else 0
         for number, row in enumerate(itertools.islice(rows(), skipped, None), skipped):
@@ -40,12 +40,12 @@ def from_place(files: RowFiles, start: tuple[int, int] = (0, 0)) -> Iterator[tup
 
 @contextlib.contextmanager
 def reachable(corpus: str, repository: str, instead: str) -> Iterator[None]:
-    """Say in one way what a dozen exception types of libraries mean; `instead`: what can be used without network."""
+    """Convert the libraries' many exceptions to one `UserError`; `instead` is the advice for use without network."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
         said = f"corpus: cannot read {corpus} from huggingface.co/datasets/{repository}: {first_line(error)}"
-        hint = f"{corpus} needs the network once: run the same command again when there is one. {instead}"
+        hint = f"{corpus} needs the network once: run the same command again with a network. {instead}"
         raise UserError(said, hint) from error

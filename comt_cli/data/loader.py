@@ -1,5 +1,5 @@
-"""Batches: for training the global batch of a step, sharded over ranks and micro-batches and read ahead by a thread;
-for evaluation the samples of a split in their order, up to a number of targets, shared among ranks."""
+"""Batches. In training the global batch of a step is sharded over ranks and micro-batches, and read ahead by a thread.
+In evaluation the samples of a split are read in order, up to a number of targets, and shared among ranks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ _AHEAD = 4
 
 
 class TrainBatches(Generic[B]):
-    """An iterator over optimiser steps; each item is the list of this rank's micro-batches of that step.
+    """An iterator over optimiser steps; each item is the list of this rank's micro-batches of a step.
 
-    Step s (from 0) takes positions [s * batch_size, (s + 1) * batch_size) of the order of `seed`. Rank r of w takes the
-    r-th of w equal slices, cut in micro-batches of `micro_batch_size` samples: the samples of a step are the same for
-    every number of ranks, and nothing but the step number is needed to resume.
+    Step s (from 0) uses positions [s * batch_size, (s + 1) * batch_size) of the order of `seed`. Rank r of w takes the
+    r-th of w equal slices, cut into micro-batches of `micro_batch_size` samples. The samples of a step do not depend on
+    the number of ranks, and resuming needs only the step number.
 
-    A thread reads `_AHEAD` steps ahead: use it as a context manager. Its error is raised by the `next` that would have
-    returned its batch. `step` is that of the next item, `waited_seconds` the time that `next` has spent waiting."""
+    A thread reads `_AHEAD` steps ahead: use this as a context manager. Its error is raised by the `next` call that
+    would have returned the batch. `step` is the step of the next item, `waited_seconds` the time that `next` has spent
+    waiting.
+    """
 
     def __init__(
         self,
@@ -41,8 +43,9 @@ class TrainBatches(Generic[B]):
         first_step: int = 0,
         last_step: int | None = None,
     ) -> None:
-        """`batch_size` counts samples over all ranks, `micro_batch_size` those of one (None: its slice). Steps run from
-        `first_step` to before `last_step` (None: for ever). Raises `UserError` where ranks cannot share a batch."""
+        """`batch_size` counts samples over all ranks, `micro_batch_size` those of one (None: its whole slice). Steps
+        run from `first_step` to before `last_step` (None: for ever). Raises `UserError` if the ranks do not divide the
+        batch."""
         if batch_size % world_size:
             hint = f"Use a number of devices that divides {batch_size}, or another batch_size."
             said = f"a batch of {batch_size} cannot be divided equally among {world_size} devices"
@@ -58,14 +61,14 @@ class TrainBatches(Generic[B]):
             begins = range(0, share, size)
             return [split.train_batch(mine[begin : begin + size], seed, first + begin) for begin in begins]
 
-        # The thread holds no reference to this object: one that is forgotten without `close` still stops its thread.
+        # The thread has no reference to this object, so an object discarded without `close` still stops its thread.
         self._read = read
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="comt-train-batches")
         self._ahead: deque[Future[list[B]]] = deque()
         self._read_ahead()
 
     def targets(self, step: int) -> int:
-        """Targets of a step over all ranks: the divisor of the mean loss, without asking the other ranks."""
+        """Targets of a step over all ranks, the divisor of the mean loss; needs no communication."""
         indices = sample_indices(self._seed, step * self._batch_size, self._batch_size, len(self._split))
         return int(self._split.target_counts(indices).sum())
 
@@ -104,11 +107,12 @@ class TrainBatches(Generic[B]):
 
 
 class EvaluationBatches(Generic[B]):
-    """The first samples of a split, in order: the fewest that hold `max_targets` targets, all where that is None.
+    """The first samples of a split, in order: the fewest with `max_targets` targets, or all if that is None.
 
-    Of each global batch of `batch_size` samples rank r takes its r-th slice. All ranks yield the same number of
-    batches, each of at least one sample, so that sharded models run their collective operations in step: a rank without
-    samples gets one whose targets are all `IGNORE`. Over all ranks `used` samples with `targets` targets are read."""
+    Rank r takes its r-th slice of each global batch of `batch_size` samples. All ranks yield equally many batches of at
+    least one sample, so that sharded models run their collective operations in step: a rank without samples gets one
+    whose targets are all `IGNORE`. Over all ranks `used` samples with `targets` targets are read.
+    """
 
     def __init__(
         self,
@@ -120,8 +124,8 @@ class EvaluationBatches(Generic[B]):
         max_targets: int | None = None,
         equal: bool = False,
     ) -> None:
-        """`batch_size` counts samples over all ranks. `equal`: where it is a multiple of the ranks, the last of several
-        batches is filled up with samples whose targets are `IGNORE`, so that a model is compiled for one size."""
+        """`batch_size` counts samples over all ranks. `equal`: if it is a multiple of the ranks, the last of several
+        batches is filled with samples whose targets are `IGNORE`, so that the model is compiled for one size."""
         self._split, self._batch_size, self._rank, self._world_size = split, batch_size, rank, world_size
         self.used, self.targets = _prefix(split, max_targets)
         self._least = batch_size // world_size if equal and self.used > batch_size else 1
@@ -133,7 +137,7 @@ class EvaluationBatches(Generic[B]):
         for begin in range(0, self.used, self._batch_size):
             size = min(self._batch_size, self.used - begin)
             low, high = (size * part // self._world_size for part in (self._rank, self._rank + 1))
-            # Where there are too few: the first sample of the global batch again and again, which does not count.
+            # If there are too few, repeat the first sample of the global batch, which does not count.
             numbers = np.arange(begin + low, begin + high, dtype=np.int64)
             filling = np.full(max(0, self._least - len(numbers)), begin, dtype=np.int64)
             batch = self._split.batch(np.concatenate([numbers, filling]))
@@ -141,7 +145,7 @@ class EvaluationBatches(Generic[B]):
 
 
 def _prefix(split: Split[B], max_targets: int | None) -> tuple[int, int]:
-    """(number of samples, their targets): the shortest prefix with at least `max_targets` targets."""
+    """(number of samples, their targets) of the shortest prefix with at least `max_targets` targets."""
     total = 0
     for begin in range(0, len(split), _COUNTED_AT_ONCE):
         indices = np.arange(begin, min(begin + _COUNTED_AT_ONCE, len(split)), dtype=np.int64)

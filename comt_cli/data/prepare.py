@@ -1,7 +1,7 @@
-"""Data in the cache folder: made once from settings, recorded in a manifest, and checked whenever it is opened.
+"""Data in the cache folder: prepared once from settings, recorded in a manifest, and verified whenever it is opened.
 
-A kind of data is a folder beside this file. Its `settings.py` has its settings, the base class of its corpora and the
-class `Kind`, which identifies what they describe; its `dataset.py` writes and opens it. A fingerprint needs no NumPy.
+Each kind of data is a folder next to this file. Its `settings.py` has its settings, the base class of its corpora and
+the class `Kind`, which identifies the data; its `dataset.py` writes and opens it. Fingerprints do not need NumPy.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class FileRecord(Record):
 
 
 class Manifest(Record):
-    """The record of a prepared folder, written last: its presence means that the folder is complete."""
+    """The record of a prepared folder, written last: a folder with a manifest is complete."""
 
     fingerprint: str
     settings: dict[str, Any]
@@ -58,7 +58,7 @@ class Manifest(Record):
     files: tuple[FileRecord, ...]
 
     def all_files(self) -> Sequence[FileRecord]:
-        """All files that the folder must hold."""
+        """All files that the folder must have."""
         return self.files
 
     def content_hash(self) -> str:
@@ -66,19 +66,19 @@ class Manifest(Record):
         return sha256(canonical_json([file.sha256 for file in self.all_files()]))[:16]
 
     def write(self, folder: Path) -> None:
-        """Write the manifest with its own hash, so that a damaged one is recognised. Raises `StorageError`."""
+        """Write the manifest with its hash, so that damage is detected. Raises `StorageError`."""
         content = self.model_dump(mode="json")
         write_json(folder / MANIFEST, {"sha256": sha256(canonical_json(content)), "manifest": content})
 
     @classmethod
     def read(cls, folder: Path, fingerprint: str) -> Self:
-        """Read the manifest of `folder`, which must be that of `fingerprint`. Raises `UserError` naming the file."""
+        """Read the manifest of `folder`, which must have this `fingerprint`. Raises `UserError` naming the file."""
         path = folder / MANIFEST
         try:
             stored = read_json(path)
             content = stored["manifest"]
             if stored["sha256"] != sha256(canonical_json(content)):
-                raise ValueError("its content is not what was written (the hash differs)")
+                raise ValueError("its content has changed (the hash differs)")
             manifest = cls.model_validate(content)
         except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
             raise damaged(path, first_line(error)) from error
@@ -93,12 +93,14 @@ S = TypeVar("S")
 
 
 class Prepared(ABC, Generic[D, C]):
-    """Data of one kind: settings `data`, and the corpus that they name.
+    """Data of one kind: the settings `data`, and their corpus.
 
-    `dataset.py` of the kind has `write`, which writes the files of a fingerprint into a folder, perhaps behind what a
-    killed preparation left there, and returns their manifest; and `opened`, which opens them.
+    `dataset.py` of the kind has `write`, which writes the files of a fingerprint into a folder, possibly after those of
+    a killed preparation, and returns their manifest; and `opened`, which opens them.
 
-    `cache` is the folder of the cache that has a folder for each fingerprint; `keys` are part of the identity."""
+    `cache` is the folder in the cache with one folder per fingerprint; `keys` are settings that are part of the
+    identity.
+    """
 
     cache: ClassVar[str]
     manifest: ClassVar[type[Manifest]]
@@ -110,10 +112,10 @@ class Prepared(ABC, Generic[D, C]):
 
     @abstractmethod
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
-        """All that decides the data besides `keys`, as JSON. Needs no network; raises `UserError`."""
+        """Everything besides `keys` that decides the data, as JSON. Needs no network; raises `UserError`."""
 
     def fingerprint(self, progress: ProgressCallback = no_progress) -> str:
-        """16 hexadecimal digits over the identity: the content of files on this machine, the request to the hub."""
+        """16 hexadecimal digits over the identity: the content of local files, or the request to the hub."""
         own = {key: getattr(self.data, key) for key in self.keys}
         return sha256(canonical_json({**self.identity(progress), **own}))[:16]
 
@@ -121,11 +123,11 @@ class Prepared(ABC, Generic[D, C]):
         return cache_folder() / self.cache / name
 
     def is_current(self, folder: Path, name: str) -> bool:
-        """Whether the folder is complete. Raises `UserError` where it is damaged."""
+        """Whether the folder is complete. Raises `UserError` if it is damaged."""
         return (folder / MANIFEST).exists()
 
     def known_content(self, name: str) -> str | None:
-        """Content hash of the prepared data with this fingerprint; None where there is none that can be read."""
+        """The content hash of the prepared data with this fingerprint; None if there is none, or it cannot be read."""
         folder = self.folder(name)
         try:
             return self.manifest.read(folder, name).content_hash() if self.is_current(folder, name) else None
@@ -133,13 +135,13 @@ class Prepared(ABC, Generic[D, C]):
             return None
 
     def prepare(self, progress: ProgressCallback = no_progress) -> Any:
-        """The data, made now unless it was made before, by one process at a time. Raises `UserError` where what is
-        needed is not there or prepared files are damaged; `StorageError` where the disk refuses."""
+        """The data, prepared now unless it was before, by one process at a time. Raises `UserError` if a source is
+        missing or prepared files are damaged; `StorageError` if files cannot be written."""
         name = self.fingerprint(progress)
         folder = self.folder(name)
         if not self.is_current(folder, name):
             with file_lock(folder.with_name(f"{folder.name}.lock"), progress):
-                if not self.is_current(folder, name):  # another process may have made it while we waited
+                if not self.is_current(folder, name):  # another process may have prepared it meanwhile
                     self._make(folder, name, progress)
         manifest = self.manifest.read(folder, name)
         verify(folder, manifest.all_files(), progress)
@@ -150,7 +152,7 @@ class Prepared(ABC, Generic[D, C]):
         return importlib.import_module(f"{type(self).__module__.rpartition('.')[0]}.dataset")
 
     def record(self, name: str, folder: Path, files: Sequence[str], **own: Any) -> Manifest:
-        """The manifest of fingerprint `name`, with the `files` of `folder`."""
+        """The manifest of fingerprint `name` with the `files` of `folder`."""
         own["files"] = tuple(FileRecord.of(folder / file) for file in files)
         packages = {package: metadata.version(package) for package in ("numpy", "pillow", "sentencepiece")}
         versions = {"comt": comt_version, "python": platform.python_version(), **packages}
@@ -160,19 +162,19 @@ class Prepared(ABC, Generic[D, C]):
         make_folder(folder)
         (folder / MANIFEST).unlink(missing_ok=True)  # of older files
         manifest: Manifest = self.dataset_module.write(self, folder, name, progress)
-        if self.fingerprint(progress) != name:  # files that it read are others by now
+        if self.fingerprint(progress) != name:  # source files have changed meanwhile
             shutil.rmtree(folder, ignore_errors=True)
-            said = f"corpus: {getattr(self.data, 'corpus', name)} was changed while it was read"
+            said = f"corpus: {getattr(self.data, 'corpus', name)} was changed while it was being read"
             raise UserError(said, "Run the same command again.")
         manifest.write(folder)
         kept = {MANIFEST, *(file.name for file in manifest.all_files())}
-        for path in folder.iterdir():  # records of progress, and what was cut off
+        for path in folder.iterdir():  # records of progress, and partial files
             if path.name not in kept and path.is_file():
                 path.unlink(missing_ok=True)
 
 
 def kind_of(data: Section) -> Prepared[Any, Any]:
-    """The kind of these settings, which prepares their data."""
+    """The `Kind` of these settings."""
     return cast(Prepared[Any, Any], importlib.import_module(type(data).__module__).Kind(data))
 
 
@@ -182,7 +184,7 @@ def prepare(data: Section, progress: ProgressCallback | None = None) -> Any:
 
 
 class PreparedTokens(ABC, Generic[S]):
-    """Tokens of one fingerprint, opened."""
+    """Prepared tokens of one fingerprint, opened."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.fingerprint = folder, manifest.fingerprint
@@ -213,17 +215,17 @@ class PreparedTokens(ABC, Generic[S]):
 
 
 def damaged(path: Path, reason: str) -> UserError:
-    """The error for a file of a prepared folder that cannot be trusted."""
-    delete = f"Delete the folder {path.parent} and run the same command again: the data is prepared anew."
+    """The error for a damaged file of a prepared folder."""
+    delete = f"Delete the folder {path.parent} and run the same command again, which prepares the data again."
     return UserError(f"prepared data is damaged: {path}: {reason}", if_damaged(delete, sys.exception()))
 
 
 def verify(folder: Path, files: Sequence[FileRecord], progress: ProgressCallback = no_progress) -> None:
-    """Check that every file is the one that was written. Raises `UserError` that names the file."""
+    """Check the hash of every file. Raises `UserError` naming the file."""
     try:
         found = hash_files([folder / file.name for file in files], progress)
     except UserError as error:
         raise damaged(folder / MANIFEST, error.message) from error
     for file, digest in zip(files, found, strict=True):
         if digest != file.sha256:
-            raise damaged(folder / file.name, "its content is not what was written (the hash differs)")
+            raise damaged(folder / file.name, "its content has changed (the hash differs)")

@@ -1,6 +1,7 @@
-"""Settings of all kinds of data: the name of a corpus, which says what it takes of the others.
+"""Settings of all kinds of data: the name of a corpus, which decides the other keys.
 
-A corpus is a class in a file of a package, found by being there. Nothing here imports torch or NumPy.
+A corpus is a class in a module of a package, and is found without registration. Importing this imports neither torch
+nor NumPy.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from comt_cli.recipe.settings import Section
 
 
 class Named(ABC):
-    """A corpus by the names that recipes give it. The base class of a kind says in which `package` its corpora are.
+    """A corpus by its names in recipes. The base class of a kind gives the `package` of its corpora.
 
-    `names` stand for themselves; of names with an argument, such as `files:GLOB`, `pattern` is the regular expression,
-    and `said` what an error says of it. Corpora are listed by `order`, then by name. `keys` are the settings that not
-    every corpus of the kind has but this one does, with the values that are implied (None: none)."""
+    `names` are complete names; for names with an argument, such as `files:GLOB`, `pattern` is the regular expression,
+    and `said` its form in error messages. Corpora are sorted by `order`, then by name. `keys` are settings that only
+    some corpora of the kind have, this one included, with their implied values (None: none).
+    """
 
     package: ClassVar[str]
     names: ClassVar[tuple[str, ...]] = ()
@@ -42,7 +44,7 @@ class Named(ABC):
 
     @abstractmethod
     def identity(self, progress: ProgressCallback = no_progress) -> Any:
-        """All that decides the data, as JSON, known before any is prepared. Raises `UserError`."""
+        """Everything that decides the data, as JSON, known before it is prepared. Raises `UserError`."""
 
     @classmethod
     def of(cls, data: Any) -> Any:
@@ -50,12 +52,12 @@ class Named(ABC):
 
     @classmethod
     def implied(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG003 - some depend on other settings
-        """The values of what is left out of the settings `given`."""
+        """The values of keys that are missing in the settings `given`."""
         return cls.keys
 
     @classmethod
     def contradictions(cls, data: Any) -> Iterator[str]:  # noqa: ARG003
-        """Settings that this corpus cannot have, as `key: what is wrong`."""
+        """Settings that this corpus does not allow, as `key: message`."""
         yield from ()
 
     @classmethod
@@ -64,7 +66,7 @@ class Named(ABC):
 
     @classmethod
     def named(cls, name: str) -> type[Self]:
-        """The corpus that recipes call `name`. Raises `ValueError` where none is."""
+        """The corpus with this name in recipes. Raises `ValueError` if there is none."""
         for each in cls.all():
             if name in each.names or (each.pattern and re.fullmatch(each.pattern, name)):
                 return each
@@ -89,7 +91,7 @@ def _corpora(package: str) -> tuple[type[Named], ...]:
 
 
 def name_of(kind: type[Named]) -> GetPydanticSchema:
-    """Annotates a key whose text is the name of a corpus: they are looked for when it is checked, not before."""
+    """Annotates a key whose value is the name of a corpus. The corpora are searched only when a value is checked."""
 
     def checked(name: str) -> str:
         kind.named(name)
@@ -115,28 +117,28 @@ class DataSection(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_way_to_say_it(cls, given: Any) -> Any:
-        """A value that is implied is stored in one way, so that saying it does not make another run."""
+    def _normalised(cls, given: Any) -> Any:
+        """Store implied values explicitly, so that giving them does not change the run id."""
         if not isinstance(given, dict):
             return given
-        with contextlib.suppress(ValueError):  # there is no such corpus, which is told of its own key
+        with contextlib.suppress(ValueError):  # an unknown corpus is reported for its own key
             corpus = cls.kind.named(str(given.get(cls.named_by, cls.model_fields[cls.named_by].default)))
             given = given | {key: value for key, value in corpus.implied(given).items() if given.get(key) is None}
-        return cls.said_once(given)
+        return cls.with_implied(given)
 
     @classmethod
-    def said_once(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """The settings with what else is implied in one way."""
+    def with_implied(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """The settings with other implied values in their stored form."""
         return given
 
     @model_validator(mode="after")
     def _keys_fit(self) -> Self:
         if wrong := list(self.contradictions()):
-            raise ValueError(*wrong)  # all at once: `validate` makes a problem of each
+            raise ValueError(*wrong)  # `validate` reports each as a problem
         return self
 
     def contradictions(self) -> Iterator[str]:
-        """Combinations that make no sense, as `key: what is wrong`."""
+        """Combinations of keys that are not allowed, as `key: message`."""
         name = str(getattr(self, self.named_by))
         corpus = self.kind.named(name)
         yield from corpus.contradictions(self)
@@ -144,4 +146,4 @@ class DataSection(Section):
         for key in sorted({key for each in every for key in each.keys} - {*corpus.keys}):
             if getattr(self, key) is not None:
                 names = ", ".join(name for each in every if key in each.keys for name in each.names or (each.said,))
-                yield f"{key}: this is a key of {names}; leave it out of {self.named_by} {name.partition(':')[0]}"
+                yield f"{key}: applies to {names}, not to {self.named_by} {name.partition(':')[0]}; leave it out"

@@ -1,4 +1,4 @@
-"""Folders, locks and file hashes of the cache, with the errors that people see when the disk refuses."""
+"""Folders, locks and file hashes of the cache, with errors for users."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ ProgressCallback = Callable[[str, int, int | None], None]
 
 
 def no_progress(stage: str, done: int, total: int | None) -> None:
-    """The callback of a caller that does not want to know."""
+    """A callback that does nothing."""
 
 
 def first_line(error: BaseException) -> str:
-    """The message of a library's error, short enough to be quoted in one of ours."""
+    """The first line of a library's error, to be quoted in our messages."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def package_folders(package: str) -> list[Path]:
-    """The folders of an installed package, of a namespace several; none where it is not installed. Imports nothing."""
+    """The folders of an installed package (of a namespace several); [] if it is not installed. Imports nothing."""
     with contextlib.suppress(ImportError, ValueError):  # of `__main__`
         found = importlib.util.find_spec(package) if package.isidentifier() else None
         return [Path(folder) for folder in (found and found.submodule_search_locations) or ()]
@@ -40,7 +40,7 @@ def package_folders(package: str) -> list[Path]:
 def file_lock(
     path: Path, progress: ProgressCallback = no_progress, doing: str = "prepares the same data"
 ) -> Iterator[None]:
-    """Hold a lock on `path` (made, never deleted), waiting for whoever is `doing` the same. Raises `OSError`."""
+    """Hold a lock on `path` (made, never deleted), waiting for a process that is `doing` the same. Raises `OSError`."""
     make_folder(path.parent)
     descriptor = open_own(path, os.O_RDWR)
     try:
@@ -58,24 +58,24 @@ def file_lock(
 
 
 def hash_file(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file of any size, read in pieces. Raises as `open_file` does."""
+    """Hexadecimal SHA-256 of a file of any size, read in blocks. Raises as `open_file` does."""
     with open_file(path) as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def state_of(status: os.stat_result) -> list[int]:
-    """State of a file that changes with its content: `ctime`, unlike the time of change, is set by the system alone."""
+    """A file's state, which changes with its content: `ctime`, unlike `mtime`, is set only by the system."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def stamp_of(files: Iterable[Path]) -> str:
-    """Hash over the names of files and the `state_of` each, which copies of them do not share. Raises `OSError`."""
+    """Hash over the files' names and `state_of`; copies of the files have another one. Raises `OSError`."""
     return sha256(canonical_json([[file.name, *state_of(file.stat())] for file in files]))[:16]
 
 
 def hash_files(paths: Sequence[Path], progress: ProgressCallback, key: str = "corpus") -> list[str]:
-    """SHA-256 of files, stored in the cache and valid while `state_of` the file is the same. Raises `UserError` of a
-    recipe's `key` where one cannot be read."""
+    """SHA-256 of files, cached while their `state_of` is unchanged. Raises `UserError` naming the recipe's `key` if one
+    cannot be read."""
     cache, folder = Cache("file-hashes", "1"), os.path.commonpath([path.absolute().parent for path in paths])
     old: dict[str, list[Any]] = cache.get(folder) or {}
     new, digests = dict(old), list[str]()
@@ -84,7 +84,7 @@ def hash_files(paths: Sequence[Path], progress: ProgressCallback, key: str = "co
         try:
             status = path.stat()
             *state, digest = old.get(str(path.absolute()), [None])
-            # A file written moments ago may be written again without its time moving on: it is not stored yet.
+            # A file written within the last 2 s may change again without a new time stamp, so it is not cached yet.
             is_settled = time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > 2 * 10**9
             digests.append(digest if state == state_of(status) else hash_file(path))
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Tokenizers: bytes, whole words, SentencePiece models, those of published weights; and the file of any of them."""
+"""Tokenizers: bytes, whole words, SentencePiece models, those of published weights; and their files."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from comt_cli.files import if_damaged, read_json, sha256, write_json
 TOKENIZER_FORMAT = 1
 
 PAD = 0
-"""The id of padding in every tokenizer that data is prepared with, and so in every model; no text holds it."""
+"""The id of padding in every tokenizer for prepared data, and so in every model; texts never contain it."""
 
 Extra = Literal["begin", "mask", "separator"]
 EXTRA_PIECES: dict[Extra, str] = {"begin": "<s>", "mask": "<mask>", "separator": "<sep>"}
-"""The special tokens that not every tokenizer has, in the order of their ids, with their names in a vocabulary."""
+"""The special tokens that only some tokenizers have, in the order of their ids, with their pieces."""
 
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Ids of a tokenizer's special tokens, None where it has none; no text is encoded to one but `unknown`. `pad` fills
-    up a batch, `end` closes a text, a decoder and BERT's classifier read `begin` first, `mask` hides a token,
-    `separator` lies between two texts."""
+    """Ids of a tokenizer's special tokens (None: missing); of these, texts are only encoded to `unknown`. `pad` fills
+    batches, `end` ends a text, `begin` is the first input of decoders and BERTs, `mask` hides a token, `separator`
+    divides two texts."""
 
     pad: int
     end: int
@@ -43,31 +43,31 @@ class SpecialTokens:
         return frozenset(i for i in astuple(self) if i is not None)
 
     def need(self, extra: Extra) -> int:
-        """The id of one that must be there. Raises `ValueError` where the tokenizer was made without it."""
+        """The id of a required special token. Raises `ValueError` if the tokenizer does not have it."""
         found: int | None = getattr(self, extra)
         if found is None:
-            raise ValueError(f"the tokenizer has no {extra} token: it was made without one")
+            raise ValueError(f"the tokenizer has no {extra} token")
         return found
 
 
 class Tokenizer(ABC):
-    """Text to token ids and back. Ids are in [0, vocabulary_size); no special token is added or needed by `encode`."""
+    """Converts text to token ids in [0, vocabulary_size) and back; `encode` adds and needs no special tokens."""
 
     vocabulary_size: int
     special: SpecialTokens
-    names: Sequence[str]  # of all tokens, of a tokenizer that lists them
+    names: Sequence[str]  # of all tokens, for tokenizers that list them
 
     def encode(self, text: str) -> list[int]:
-        """The ids of `text`, without an end-of-text token."""
+        """The ids of `text`, without an end token."""
         return self.encode_batch([text])[0]
 
     @abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of every text, on all cores."""
+        """`encode` for every text, on all cores."""
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`; special tokens stand for no text."""
+        """The text of `ids`, without special tokens."""
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         r"""A readable name of each token, for the axes of figures: '▁castle', '</s>', '\\n'."""
@@ -75,7 +75,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """All that `tokenizer_from_json` needs to build the same tokenizer elsewhere."""
+        """Everything that `tokenizer_from_json` needs to build the same tokenizer."""
 
     def save(self, path: Path) -> None:
         """Write the tokenizer to one JSON file. Raises `StorageError`."""
@@ -83,7 +83,7 @@ class Tokenizer(ABC):
 
 
 class ByteTokenizer(Tokenizer):
-    """UTF-8 bytes: 0 is padding, 1 the end of a text, 2 + b the byte b, 258 and above the extra special tokens."""
+    """UTF-8 bytes: 0 is padding, 1 the end of a text, 2 + b the byte b, from 258 on the extra special tokens."""
 
     def __init__(self, extras: Collection[str] = ()) -> None:
         own = [extra for extra in EXTRA_PIECES if extra in extras]
@@ -97,7 +97,7 @@ class ByteTokenizer(Tokenizer):
         return [[2 + byte for byte in text.encode()] for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text; bytes that are not UTF-8, such as a character cut in half, become U+FFFD."""
+        """The text; bytes that are not UTF-8, such as a part of a character, become U+FFFD."""
         return bytes(int(i) - 2 for i in ids if 2 <= i < 258).decode(errors="replace")
 
     def to_json(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ SPECIAL_WORDS = len(_SPECIAL)
 
 
 class WordTokenizer(Tokenizer):
-    """Words between spaces: 0 is padding, 1 the end of a text, 2 its begin, 3 an unknown word, 4 + i word i."""
+    """Words separated by spaces: 0 is padding, 1 the end of a text, 2 its begin, 3 an unknown word, 4 + i word i."""
 
     special = SpecialTokens(pad=0, end=1, begin=2, unknown=3)
 
@@ -123,7 +123,7 @@ class WordTokenizer(Tokenizer):
         return [[self._ids.get(word, 3) for word in text.split()] for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The words with spaces between; unknown ones are shown as `<unk>`, other special ones stand for no text."""
+        """The words separated by spaces; unknown ones become `<unk>`, other special ones are left out."""
         return " ".join(self.pieces([i for i in ids if int(i) >= 3]))
 
     def to_json(self) -> dict[str, Any]:
@@ -131,11 +131,11 @@ class WordTokenizer(Tokenizer):
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A SentencePiece model. `vocabulary_size` and the special ids are the model's own; mask and separator are its
-    control pieces of these names, never a piece of text. A literal '▁' (U+2581) comes back as a space."""
+    """A SentencePiece model. `vocabulary_size` and special ids are the model's; mask and separator are its control
+    pieces of these names, which never match text. A literal '▁' (U+2581) is decoded as a space."""
 
     def __init__(self, model: bytes) -> None:
-        """`model` is the content of a `.model` file with padding and an end-of-text token. Raises `RuntimeError`."""
+        """`model` is the content of a `.model` file with a padding and an end token. Raises `RuntimeError`."""
         import sentencepiece
 
         self._model = model
@@ -163,16 +163,16 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 class LibraryTokenizer(Tokenizer):
-    """A tokenizer of the `tokenizers` library, such as published weights come with. Its texts begin with what its own
-    post-processor puts before them; `ends` are the tokens that end one, the first of them a document's."""
+    """A tokenizer of the `tokenizers` library, as with published weights. Its post-processor may add tokens before a
+    text; `ends` are the tokens that end a text, the first one ends documents."""
 
     def __init__(self, library: Any, begin: int | None = None, ends: Sequence[int] = ()) -> None:
         self.library, self.ends = library, tuple(ends)
-        self.vocabulary_size = 1 + max(library.get_vocab().values(), default=-1)  # not all numbers need be used
+        self.vocabulary_size = 1 + max(library.get_vocab().values(), default=-1)  # ids may have gaps
         self.special = SpecialTokens(PAD, self.ends[0] if self.ends else -1, begin)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of every text, without a last token that ends it."""
+        """The ids of every text, without a final end token."""
         every = [list(each.ids) for each in self.library.encode_batch(list(texts))]
         return [ids[:-1] if ids and ids[-1] in self.ends else ids for ids in every]
 
@@ -193,7 +193,7 @@ class LibraryTokenizer(Tokenizer):
 
 
 def tokenizer_from_json(value: Any) -> Tokenizer:
-    """The tokenizer whose `to_json` is `value`. Raises `ValueError` when `value` is not that, or was damaged."""
+    """The tokenizer with this `to_json` value. Raises `ValueError` if `value` is not one, or is damaged."""
     if not isinstance(value, dict) or value.get("format") != TOKENIZER_FORMAT:
         raise ValueError(f"it is not a tokenizer of format {TOKENIZER_FORMAT}")
     kind = value.get("kind")
@@ -206,23 +206,23 @@ def tokenizer_from_json(value: Any) -> Tokenizer:
             from tokenizers import Tokenizer as Library
 
             library = Library.from_str(value["tokenizer"])
-            library.encode_special_tokens = True  # is not among what it saves; to it no text is a special token
+            library.encode_special_tokens = True  # not saved by the library; text never becomes a special token
             return LibraryTokenizer(library, value["begin"], value["ends"])
         if kind == "sentencepiece":
             model = base64.b64decode(value["model"], validate=True)
             if sha256(model) != value["sha256"]:
-                raise ValueError("its model is not the one that was stored (the hash differs)")
+                raise ValueError("its model has changed (the hash differs)")
             return SentencePieceTokenizer(model)
-    except Exception as error:  # the library raises bare `Exception` for whatever is wrong with its own
+    except Exception as error:  # the library raises bare `Exception` for any damage
         raise ValueError(f"its tokenizer is damaged: {error}") from error
-    raise ValueError(f"it holds a tokenizer of unknown kind {kind!r}")
+    raise ValueError(f"tokenizers of kind {kind!r} are unknown")
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Read what `Tokenizer.save` wrote. Raises `UserError` that names the file where it is absent or damaged."""
+    """Read a file of `Tokenizer.save`. Raises `UserError` naming the file if it is missing or damaged."""
     try:
         return tokenizer_from_json(read_json(path))
-    except (OSError, ValueError) as error:  # ValueError: also damaged JSON and damaged UTF-8
+    except (OSError, ValueError) as error:  # ValueError: includes damaged JSON and UTF-8
         hint = "It is damaged or not written by comt. If it is in the cache, delete it and run the same command again."
         raise UserError(f"cannot read the tokenizer {path}: {error}", if_damaged(hint, error)) from error
 
@@ -230,24 +230,24 @@ def load_tokenizer(path: Path) -> Tokenizer:
 # ---- training
 
 TRAINING_CHARACTERS = 20_000_000
-"""Training reads this much of the train split, from its start. More text hardly moves a vocabulary of this kind."""
-VOCABULARY_VERSION = 2  # version of trained vocabularies, as tests/contract/test_cache_versions.py says
+"""The part of the train split, from its start, that trains a vocabulary. More text hardly changes it."""
+VOCABULARY_VERSION = 2  # version of trained vocabularies, see tests/contract/test_cache_versions.py
 
 TRAINER: dict[str, Any] = {
     "model_type": "unigram",
-    # T5's special ids, so that one convention holds everywhere; T5 has no beginning-of-text token.
+    # T5's special ids, for one convention everywhere; T5 has no begin token.
     **{"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
-    "byte_fallback": True,  # characters outside the vocabulary are spelled as bytes: nothing is unknown
-    # Decoding gives the text back exactly: no Unicode folding, no squeezing of spaces (docstrings hold code).
+    "byte_fallback": True,  # characters outside the vocabulary become bytes: nothing is unknown
+    # Decoding restores the text exactly: no Unicode folding, no merging of spaces (docstrings contain code).
     **{"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "allow_whitespace_only_pieces": True},
-    "user_defined_symbols": ["\n"],  # a token of its own; otherwise pieces such as '"))\n' are learned
-    "max_sentence_length": 1 << 22,  # the default skips texts over 4192 bytes in silence
+    "user_defined_symbols": ["\n"],  # a separate token; otherwise pieces such as '"))\n' are learned
+    "max_sentence_length": 1 << 22,  # the default silently skips texts over 4192 bytes
     "num_threads": 4,  # not the number of cores: partial sums are added in the order of the threads
 }
 _SLICE, _LONGEST_LINE = 1 << 18, 4096
 _PART_OF_LINE = re.compile(rf".{{1,{_LONGEST_LINE}}}\Z|.{{0,{_LONGEST_LINE - 1}}}\s|.{{1,{_LONGEST_LINE}}}", re.DOTALL)
-"""Training takes hours where lines of 100,000 characters repeat themselves: those of the user's own text are cut, at
-white space if there is any, and a mark in the fingerprint says so; those of other corpora at `max_sentence_length`."""
+"""Long repetitive lines (100,000 characters) make training take hours. Lines of the user's own text are cut, at white
+space if possible, and the fingerprint has a mark for it; those of other corpora are cut at `max_sentence_length`."""
 LONG_LINES_CUT = "long lines cut"
 
 
@@ -255,31 +255,31 @@ def train_sentencepiece(
     texts: Iterable[str], vocabulary: int, extras: Collection[Extra] = (), key: str = "vocabulary", *, own: bool = True
 ) -> SentencePieceTokenizer:
     """Train a unigram vocabulary of exactly `vocabulary` pieces (bytes and special tokens included) on the first
-    `TRAINING_CHARACTERS` of `texts`: the same texts give the same model, byte for byte. `extras` have the ids from 3
-    on; `own` text has its long lines cut. Raises `UserError` of a recipe's `key` where no such vocabulary fits."""
+    `TRAINING_CHARACTERS` of `texts`; equal texts give equal models, byte for byte. `extras` have the ids from 3 on;
+    long lines of `own` text are cut. Raises `UserError` naming the recipe's `key` if no such vocabulary fits."""
     import sentencepiece
 
     model, options = io.BytesIO(), dict(TRAINER)
-    lines = list(_lines(texts, own))  # SentencePiece would tell an error in reading in its own words
+    lines = list(_lines(texts, own))  # read first: SentencePiece would replace errors of reading by its own
     if "begin" in extras:
         options |= {"bos_id": 3, "bos_piece": EXTRA_PIECES["begin"]}
     if controls := [EXTRA_PIECES[extra] for extra in EXTRA_PIECES if extra in extras and extra != "begin"]:
         options["control_symbols"] = controls
     try:
-        options |= {"vocab_size": vocabulary, "minloglevel": 2}  # C++ logs to stderr; its errors come as exceptions
+        options |= {"vocab_size": vocabulary, "minloglevel": 2}  # silence C++ logs; errors are raised as exceptions
         sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=model, **options)
     except RuntimeError as error:
-        hint = f"SentencePiece says: {error}"
+        hint = f"SentencePiece reports: {error}"
         if found := re.search(r"value <= (\d+)", str(error)):
             hint = f"The corpus is small: set {key} to {found[1]} or less, or use more text or tokenizer: bytes."
         elif "required_chars" in str(error) or "smaller than" in str(error):
-            hint = f"The special tokens, 256 bytes and the corpus's characters must fit: set a larger {key}."
+            hint = f"It must hold the special tokens, 256 bytes and the corpus's characters: set a larger {key}."
         raise UserError(f"{key}: no SentencePiece vocabulary of {vocabulary} pieces fits this corpus", hint) from error
     return SentencePieceTokenizer(model.getvalue())
 
 
 def _lines(texts: Iterable[str], own: bool) -> Iterator[str]:
-    """The lines of the texts up to the training limit, long ones in parts: no piece reaches over a line break."""
+    """The lines of the texts up to the training limit, long ones in parts: no piece contains a line break."""
     budget = TRAINING_CHARACTERS
     for text in texts:
         for line in text[:budget].split("\n"):

@@ -1,4 +1,4 @@
-"""Trained models in files: comt's checkpoints, Hugging Face folders, GGUF. What is known of a source without torch."""
+"""Trained models in files: comt's checkpoints, Hugging Face folders, GGUF. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def check_source(source: str) -> None:
-    """Refuse what is certainly no model, before it is read. Raises `UserError`."""
+    """Raise `UserError` for a source that is certainly not a model, before it is read."""
     path = Path(source)
     if not path.exists() and not HUB_NAME.fullmatch(source):
         raise UserError(f"there is no model {source}", ACCEPTED)
     if (path / "spec.json").is_file() and not (path / "checkpoint.pt").is_file():
-        raise UserError(f"{path} is a run that has saved no checkpoint yet", "Wait until it has, or train it.")
+        raise UserError(f"{path} is a run without a checkpoint", "Train it, or wait until it has saved one.")

@@ -1,5 +1,5 @@
-"""The tokenizers that models come with, as `TextCodec`: comt's own, and those of the `tokenizers` library; and the
-files that a Hugging Face folder carries of them."""
+"""Tokenizers of models as `TextCodec`: comt's own and those of the `tokenizers` library; and the tokenizer files of
+Hugging Face folders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Library
 from comt_cli.data.tokenizer import ByteTokenizer, LibraryTokenizer, Tokenizer
 
 Files = dict[str, tuple[bytes, str]]
-"""File name -> (content, a few words for people)."""
+"""File name -> (content, short description)."""
 
 _PROBES = (
     "Once upon a time, a king lived in a castle.",
@@ -24,38 +24,38 @@ _PROBES = (
     "naïve café — “quoted” ½ ﬁ ＡＢ 日本語 🙂 \u200b\u00ad",
     "1234567890 http://example.org/a_b?c=d&e=%20",
 )
-"""Texts on which a converted tokenizer must agree with the original: words, code, odd spaces, Unicode that
+"""Texts for which a converted tokenizer must give the original's tokens: words, code, odd spaces, Unicode that
 normalisation would change, numbers."""
 
 
 class TextCodec(Protocol):
-    """Text to the token ids that a model was trained to see and back. `end_ids` are the tokens that end a text."""
+    """Converts text to the token ids of a model's training, and back. `end_ids` are the tokens that end a text."""
 
     tokenizer: Tokenizer
     end_ids: frozenset[int]
 
     def encode(self, text: str) -> list[int]:
-        """The ids of one whole text, with the special tokens that this model's texts begin and end with."""
+        """The ids of a whole text, with the special tokens at its beginning and end."""
 
     def prompt(self, text: str) -> list[int]:
-        """The ids of the beginning of a text, which is to be continued: those of `encode` without what ends a text. Of
-        an empty beginning that is the token that texts begin after; nothing where there is none."""
+        """The ids of a text to be continued: those of `encode` without the tokens that end a text. For an empty text
+        the token after which texts begin; [] if there is none."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, without special and unknown ones; bytes that are not UTF-8 are U+FFFD."""
+        """The text of `ids`, without special and unknown tokens; bytes that are not UTF-8 become U+FFFD."""
         return self.tokenizer.decode([i for i in ids if 0 <= i < self.tokenizer.vocabulary_size])
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        r"""A name for each id: '▁castle' begins with a space, '</s>' ends a text, '\\n' is a line break."""
+        r"""The piece of each id: '▁castle' begins with a space, '</s>' ends a text, '\\n' is a line break."""
         return self.tokenizer.pieces(ids)
 
 
 class OwnCodec(TextCodec):
-    """A tokenizer of comt, for texts as models are trained on them: with a begin token or without, then the end of the
-    text; of models that read one text or two (`pairs`) a separator closes each instead."""
+    """A tokenizer of comt, with texts as in training: an optional begin token, the text, and the end token. Models of
+    one text or two (`pairs`) have a separator after each text instead."""
 
     def __init__(self, tokenizer: Tokenizer, *, begins: bool = False, pairs: bool = False) -> None:
-        """Raises `ValueError` where the tokenizer has no begin token, or no separator, and needs one."""
+        """Raises `ValueError` if the tokenizer lacks a begin token or a separator that it needs."""
         self.tokenizer = tokenizer
         self.begin_ids = [tokenizer.special.need("begin")] if begins or pairs else []
         self.close_id = tokenizer.special.need("separator") if pairs else tokenizer.special.end
@@ -65,12 +65,12 @@ class OwnCodec(TextCodec):
         return [*self.begin_ids, *self.tokenizer.encode(text), self.close_id]
 
     def prompt(self, text: str) -> list[int]:
-        # As in training, a text begins after the one before.
+        # In training, a text begins after the end of the one before.
         return self.encode(text)[:-1] or [self.tokenizer.special.end]
 
 
 class LibraryCodec(TextCodec):
-    """A `tokenizer.json`, with the special tokens that its own post-processor adds."""
+    """A `tokenizer.json`, with the special tokens that its post-processor adds."""
 
     tokenizer: LibraryTokenizer
 
@@ -82,27 +82,27 @@ class LibraryCodec(TextCodec):
 
     def prompt(self, text: str) -> list[int]:
         ids, bare = self.encode(text), list(self.tokenizer.library.encode(text, add_special_tokens=False).ids)
-        if bare:  # after what the post-processor puts before it, without what it puts behind
+        if bare:  # keep the post-processor's tokens before the text, not those after it
             before = next((n for n in range(len(ids) - len(bare) + 1) if ids[n : n + len(bare)] == bare), 0)
             return ids[: before + len(bare)]
-        # What surrounds no text. Where that is an end alone, the next text begins after it.
+        # The special tokens of an empty text. If that is only an end token, the next text begins after it.
         begins, begin = [i for i in ids if i not in self.end_ids], self.tokenizer.special.begin
         return begins or ids[:1] or ([begin] if begin is not None else sorted(self.end_ids)[:1])
 
 
 def byte_alphabet() -> dict[int, str]:
-    """The printable character by which byte-level vocabularies (GPT-2's) write each byte."""
+    """The printable character of each byte in byte-level vocabularies (GPT-2's)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}
 
 
 def tokenizer_files(codec: TextCodec, context_length: int | None) -> tuple[Files, dict[str, Any]]:
-    """The files, and the special ids for config.json (`eos_token_id` ...), of the tokenizer behind `codec`.
+    """The tokenizer files of `codec`, and the special ids for config.json (`eos_token_id` ...).
 
-    A SentencePiece model is written as it is, and as tokenizer.json only if that gives the same tokens on every probe
-    text: T5's, which normalises, does not convert. In a tokenizer.json the text '</s>' is read as the end-of-text
-    token, and a run of one symbol ('********') may be cut in another order of the same pieces.
+    A SentencePiece model is written unchanged, and as tokenizer.json only if that gives the same tokens for every probe
+    text: T5's, which normalises, does not convert. In a tokenizer.json, the text '</s>' becomes the end token, and
+    repetitions of one symbol ('********') may be split into the same pieces in another order.
     """
     tokenizer, files = codec.tokenizer, Files()
     if isinstance(tokenizer, LibraryTokenizer):
@@ -135,7 +135,7 @@ def _configuration(values: dict[str, Any]) -> bytes:
 
 
 def _bytes_as_bpe(own: ByteTokenizer) -> Library:
-    """Bytes as a byte-level vocabulary without merges: every byte stays a token of its own."""
+    """Bytes as a byte-level vocabulary without merges: every byte is one token."""
     special = sorted(own.special.ids)
     names = own.pieces(special)
     vocabulary = dict(zip(names, special, strict=True))
@@ -148,7 +148,7 @@ def _bytes_as_bpe(own: ByteTokenizer) -> Library:
 
 
 def _unigram(model: bytes) -> Library:
-    """A SentencePiece unigram model without normalisation: pieces, scores, '▁' for a space, one put before the text."""
+    """A SentencePiece unigram model without normalisation: pieces, scores, '▁' for spaces and before the text."""
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)

@@ -1,5 +1,5 @@
-"""Plain LLaMAs in files of other programs: folders in Hugging Face's layout (names of tensors, keys of `config.json`,
-what can be expressed), and GGUF files (llama.cpp's)."""
+"""Plain LLaMAs in files of other programs: Hugging Face folders (tensor names, keys of `config.json`) and GGUF files
+(llama.cpp's)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SIZES = {
     "layers": "num_hidden_layers",
     "heads": "num_attention_heads",
 }
-"""Keys of `config.json` by those of our settings."""
+"""Names of our settings -> keys of `config.json`."""
 OUTER = {
     "embedding.weight": "model.embed_tokens.weight",
     "final_norm.weight": "model.norm.weight",
@@ -52,7 +52,7 @@ SITES = {
     **{site: f"self_attn.{site}" for site in ("q_proj", "k_proj", "v_proj", "o_proj")},
     **{site: f"mlp.{site}" for site in ("gate_proj", "up_proj", "down_proj")},
 }
-"""Public names of parameters outside of blocks; of those in a block, below its number; and of the projections there."""
+"""Public names of parameters outside blocks, in a block after its number, and of a block's projections."""
 _LLAMA_OPTIONS = {
     "attention_bias": (False,),
     "mlp_bias": (False,),
@@ -60,17 +60,17 @@ _LLAMA_OPTIONS = {
     "quantization_config": (None,),
     "partial_rotary_factor": (None, 1.0),
 }
-"""Options of a configuration that change the network, and the values that ours has; absent is fine."""
+"""Options of `config.json` that change the network, with the values that ours supports; they may be absent."""
 
 
 def plain_llama(settings: ModelSettings, vocabulary: int) -> Llama:
-    """A LLaMA without gates or other connections, on the meta device."""
+    """A LLaMA without gates and with plain residual connections, on the meta device."""
     return empty_network(settings, method_from({"name": "pre-ln"}).wiring(), vocabulary=vocabulary)
 
 
 def split(model: Llama) -> dict[str, Tensor]:
-    """A plain model's tensors under their public names, the fused projections split by site (views, no copies). Both
-    programs use the same layout of rotary channels (i turns with i + E/2): nothing is permuted."""
+    """A plain model's tensors by public name, with fused projections split by site (views, not copies). Both programs
+    order rotary channels alike (i is rotated with i + E/2), so nothing is permuted."""
     found = {OUTER[name]: tensor for name, tensor in model.state_dict().items() if name in OUTER}
     for layer, block in enumerate(model.blocks):
         inner: dict[str, Tensor] = {public: block.get_parameter(own) for own, public in INNER.items()}
@@ -81,14 +81,14 @@ def split(model: Llama) -> dict[str, Tensor]:
 
 
 def is_plain_llama(model: Llama) -> bool:
-    """Whether LLaMA's own class in transformers expresses a model: pre-norm, without gates or other parts."""
+    """Whether transformers' LLaMA class can represent a model: pre-norm, without gates or other parts."""
     plain = plain_llama(model.settings, model.vocabulary)
-    # How a network started is no part of it.
+    # The scale of the initialisation does not matter after training.
     return {type(part) for part in model.modules()} <= {type(part) for part in plain.modules()} | {ScaledInit}
 
 
 def llama_config(model: Llama, context_length: int | None) -> dict[str, Any]:
-    """`config.json` of a plain model that was trained on texts of a length. `rope_theta` is at the top, where every
+    """`config.json` of a plain model, trained on texts of a length. `rope_theta` is at the top level, where every
     version of transformers reads it."""
     shape, settings = model.shape, model.settings
     config = {
@@ -106,11 +106,11 @@ def llama_config(model: Llama, context_length: int | None) -> dict[str, Any]:
         "mlp_bias": False,
         "initializer_range": settings.init_std,
         "torch_dtype": str(model.embedding.weight.dtype).removeprefix("torch."),
-        # transformers' defaults (1, 2) would point at ids that mean something else in most vocabularies
+        # transformers' defaults (1, 2) are other tokens in most vocabularies
         "bos_token_id": None,
         "eos_token_id": None,
     }
-    # Ours have no limit built in; this is the length the model has seen.
+    # Our models have no built-in limit; this is the length in training.
     return config if context_length is None else {**config, "max_position_embeddings": context_length}
 
 
@@ -119,10 +119,10 @@ def llama_config(model: Llama, context_length: int | None) -> dict[str, Any]:
 
 def read_huggingface(folder: Path, name: str | None = None) -> LoadedModel:
     """Read a LLaMA from a folder with config.json, model.safetensors (one or several files) and tokenizer.json. `name`
-    replaces the folder's. Raises `UserError` where a file is missing, damaged, or of another architecture, or an option
-    is one that our models lack."""
+    replaces the folder's name. Raises `UserError` if a file is missing, damaged, or of another architecture, or has an
+    option that our models lack."""
     config = read_object(folder / CONFIG)
-    llama_settings(config, str(folder))  # what it is, is said before its weights are looked for
+    llama_settings(config, str(folder))  # report an unsupported architecture before missing weights
     own = name or folder.resolve().name
     return load_llama(config, weights_in(folder), str(folder), own, folder_tokenizer(folder, config))
 
@@ -130,13 +130,13 @@ def read_huggingface(folder: Path, name: str | None = None) -> LoadedModel:
 def load_llama(
     config: Mapping[str, Any], given: Mapping[str, Tensor], origin: str, name: str, tokenizer: LibraryTokenizer | None
 ) -> LoadedModel:
-    """The plain LLaMA of a `config.json` that holds the tensors `given` under their public names. Raises `UserError`
-    where a tensor does not fit the configuration, or as `llama_settings`."""
+    """The plain LLaMA of a `config.json` with the tensors `given` by public name. Raises `UserError` if a tensor does
+    not fit the configuration, or as `llama_settings` does."""
     settings, vocabulary = llama_settings(config, origin)
     given = {
         public: tensor
         for public, tensor in given.items()
-        # Old versions write what all recompute.
+        # Old versions store rotary frequencies, which are recomputed.
         if not public.endswith("rotary_emb.inv_freq") and not (settings.tied_embeddings and public == "lm_head.weight")
     }
     model = plain_llama(settings, vocabulary)
@@ -148,12 +148,12 @@ def load_llama(
 
 
 def fill(model: Any, given: Mapping[str, Tensor], public: Callable[[Any], Mapping[str, Tensor]], origin: str) -> None:
-    """Give a model on the meta device, whose tensors have names that are `public`, the ones `given`, in their type (of
-    several: in fp32). Raises `UserError` where one is missing, has no place, another shape, or no real numbers."""
+    """Fill a model on the meta device with the tensors `given` by `public` names, in their type (fp32 if they have
+    several). Raises `UserError` if one is missing, unexpected, of another shape, or not floating-point."""
     wrong = misfits(given, public(model))
     if wrong or not all(tensor.is_floating_point() for tensor in given.values()):
         said = wrong or "some are not floating-point numbers"
-        raise UserError(f"{origin}: its tensors are not those of the network that it describes: {said}")
+        raise UserError(f"{origin}: its tensors do not fit its config: {said}")
     kinds = {tensor.dtype for tensor in given.values()}
     model.to(kinds.pop() if len(kinds) == 1 else torch.float32).to_empty(device="cpu")
     with torch.no_grad():
@@ -162,7 +162,7 @@ def fill(model: Any, given: Mapping[str, Tensor], public: Callable[[Any], Mappin
 
 
 def llama_settings(config: Mapping[str, Any], origin: str) -> tuple[ModelSettings, int]:
-    """Our settings and the vocabulary of a `config.json`. Raises `UserError` naming what cannot be expressed."""
+    """Our settings and the vocabulary size of a `config.json`. Raises `UserError` naming an unsupported option."""
     kind, architectures = config.get("model_type"), config.get("architectures") or ["LlamaForCausalLM"]
     if kind != "llama" or architectures != ["LlamaForCausalLM"]:
         raise UserError(f"{origin} describes {architectures} of type {kind!r}", "comt reads LlamaForCausalLM.")
@@ -183,28 +183,28 @@ def llama_settings(config: Mapping[str, Any], origin: str) -> tuple[ModelSetting
         )
         shape, vocabulary = settings.shape(), config["vocab_size"]
     except KeyError as error:
-        raise UserError(f"{origin} does not say {error.args[0]}") from None
+        raise UserError(f"{origin} has no key {error.args[0]}") from None
     except ValidationError as error:
         raise UserError(f"{origin}: {problem_of(error)}") from None
     if config.get("head_dim") not in (None, shape.width // shape.heads):
         refused.append("head_dim")
     if refused:
         raise UserError(f"{origin}: {refused[0]} = {json.dumps(config[refused[0]])} is not supported")
-    if type(vocabulary) is not int or not 1 <= vocabulary <= MAX_VOCABULARY:  # a bool is an int, and no number
+    if type(vocabulary) is not int or not 1 <= vocabulary <= MAX_VOCABULARY:  # a bool is an int too
         raise UserError(f"{origin}: vocab_size = {json.dumps(vocabulary)} is not a number of tokens")
     return settings, vocabulary
 
 
 def weights_in(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder, from its one file or from those that its index names."""
+    """All tensors of a folder, from its one file or the files of its index."""
     tensors: dict[str, Tensor] = {}
     for path in weight_files(folder):
         try:
             tensors.update(safetensors.torch.load_file(path))
         except FileNotFoundError:
-            raise UserError(f"{folder} lacks {path.name}, which its index names") from None
+            raise UserError(f"{folder} has no {path.name}, which its index names") from None
         except (safetensors.SafetensorError, OSError, ValueError) as error:
-            raise UserError(f"{path} is not a whole safetensors file: {error}", "Copy it again.") from None
+            raise UserError(f"{path} is not a complete safetensors file: {error}", "Copy it again.") from None
     return tensors
 
 
@@ -220,12 +220,12 @@ _GGUF_KEYS = {
     "rope_theta": "rope.freq_base",
     "max_position_embeddings": "context_length",
 }
-"""The first five must be there."""
+"""The first five are required."""
 
 
 def read_gguf(path: Path) -> LoadedModel:
     """Read a LLaMA from a GGUF file of any quantisation that the `gguf` package can undo; weights become fp32. Raises
-    `UserError` where the package is missing, the file is damaged, or it holds what comt does not have."""
+    `UserError` if the package is missing, the file is damaged, or its network is unsupported."""
     metadata, tensors = read_gguf_file(path, tensors=True)
     import gguf
 
@@ -237,11 +237,11 @@ def read_gguf(path: Path) -> LoadedModel:
     head_width = shape.width // shape.heads
     for key in ("rope.dimension_count", "attention.key_length", "attention.value_length"):
         if (found := metadata.get(f"llama.{key}", head_width)) != head_width:
-            raise UserError(f"{path}: {key} = {found} is not supported: heads are {head_width} wide")
+            raise UserError(f"{path}: {key} = {found} is not supported; it should be the heads' width, {head_width}")
     for name, array in tensors.items():
         heads = {"attn_q": shape.heads, "attn_k": shape.kv_heads}.get(name.removesuffix(".weight").rpartition(".")[2])
         tensor = torch.from_numpy(array)
-        # What has no public name is refused by its own.
+        # A tensor without a public name is reported by its own name.
         weights[public.get(name, name)] = tensor if heads is None else _unpermuted(tensor, heads)
     basename, size = metadata.get("general.basename"), metadata.get("general.size_label")
     name = f"{basename}-{size}" if basename and size else path.stem
@@ -249,17 +249,16 @@ def read_gguf(path: Path) -> LoadedModel:
 
 
 def _config_of(metadata: Mapping[str, Any], tensors: Mapping[str, NDArray[np.float32]], origin: str) -> dict[str, Any]:
-    """Hugging Face configuration of a GGUF file. Raises `UserError` naming what cannot be expressed, or is missing."""
     architecture = metadata.get("general.architecture")
     if architecture != "llama":
         raise UserError(f"{origin} holds a network of architecture {architecture!r}", "comt reads llama.")
     if metadata.get("split.count", 1) > 1:
         raise UserError(f"{origin} is one of several parts", "Join them first: llama-gguf-split --merge")
     if metadata.get("llama.expert_count", 0):
-        raise UserError(f"{origin} is a mixture of experts, which comt's LLaMA is not")
+        raise UserError(f"{origin} is a mixture of experts", "comt reads dense LLaMAs.")
     config = {ours: metadata.get(f"llama.{theirs}") for ours, theirs in _GGUF_KEYS.items()}
     if missing := [_GGUF_KEYS[key] for key in list(_GGUF_KEYS)[:5] if config[key] is None]:
-        raise UserError(f"{origin} does not say llama.{missing[0]}")
+        raise UserError(f"{origin} has no key llama.{missing[0]}")
     scaling = metadata.get("llama.rope.scaling.type", "none")
     return {
         "model_type": "llama",
@@ -271,9 +270,9 @@ def _config_of(metadata: Mapping[str, Any], tensors: Mapping[str, NDArray[np.flo
 
 
 def _unpermuted(weight_ND: Tensor, heads: int) -> Tensor:
-    """The rows of a query or key projection in our order. llama.cpp turns neighbouring channels (2i, 2i + 1) of a head
-    together, we channels i and i + E/2: its converter moved row (half, i) to (i, half), and this moves it back."""
+    """The rows of a query or key projection in our order. llama.cpp rotates neighbouring channels (2i, 2i + 1) of a
+    head together, we channels i and i + E/2: its converter moved row (half, i) to (i, half), and this reverses it."""
     if weight_ND.ndim != 2 or weight_ND.shape[0] % (2 * heads):
-        return weight_ND  # of a wrong shape: `load_llama` says so by name
+        return weight_ND  # of a wrong shape, which `load_llama` reports by name
     rows, width = weight_ND.shape
     return weight_ND.view(heads, rows // heads // 2, 2, width).transpose(1, 2).reshape(rows, width)

@@ -1,4 +1,4 @@
-"""A trained model from wherever it lies: our checkpoints and runs, Hugging Face folders and hub names, GGUF files."""
+"""Load trained models: our checkpoints and runs, Hugging Face folders and hub names, GGUF files."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from comt_cli.tasks import Task
 
 L = TypeVar("L", bound=Loaded)
 Gated = Callable[[Path, str], Loaded]
-"""Reads a folder of a model type of comt's own, and gives the model a name."""
+"""Reads a folder of comt's own model type; the second argument is the model's name."""
 
 
 def load(source: str | Path, kind: type[L], gated: Gated | None = None) -> L:
-    """Load the model at `source` onto the CPU, in the types that it was stored in.
+    """Load the model at `source` onto the CPU, in the stored types.
 
-    `source` is a checkpoint file or run directory of comt; or, where `kind` takes files of other programs, a Hugging
-    Face folder, a GGUF file, or, where no such path exists, the name of a hub repository. `Loaded` itself takes models
-    of any task. `gated` reads folders of gated models (`library.restored`). Raises `UserError` that says what is there,
-    and what was expected.
+    `source` is a checkpoint file or run directory of comt. If `kind` accepts files of other programs, it may also be a
+    Hugging Face folder, a GGUF file, or (if no such path exists) the name of a hub repository. `Loaded` itself accepts
+    models of any task. `gated` reads folders of gated models (`library.restored`). Raises `UserError` with the model
+    found and the kind expected.
     """
     path, loaded = Path(source), None
     accepted = ACCEPTED if kind.foreign else f"Give a checkpoint.pt or run directory of comt {kind.command}."
@@ -38,7 +38,7 @@ def load(source: str | Path, kind: type[L], gated: Gated | None = None) -> L:
         loaded = _foreign(source, gated)
     if loaded is None:
         if not own.is_file():
-            raise UserError(f"{source} holds no model", accepted)
+            raise UserError(f"{source} is not a model", accepted)
         loaded = _read_own(own)
     if not isinstance(loaded, kind):
         hint = accepted if loaded.spec is None else who_takes(loaded.spec.task)
@@ -53,7 +53,7 @@ def _read_own(path: Path) -> Loaded:
     try:
         weights = merged(state["model"], spec.settings.train)
     except (KeyError, RuntimeError) as error:
-        raise UserError(f"{path}: its matrices of LoRA do not fit its weights: {first_line(error)}") from None
+        raise UserError(f"{path}: its LoRA matrices do not fit its weights: {first_line(error)}") from None
     if wrong := misfits(weights, model.state_dict()):
         raise UserError(f"{path}: its weights do not fit its spec: {wrong}")
     model.load_state_dict(weights, assign=True)
@@ -62,13 +62,13 @@ def _read_own(path: Path) -> Loaded:
 
 
 def who_takes(task: Task[Any]) -> str | None:
-    """A hint: the verbs that take the trained models of a task; None where no verb does."""
+    """A hint with the verbs that take the trained models of a task; None if there are none."""
     verbs = task.verbs
     return f"comt {words.listing(verbs)} {'take' if len(verbs) > 1 else 'takes'} it." if verbs else None
 
 
 def _foreign(source: str | Path, gated: Gated | None) -> Loaded | None:
-    """A model in another program's layout; None where `source` is none. Raises `UserError`."""
+    """A model in another program's layout; None if `source` is not one. Raises `UserError`."""
     path = Path(source)
     if path.is_dir():
         return _folder(path, path.resolve().name, gated) if (path / CONFIG).is_file() else None
@@ -80,7 +80,7 @@ def _foreign(source: str | Path, gated: Gated | None) -> Loaded | None:
 
             return read_gguf(path)
         if path.suffix == ".safetensors":
-            raise UserError(f"{path} holds weights alone", "Give the folder, which has config.json too.")
+            raise UserError(f"{path} has only weights", "Give its folder, with config.json.")
         return None
     return _folder(hub_folder(str(source)), path.name, gated)
 

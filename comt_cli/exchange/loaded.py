@@ -1,5 +1,4 @@
-"""Trained models with what is needed to use them, from wherever they lie: our checkpoints and runs, Hugging Face
-folders and hub names, GGUF files."""
+"""Trained models with everything needed to use them, from checkpoints, Hugging Face and GGUF files."""
 
 from __future__ import annotations
 
@@ -31,10 +30,10 @@ class Loaded:
     """A model of any task; `model` has the types that the file stored.
 
     Attributes:
-        command: what trains such models; None for those of any task.
-        foreign: whether files of other programs can be such models too.
-        name: short and fit for a folder; `description` says what the source holds.
-        spec: the run, of our own checkpoints.
+        command: trains such models; None for those of any task.
+        foreign: whether files of other programs can be such models.
+        name: short and valid as a folder name; `description` describes the source.
+        spec: the run, for our own checkpoints.
     """
 
     command: ClassVar[str | None] = None
@@ -47,37 +46,37 @@ class Loaded:
 
     @property
     def run(self) -> RunSpec:
-        """The run, where the model is from a checkpoint of ours."""
+        """The run of a model from our own checkpoint."""
         assert self.spec is not None
         return self.spec
 
     @classmethod
     def kind(cls) -> str:
-        """Name of such models, with its article: `an image classifier`."""
+        """Name of such models with its article: `an image classifier`."""
         return task_of(cls.command).model_kind if cls.command is not None else "a model"
 
     @classmethod
     def from_checkpoint(cls, model: Any, state: Mapping[str, Any], spec: RunSpec, path: Path) -> Self:
-        """The model of a checkpoint, with its weights, and what the file says besides. Raises `UserError`."""
+        """The model of a checkpoint, with its weights and the file's other entries. Raises `UserError`."""
         try:
             network, more = cls.parts(model, state, spec)
         except ValueError as error:
             said = problem_of(error) if isinstance(error, ValidationError) else error
-            raise UserError(f"{path}: what it has beside its weights cannot be restored: {said}") from None
+            raise UserError(f"{path}: its entries besides the weights cannot be used: {said}") from None
         name = f"{spec.row}-{spec.column}-seed{spec.seed}".replace("/", "-")
         said = f"method {spec.method_words}, {network}, {parameter_count(model):,} parameters"
         return cls(model, name, said, **more, spec=spec)
 
     @classmethod
     def parts(cls, model: Any, state: Mapping[str, Any], spec: RunSpec) -> tuple[str, dict[str, Any]]:  # noqa: ARG003
-        """The network in words, and the fields of this class beyond those of every model. Raises `ValueError`."""
+        """A description of the network, and the fields of this class beyond `Loaded`'s. Raises `ValueError`."""
         return spec.task.network_and_data(spec.settings), {}
 
 
 @dataclass(frozen=True)
 class LoadedText(Loaded):
-    """A model that reads one text. `codec` is None where the source has no tokenizer; `context_length` is the longest
-    text the model was trained on, in tokens; `own_codec` the options of the codec of our own checkpoints."""
+    """A model that reads one text. `codec` is None if the source has no tokenizer. `context_length` is the longest text
+    in training, in tokens. `own_codec` are the options of the codec for our own checkpoints."""
 
     own_codec: ClassVar[Mapping[str, bool]] = {}
 
@@ -95,20 +94,20 @@ class LoadedText(Loaded):
         return text_network(model), {"codec": codec, "context_length": settings.data.sequence_length}
 
     def text_codec(self) -> TextCodec:
-        """The codec. Raises `UserError` where the source has no tokenizer."""
+        """The codec. Raises `UserError` if the source has no tokenizer."""
         if self.codec is None:
-            raise UserError(f"{self.name} has no tokenizer, so it cannot be fed text", "A folder needs tokenizer.json.")
+            raise UserError(f"{self.name} has no tokenizer and cannot read text", "Its folder needs tokenizer.json.")
         return self.codec
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens the model has."""
+        """The number of tokens in the model's vocabulary."""
         return int(self.model.vocabulary)
 
     def check_ids(self, ids: Sequence[int]) -> None:
-        """Raises `UserError` where a token is not one of the model's: the tokenizer is another's."""
+        """Raises `UserError` if a token is not in the model's vocabulary: the tokenizer belongs to another model."""
         if max(ids) >= (size := self.vocabulary):
-            raise UserError(f"{self.name}: its tokenizer makes the id {max(ids)}, but the model has {size} tokens")
+            raise UserError(f"{self.name}: its tokenizer gave the id {max(ids)}, but the model has {size} tokens")
 
 
 class LoadedModel(LoadedText):
@@ -126,7 +125,7 @@ class LoadedMaskedModel(LoadedText):
 
 
 class LoadedClassifier(LoadedText):
-    """A BERT that puts texts into classes, or gives them a number. Its codec cuts one text alone."""
+    """A BERT for classification or regression of texts. Its codec takes one text."""
 
     command = "finetune"
     foreign = False
@@ -135,8 +134,8 @@ class LoadedClassifier(LoadedText):
 
 @dataclass(frozen=True)
 class LoadedDecoder(Loaded):
-    """An encoder-decoder. `decode` is how the run decodes; `longest` the most tokens of a text that it was trained on,
-    None where that is not known: of a sentence its end included, of a caption its words alone."""
+    """An encoder-decoder. `decode` are the run's settings for decoding. `longest` is the largest number of tokens of a
+    text in training (None: unknown), for a sentence with the end token, for a caption without it."""
 
     foreign: ClassVar = False
 
@@ -174,8 +173,8 @@ class LoadedCaptioner(LoadedDecoder):
 
 @dataclass(frozen=True)
 class LoadedImageModel(Loaded):
-    """An image classifier. The model has its running statistics, and is training. It was trained on images of `size` x
-    `size` pixels whose colours, from 0 to 1, had `mean` subtracted and were divided by `std`."""
+    """An image classifier. The model has its running statistics and is in training mode. It was trained on images of
+    `size` x `size` pixels, whose colours in [0, 1] had `mean` subtracted and were divided by `std`."""
 
     command: ClassVar = "train-resnet"
     foreign: ClassVar = False
@@ -192,15 +191,13 @@ class LoadedImageModel(Loaded):
         size, width, classes = settings.model.size, settings.model.shape().width, settings.data.classes
         found = _ImageParts.model_validate({key: state[key] for key in _ImageParts.model_fields}, strict=True)
         if len(found.classes) != classes:
-            raise ValueError(f"it names {len(found.classes)} classes; its spec has {classes}")
+            raise ValueError(f"it has the names of {len(found.classes)} classes, but its spec has {classes} classes")
         colours = {"mean": tuple(found.mean), "std": tuple(found.std)}
         network = f"{size} of width {width} with {len(model.blocks)} blocks, {classes} classes"
         return network, {"class_names": tuple(found.classes), **colours, "size": found.size}
 
 
 class _ImageParts(BaseModel):
-    """Entries of an image classifier's checkpoint beside its weights."""
-
     classes: list[str]
     mean: Annotated[list[FiniteFloat], Field(min_length=3, max_length=3)]
     std: Annotated[list[Annotated[FiniteFloat, Field(gt=0)]], Field(min_length=3, max_length=3)]
@@ -211,15 +208,15 @@ KINDS = (LoadedModel, LoadedMaskedModel, LoadedClassifier, LoadedTranslator, Loa
 
 
 def gated_sites(model: Any) -> list[str]:
-    """The names of the sites that carry a gate in any layer, in the order of the model."""
+    """The names of the sites with a gate in any layer, in the model's order."""
     names = [name for module in model.modules() if isinstance(module, CarriesGates) for name in module.gates]
     return list(dict.fromkeys(names))
 
 
 def text_network(model: Any) -> str:
-    """Residual connection, gates and shape of a network that reads one text."""
+    """Residual connection, gates and shape of a network that reads one text, in words."""
     sites, kind = gated_sites(model), type(model.blocks[0].attention_connection)
-    residual = vars(kind).get("name", kind.__name__)  # its published name; a user's own by its class
+    residual = vars(kind).get("name", kind.__name__)  # its published name, or the class name of a user's own
     gates = f"gates at {', '.join(sites)}" if sites else "no gates"
     shape = f"{model.shape.layers} layers of width {model.shape.width}"
     return f"residual connection {residual}, {gates}, {shape}"

@@ -1,1 +1,1 @@
-"""Text from a language model: the key-value cache, sampling, and what is shown while it comes."""
+"""Text from a language model: key-value cache, sampling, and streaming output."""

@@ -1,9 +1,9 @@
-"""Beam search over sentences side by side, as tensor2tensor's: live beams, and the finished hypotheses beside them.
+"""Batched beam search as in tensor2tensor: live beams, and finished hypotheses.
 
-A step continues the K live beams of a sentence by every token and looks at the 2 K likeliest continuations. Those that
-end join the finished hypotheses, of which the K with the best normalised score are kept; the K likeliest of the others
-live on. A sentence is done once none of its beams could still get among its `n_best`, even at the largest penalty.
-Equal probabilities are ordered by beam and token id: a sentence depends on its batch through rounding alone.
+A step continues the K live beams of a sentence by every token and takes the 2 K likeliest continuations. Those that end
+join the finished hypotheses, of which the K with the best normalised score are kept; the K likeliest of the others stay
+live. A sentence is done when no beam could enter its `n_best`, even at the largest penalty. Equal probabilities are
+ordered by beam and token id, so that a sentence depends on its batch only through rounding.
 
 Shapes: B sentences, K beams, R = B K rows (row b K + k is beam k of sentence b), S source tokens, V vocabulary, C
 candidates, L longest hypothesis, T target tokens, H heads.
@@ -32,14 +32,14 @@ PENALTIES: dict[str, Callable[[float, float], float]] = {
 
 
 class NotFinite(UserError):
-    """A network whose outputs are not numbers."""
+    """The outputs of a network are not finite numbers."""
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Target tokens, without the begin and the end token; the sum of their log-probabilities, the end's included, and
-    `score`, that over the length penalty, the end counting as a token. One that has not `ended` reached the greatest
-    length, and ranks behind all that have."""
+    """Target tokens without begin and end token; the sum of their log-probabilities with that of the end; and `score`,
+    that sum over the length penalty, which counts the end as a token. A hypothesis that has not `ended` reached the
+    maximum length, and ranks after all that have."""
 
     tokens: tuple[int, ...]
     log_probability: float
@@ -49,7 +49,7 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Decoded:
-    """A text decoded of a line or an image; of an empty line without `hypothesis`."""
+    """The text decoded for a line or an image; `hypothesis` is None for an empty line."""
 
     text: str
     hypothesis: Hypothesis | None = None
@@ -57,13 +57,13 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Forbidden:
-    """Constraints on sequences: no `tokens` anywhere, no end among the first `least`, no `PAD`, no begin token."""
+    """Constraints on sequences: none of `tokens`, no end among the first `least` tokens, no `PAD`, no begin token."""
 
     tokens: tuple[int, ...] = ()
     least: int = 0
 
     def at(self, place: int, begin: int, end: int) -> list[int]:
-        """Tokens that are forbidden at a position, counted from 0."""
+        """The tokens that are forbidden at a position, counted from 0."""
         return [PAD, begin, *self.tokens, *([end] if place < self.least else [])]
 
 
@@ -80,10 +80,10 @@ def decode(
     n_best: int = 1,
     forbidden: Forbidden = NOTHING,
 ) -> list[list[Hypothesis]]:
-    """For each sentence of the `source` up to `n_best` different hypotheses, the best first.
+    """For each sentence of `source` up to `n_best` different hypotheses, the best first.
 
-    A hypothesis has at most its sentence's of `max_lengths` tokens, the end included. What is `forbidden` is never
-    chosen, and neither is `PAD` or the begin token; their probability is lost. Raises `NotFinite`.
+    A hypothesis has at most as many tokens as its sentence's entry of `max_lengths`, the end included. `forbidden`
+    tokens, `PAD` and the begin token are never chosen, and the others' probabilities do not change. Raises `NotFinite`.
     """
     device, B, K, alpha = source[0].device, len(source[0]), settings.beam, settings.alpha
     begin, end, L = special.need("begin"), special.end, max(max_lengths)
@@ -94,7 +94,7 @@ def decode(
     sums_BK = torch.full((B, K), -torch.inf, device=device)
     finished = _Beams(torch.full((B, K, L), end, device=device), sums_BK, sums_BK)
     live = finished._replace(sums=sums_BK.clone())
-    live.sums[:, 0] = 0  # the others begin as copies, which would all find the same
+    live.sums[:, 0] = 0  # the other beams start as copies, which would all find the same continuations
     last_R1 = torch.full((B * K, 1), begin, device=device)
     found: list[list[Hypothesis]] = [[] for _ in range(B)]
     for length in count(1):
@@ -105,13 +105,13 @@ def decode(
         finished = _Beams(*(torch.cat(pair, 1) for pair in zip(finished, ended, strict=True))).best(K)[0]
         live, chosen_BK = candidates.only(~is_end_BC, penalty_L[length]).best(K)
         best_B = live.sums[:, 0]
-        # What a live beam can still reach. Only what lies strictly above is safe: an equal score might come first.
+        # The best score a live beam can still reach. It must be strictly lower: an equal score might rank first.
         is_safe_B = finished.scores[:, n_best - 1] > best_B / penalty_L[limit_B]
         done_B = is_safe_B | (length >= limit_B) | (best_B == -torch.inf)
         is_broken = (live.sums.isnan() | finished.sums.isnan()).any()
-        *is_done, broken = torch.cat([done_B, is_broken[None]]).tolist()  # waits for the device once
+        *is_done, broken = torch.cat([done_B, is_broken[None]]).tolist()  # the only synchronisation with the device
         if broken:
-            raise NotFinite("the outputs of the network are not finite numbers", "Did its training diverge?")
+            raise NotFinite("the outputs of the network are not finite numbers", "Its training may have diverged.")
         parent_BK, keep_B = parent_BC.gather(1, chosen_BK), (~done_B).nonzero()[:, 0]
         if any(is_done):
             for place in (place for place, done in enumerate(is_done) if done):
@@ -127,20 +127,20 @@ def decode(
 
 
 class _Beams(NamedTuple):
-    """Beams of each sentence, the best first: `tokens` [B, K, L], filled up with the end token; `sums` [B, K] of
-    log-probabilities; `scores` [B, K], by which they are ordered. Those that are not there have -inf."""
+    """Beams of each sentence, the best first: `tokens` [B, K, L], padded with the end token; `sums` [B, K] of
+    log-probabilities; `scores` [B, K], which order them. Missing beams have -inf."""
 
     tokens: Tensor
     sums: Tensor
     scores: Tensor
 
     def only(self, wanted_BK: Tensor, penalty: Tensor) -> _Beams:
-        """The wanted beams, scored anew; the others stay where they are, with -inf."""
+        """The wanted beams with new scores; the others keep their position, with -inf."""
         sums = self.sums.masked_fill(~wanted_BK, -torch.inf)
         return _Beams(self.tokens, sums, sums / penalty)
 
     def best(self, K: int) -> tuple[_Beams, Tensor]:
-        """The K of the best score, of equals the first; and their indices, int64 [B, K]."""
+        """The K beams with the best scores (the first of equals), and their indices, int64 [B, K]."""
         index_BK = self.scores.sort(descending=True, stable=True).indices[:, :K]
         return self.at(index_BK), index_BK
 
@@ -150,9 +150,9 @@ class _Beams(NamedTuple):
 
 
 def _candidates(live: _Beams, logits_RV: Tensor, forbidden: list[int], length: int) -> tuple[_Beams, Tensor]:
-    """The 2 K likeliest continuations of each sentence's beams, whose scores are their sums, and the beams that they
-    continue, int64 [B, 2 K]. At most K of them end, since a beam ends in one way only. A single beam has one
-    continuation: with a second, less likely one the search would not be greedy."""
+    """The 2 K likeliest continuations of each sentence's beams, scored by their sums, and the beams that they continue,
+    int64 [B, 2 K]. At most K of them end, since each beam can end in one way. A single beam has one continuation: with
+    a second, the search would not be greedy."""
     B, K = live.sums.shape
     V = logits_RV.shape[1]
     sums_RV = logits_RV.log_softmax(-1) + live.sums.reshape(-1, 1)
@@ -165,8 +165,8 @@ def _candidates(live: _Beams, logits_RV: Tensor, forbidden: list[int], length: i
 
 
 def top(values_BN: Tensor, wanted: int) -> tuple[Tensor, Tensor]:
-    """The `wanted` greatest values of each row, falling, and their indices; of equal values the lowest indices, which
-    `torch.topk` leaves open."""
+    """The `wanted` largest values of each row in falling order, and their indices; among equal values the lowest
+    indices, which `torch.topk` does not guarantee."""
     values_BC, index_BC = values_BN.topk(min(wanted + 1, values_BN.shape[1]))
     if wanted < values_BC.shape[1] and (values_BC[:, wanted - 1] == values_BC[:, wanted]).any():
         values_BN, index_BN = values_BN.sort(descending=True, stable=True)
@@ -184,7 +184,6 @@ def _sentences(memory: Any, index_B: Tensor) -> Any:
 
 
 def _hypotheses(finished: _Beams, live: _Beams, place: int, length: int, end: int, n_best: int) -> list[Hypothesis]:
-    """The best of the sentence at `place`: those that ended, then those that reached the greatest length."""
     found = []
     for beams, ended in ((finished, True), (live, False)):
         rows = zip(*(part[place].tolist() for part in beams), strict=True)

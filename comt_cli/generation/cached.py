@@ -1,4 +1,4 @@
-"""Continuing texts token by token: prefill, decode steps, and the draw of each token.
+"""Continue texts token by token: prefill, decode steps, and sampling.
 
 Shapes: B rows (texts), T tokens, V vocabulary.
 """
@@ -17,19 +17,19 @@ from comt_cli.layers.kv_cache import KeyValueCache
 from comt_cli.layers.projection import Projections
 from comt_cli.models.llama import Llama
 
-WARM_UP_STEPS = 3  # before one is captured: kernels are compiled and libraries claim their memory in the first
+WARM_UP_STEPS = 3  # before capture: the first steps compile kernels and allocate libraries' memory
 
 
 @torch.no_grad()
 def decode_step(model: Llama, cache: KeyValueCache, tokens_BT: Tensor) -> Tensor:
-    """Feed each text its next tokens, [B, T]; the logits of the one after the last, [B, V]."""
+    """Feed each text its next tokens, [B, T]; returns the logits of the following token, [B, V]."""
     return F.linear(model.hidden(tokens_BT, cache)[:, -1], model.head_weight)
 
 
 class Decoder:
-    """A model with a cache for `rows` texts of up to `capacity` tokens, prompts included. With `graph` (CUDA only) a
-    step is captured once in a CUDA graph and replayed after, which Python starts faster than its kernels. What changes
-    the model or how it computes must be done before: its projections are frozen here (`Projections.freeze`)."""
+    """A model with a key-value cache for `rows` texts of up to `capacity` tokens, prompts included. With `graph` (CUDA
+    only) a step is captured once in a CUDA graph and then replayed, which costs Python less time than launching its
+    kernels. The model must not be changed afterwards: its projections are frozen here (`Projections.freeze`)."""
 
     def __init__(self, model: Llama, rows: int, capacity: int, *, graph: bool) -> None:
         like = model.embedding.weight
@@ -46,8 +46,8 @@ class Decoder:
 
     @torch.no_grad()
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        """Forget what was, read `rows` prompts of one token or more; the logits of their next tokens, [B, V]. Raises
-        `UserError` beyond the capacity."""
+        """Clear the cache and read `rows` prompts of one token or more; returns the logits of their next tokens, [B,
+        V]. Raises `UserError` beyond the capacity."""
         lengths = [len(prompt) for prompt in prompts]
         self.cache.begin(lengths)
         padded = [[0] * (max(lengths) - len(prompt)) + list(prompt) for prompt in prompts]
@@ -55,8 +55,8 @@ class Decoder:
 
     @torch.no_grad()
     def step(self, tokens_B: Tensor) -> Tensor:
-        """Feed each text its next token, int64 [B]; the logits of the one after, [B, V], which with a graph the next
-        step overwrites. Raises `UserError` beyond the capacity."""
+        """Feed each text its next token, int64 [B]; returns the logits of the following token, [B, V]. With a graph the
+        next step overwrites them. Raises `UserError` beyond the capacity."""
         if not self.uses_graph:
             return decode_step(self.model, self.cache, tokens_B[:, None])
         self.cache.need(1)
@@ -68,7 +68,7 @@ class Decoder:
         return self._logits_BV
 
     def _captured(self) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        """The step in a graph, and the logits that it writes. What is stored stays as it is."""
+        """The step in a graph, and the logits that it writes. The cache does not change."""
         cache, column, graph = self.cache, self.cache.stored, torch.cuda.CUDAGraph()
         cache.static_shapes = True
         try:
@@ -101,11 +101,11 @@ def generate(
     copies: Sequence[int] | None = None,
     graph: bool | None = None,
 ) -> Iterator[list[int | None]]:
-    """Yield the next token of every prompt, step by step, until each text has ended or has `max_new_tokens`. One ends
-    with any of `stop_ids`, which is yielded; after it comes None. What is drawn for a text depends on no other (see
-    `uniform_numbers`; `copies` are counted if not given); `graph` (see `Decoder`) None is yes on CUDA. There are
-    prompts, each of one token or more; `temperature` is 0 or more, `top_p` in (0, 1]. Raises `UserError` where the
-    logits of an open text are not finite numbers."""
+    """Yield the next token of every prompt, step by step, until each text has ended or has `max_new_tokens`. One of
+    `stop_ids` ends a text; it is yielded, and None follows. The samples of a text do not depend on other texts (see
+    `uniform_numbers`; `copies` are counted if not given). `graph` None means CUDA only (see `Decoder`). Requires at
+    least one prompt, each of one token or more, `temperature` >= 0 and `top_p` in (0, 1]. Raises `UserError` if the
+    logits of an open text are not finite."""
     device = model.embedding.weight.device
     copies = count_copies(prompts) if copies is None else copies
     uniform_BN = uniform_numbers(prompts, max_new_tokens, seed, copies).to(device)
@@ -117,7 +117,7 @@ def generate(
         token_B = draw(logits_BV, uniform_BN[:, number], temperature, top_p)
         step = [token if go_on else None for token, go_on in zip(token_B.tolist(), is_open, strict=True)]
         if NOT_FINITE in step:
-            raise UserError("the outputs of the network are not finite numbers", "Did its training diverge?")
+            raise UserError("the outputs of the network are not finite numbers", "Its training may have diverged.")
         yield step
         is_open = [token is not None and token not in stop_ids for token in step]
         if not any(is_open):

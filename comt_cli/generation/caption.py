@@ -1,4 +1,4 @@
-"""Images in, captions out: regions, beam search, and text.
+"""Caption images: regions, beam search, and text.
 
 Shapes: R regions of an image, V numbers of a region, T words, S pixels of an image's side.
 """
@@ -25,13 +25,13 @@ from comt_cli.tasks.settings.translation import BeamSettings
 
 
 def no_caption(special: SpecialTokens) -> Forbidden:
-    """Constraints on captions: one word at least, and never the unknown one."""
+    """Constraints on captions: at least one word, and never the unknown one."""
     return Forbidden(() if special.unknown is None else (special.unknown,), least=1)
 
 
 def look_at(path: Path, data: CaptionData) -> NDArray[np.float32]:
-    """The regions of the image in a file, float32 [R, V], as models of this data read images: the patches of a resized
-    picture, or features. Raises `UserError`."""
+    """The regions of an image file, float32 [R, V], in the format of the model's data: patches of a resized picture, or
+    features. Raises `UserError`."""
     if data.corpus == "scenes":
         regions_1RV = patches(pixels_of(path)[None])
         return np.squeeze(regions_1RV, axis=0)
@@ -41,19 +41,18 @@ def look_at(path: Path, data: CaptionData) -> NDArray[np.float32]:
 
 
 def pixels_of(path: Path) -> NDArray[np.uint8]:
-    """The pixels of a picture of any kind in the size of scenes, uint8 [S, S, 3]. Raises `UserError`."""
+    """The pixels of a picture, resized to the scenes' size, uint8 [S, S, 3]. Raises `UserError`."""
     with open_picture(path, CAPTIONED) as image:
         colours = _colours(ImageOps.exif_transpose(image), path)
         return np.array(colours.resize((SCENE_PIXELS, SCENE_PIXELS), Image.Resampling.LANCZOS))
 
 
 def _colours(image: Image.Image, path: Path) -> Image.Image:
-    """A picture of any kind in three colours of 8 bits; what is transparent lies on white paper. Raises `UserError`
-    where nothing says which of its numbers is white."""
+    """A picture in RGB of 8 bits, with transparency on white. Raises `UserError` if white is not defined."""
     if image.mode.startswith("I;16"):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))  # convert() would make most of it white
     if image.mode in ("I", "F"):
-        raise UserError(f"{path} has numbers of 32 bits, of which none is white", "Save it with 8 or 16 bits a pixel.")
+        raise UserError(f"{path} has 32-bit numbers without a defined white", "Save it with 8 or 16 bits per pixel.")
     if image.has_transparency_data:
         seen = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen).convert("RGB")

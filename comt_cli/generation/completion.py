@@ -1,4 +1,4 @@
-"""Texts in, texts out: a model continues prompts, batch by batch, and tokens are shown as text at once."""
+"""Continue prompts batch by batch, and stream the tokens as text."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from comt_cli.generation.sampling import count_copies
 
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 MOST_ROWS = 64
-"""Texts that are generated at once; more come one batch after the other."""
+"""Texts per batch."""
 
 
 @dataclass
 class Completion:
-    """A prompt with its tokens, what the model made of it in how many tokens, and whether it ended the text itself."""
+    """A prompt with its tokens; the generated text and its number of tokens; and whether the model ended the text."""
 
     prompt: str
     ids: list[int]
@@ -30,11 +30,11 @@ class Completion:
 
 
 def begin(loaded: LoadedModel, prompts: Sequence[str]) -> list[Completion]:
-    """The prompts as tokens, nothing generated yet. Raises `UserError` where one cannot be fed to the model."""
+    """The prompts as tokens, before generation. Raises `UserError` if one cannot be fed to the model."""
     codec = loaded.text_codec()
     ids = [codec.prompt(prompt) for prompt in prompts]
     if not all(ids):
-        raise UserError(f"{loaded.name} has no token that a text begins with", "Give it a --prompt.")
+        raise UserError(f"{loaded.name} has no begin token, so the prompt cannot be empty", "Give a --prompt.")
     loaded.check_ids([token for tokens in ids for token in tokens])
     numbered = zip(prompts, ids, count_copies(ids), strict=True)
     return [Completion(prompt, tokens, copy) for prompt, tokens, copy in numbered]
@@ -46,8 +46,8 @@ def complete(
     sampling: Mapping[str, Any],
     show: Callable[[str], None] | None = None,
 ) -> None:
-    """Fill in the texts of `completions`; `sampling` are arguments of `generate`. `show` is given each piece of text as
-    it comes (for one completion)."""
+    """Fill in the texts of `completions`; `sampling` are arguments of `generate`. `show` receives each piece of text at
+    once (for one completion)."""
     show, codec = show or (lambda _: None), loaded.text_codec()
     for start in range(0, len(completions), MOST_ROWS):
         batch = completions[start : start + MOST_ROWS]
@@ -65,21 +65,21 @@ def complete(
 
 
 class TextStream:
-    """The text of the tokens that follow on `prompt`, in pieces that are never taken back: all tokens so far are
-    decoded together, and the new part is given out once it does not end in a part of a character."""
+    """The text of the tokens after `prompt`, in final pieces: all tokens are decoded together, and new text is returned
+    once it does not end inside a character."""
 
     def __init__(self, codec: TextCodec, prompt: Sequence[int]) -> None:
         self.codec, self.ids = codec, list(prompt)
         self.text = ""
-        self._whole = codec.decode(self.ids)  # the prompt's text and what was given out
+        self._whole = codec.decode(self.ids)  # the prompt's text and the returned pieces
 
     def push(self, token: int) -> str:
-        """The new text that is certain with this token, often none."""
+        """The new text that is final with this token, often ""."""
         self.ids.append(token)
         return self._give(self.codec.decode(self.ids).rstrip(BROKEN))
 
     def finish(self) -> str:
-        """The rest: U+FFFD for bytes that did not become a character."""
+        """The rest: U+FFFD for bytes of an incomplete character."""
         return self._give(self.codec.decode(self.ids))
 
     def _give(self, whole: str) -> str:

@@ -1,6 +1,6 @@
-"""Drawing tokens: the next one of a text, and sequences from a decoder's own distribution.
+"""Sampling: the next token of a text, and sequences from a decoder's distribution.
 
-Shapes: B rows (texts) or sources, V vocabulary, N steps, K drawn sequences a source, R rows of all sequences, L longest
+Shapes: B rows (texts) or sources, V vocabulary, N steps, K sequences per source, R rows of all sequences, L longest
 sequence.
 """
 
@@ -18,14 +18,14 @@ from comt_cli.generation.beam import NOTHING, Forbidden
 from comt_cli.models.transformer import EncoderDecoder
 
 COLDEST = 1e-6
-"""Temperatures below this count as this: the most likely token is then certain, unless two are equally likely."""
+"""The lowest temperature; lower ones are raised to it. The most likely token is then certain, except for ties."""
 NOT_FINITE = -1
-"""Stands for a token where the logits are not finite numbers."""
+"""The token of a row whose logits are not finite."""
 
 
 def uniform_numbers(prompts: Sequence[Sequence[int]], steps: int, seed: int, copies: Sequence[int]) -> Tensor:
-    """Random numbers in [0, 1), fp32 [B, N] on the CPU: every text has a stream of its own, which follows from `seed`,
-    its prompt, and which copy of its prompt it is (`copies`, from 0)."""
+    """Random numbers in [0, 1), fp32 [B, N] on the CPU. Every text has its own stream, seeded by `seed`, its prompt,
+    and its number among copies of the prompt (`copies`, from 0)."""
     uniform = []
     for prompt, copy in zip(prompts, copies, strict=True):
         digest = hashlib.sha256(repr((seed, copy, list(prompt))).encode()).digest()
@@ -35,8 +35,8 @@ def uniform_numbers(prompts: Sequence[Sequence[int]], steps: int, seed: int, cop
 
 
 def draw(logits_BV: Tensor, uniform_B: Tensor, temperature: float, top_p: float) -> Tensor:
-    """The token of each row, int64 [B]: at `temperature` 0 the most likely one, else one that `nucleus` draws;
-    `NOT_FINITE` in rows whose logits are not."""
+    """The token of each row, int64 [B]: the most likely one at `temperature` 0, else one drawn by `nucleus`;
+    `NOT_FINITE` in rows with logits that are not finite."""
     token_B = logits_BV.argmax(-1) if temperature == 0 else nucleus(logits_BV, uniform_B, temperature, top_p)
     return token_B.where(logits_BV.isfinite().all(-1), NOT_FINITE)
 
@@ -50,12 +50,12 @@ def nucleus(logits_BV: Tensor, uniform_B: Tensor, temperature: float, top_p: flo
     scaled_BV = (scaled_BV - scaled_BV.amax(-1, keepdim=True)) / max(temperature, COLDEST)
     p_BV, token_BV = scaled_BV.softmax(-1).sort(dim=-1, descending=True, stable=True)
     reached_BV = p_BV.cumsum(-1)
-    # As many tokens as do not reach it, and one more; 1 is never reached by a sum that was rounded down.
+    # The tokens that do not reach it, and one more; a rounded sum may never reach 1.
     count_B1 = (reached_BV < top_p).sum(-1, keepdim=True).add(1).clamp(max=p_BV.shape[-1])
     mass_B1 = reached_BV.gather(-1, count_B1 - 1)
     place_B1 = torch.searchsorted(reached_BV, uniform_B[:, None].float() * mass_B1, right=True)
-    # Rounding may lift uniform * mass to mass itself, which is the place behind the last; and a running sum that a
-    # device takes in parts may rise where a token of probability 0, which must not be chosen, adds nothing.
+    # Rounding may lift uniform * mass to mass itself, one position too far. A parallel cumulative sum may also rise at
+    # a token of probability 0, which must not be chosen.
     last_B1 = (p_BV > 0).sum(-1, keepdim=True).sub(1).clamp(min=0).minimum(count_B1 - 1)
     return token_BV.gather(-1, place_B1.minimum(last_B1))[:, 0]
 
@@ -70,10 +70,10 @@ def drawn_sequences(
     greedy: bool = False,
     forbidden: Forbidden = NOTHING,
 ) -> Tensor:
-    """`K` sequences for each source, int64 [B, K, l], each closed by the end token unless it has all L tokens, and
-    padded with `PAD`; l is the longest. Token t of sequence k is what `uniform_BKL[b, k, t]`, in [0, 1), picks from the
-    distribution. With `greedy` the likeliest tokens are one more sequence, the first. What is `forbidden` is never
-    drawn, nor `PAD` or `begin`; their probability goes to the others in proportion."""
+    """Sample `K` sequences for each source, int64 [B, K, l], each with an end token unless it has all L tokens, and
+    padded with `PAD`; l is the longest. `uniform_BKL[b, k, t]`, in [0, 1), selects token t of sequence k. With
+    `greedy`, the greedy sequence is added as the first. `forbidden` tokens, `PAD` and `begin` are never drawn; their
+    probability is redistributed to the others in proportion."""
     device, B, L = source[0].device, len(source[0]), uniform_BKL.shape[-1]
     memory = model.encode(*source)
     uniform_BKL = torch.cat([uniform_BKL.new_zeros(B, int(greedy), L), uniform_BKL], dim=1).to(device)
@@ -96,7 +96,7 @@ def drawn_sequences(
 
 
 def count_copies(prompts: Sequence[Sequence[int]]) -> list[int]:
-    """For each prompt the number of those before it that are the same."""
+    """For each prompt the number of equal prompts before it."""
     seen: Counter[tuple[int, ...]] = Counter()
     copies = []
     for prompt in map(tuple, prompts):

@@ -1,4 +1,4 @@
-"""Partial output of decoding, from which a stopped one resumes."""
+"""Partial output of decoding, from which an interrupted call resumes."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from comt_cli.files import Unreadable, make_folder, open_own, parse_json, read_t
 
 
 def one_line(text: str) -> str:
-    """A text as a line of a file, its white space and line breaks single spaces."""
+    """A text as one line: white space and line breaks become single spaces."""
     return " ".join(text.split())
 
 
 class Transcript:
-    """The texts of a `split`, or of a file, by the numbers of their sources, while one or several processes write them
-    into a folder that all see: each into a file of its own, `<split>.<part>`; all parts begin with `part`.
+    """The texts of a `split`, or of a file, by the numbers of their sources. Several processes may write them into one
+    folder, each into its own file `<split>.<part>`; all parts begin with `part`.
 
-    A line is `[number, text, checksum]`. What does not fit its checksum is decoded again: a damaged or edited line, or
-    one of another `key`. `done` are the texts of all processes at the beginning, and those of this one since.
+    A line is `[number, text, checksum]`. A line with a wrong checksum is decoded again: it was damaged or edited, or
+    has another `key`. `done` are the texts of all processes at the beginning, and later those of this one.
     """
 
     def __init__(self, folder: Path, split: str, part: str = "part-0.jsonl", key: str = "") -> None:
-        """`key` names all that decides the texts, such as a run and its step; every checksum is over it, too."""
+        """`key` contains everything that decides the texts, such as run and step; it is part of every checksum."""
         make_folder(folder)
         self.folder, self.split, self._key = folder, split, key
         self.own = folder / f"{split}.{part}"
         self.done = self._written()
 
     def add(self, texts: Mapping[int, str]) -> None:
-        """Write the texts of some sources; they are on disk afterwards. Raises `StorageError`."""
-        # As ASCII: a line that a kill cut off in the middle of a letter would make the file unreadable. A stop in the
-        # middle of a line leaves a part of it: the next line begins anew.
+        """Append the texts of some sources, and flush them to disk. Raises `StorageError`."""
+        # In ASCII: a line cut off inside a UTF-8 character would make the file unreadable. An interrupted call may
+        # leave part of a line, so a new line is begun.
         lines = "".join(json.dumps([*each, self._checksum(*each)]) + "\n" for each in texts.items())
         try:
             with os.fdopen(open_own(self.own, os.O_WRONLY | os.O_APPEND), "ab") as handle:
@@ -44,11 +44,11 @@ class Transcript:
                 os.fsync(handle.fileno())
         except OSError as error:
             said = f"cannot write {self.own}: {error.strerror or error}"
-            raise StorageError(said, "What was decoded before is kept.") from error
+            raise StorageError(said, "The texts that were written before are kept.") from error
         self.done |= texts
 
     def texts(self, numbers: Iterable[int]) -> list[str] | None:
-        """The texts of these sources, of all processes, which must be done writing; None where one has none."""
+        """The texts of these sources from all processes, which must have finished; None if one is missing."""
         self.done |= self._written()
         numbers = list(numbers)
         return [self.done[number] for number in numbers] if self.done.keys() >= {*numbers} else None
@@ -62,7 +62,7 @@ class Transcript:
         for path in sorted(parts):
             try:
                 lines = read_text(path).split("\n")
-            except (Unreadable, FileNotFoundError):  # damaged: its texts are decoded again; or of a call that has ended
+            except (Unreadable, FileNotFoundError):  # damaged (decoded again), or removed by a call that has ended
                 continue
             for line in lines:
                 try:

@@ -1,5 +1,5 @@
-"""Lines in, translations out. The lines come in pools, which are sorted by length and cut into batches, so that little
-is padding. A pool's batches follow from its lines alone, so that a second call makes the same."""
+"""Translate lines. They are read in pools, which are sorted by length and cut into batches with little padding. A
+pool's batches depend on its lines alone, so that a second call makes the same."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from comt_cli.generation.transcript import one_line
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.tasks.settings.translation import DecodeSettings
 
-POOL = 512  # lines that are read before the first of them is translated, and written together
-BATCH_TOKENS = 2048  # of a batch of sources, padding included
+POOL = 512  # lines that are read, translated and written together
+BATCH_TOKENS = 2048  # per batch of sources, padding included
 
 
 class Translator:
-    """A model with its tokenizer. `longest` is the number of tokens, the end included, that a line is cut to, None for
-    no limit; `warn` is given a sentence for each that is cut."""
+    """A model with its tokenizer. Lines are cut to `longest` tokens with the end token (None: no limit); `warn`
+    receives a sentence for each line that is cut."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class Translator:
     def pools(
         self, lines: Iterable[str], settings: DecodeSettings, n_best: int = 1, first: int = 1
     ) -> Iterator[list[list[Decoded]]]:
-        """For each line its translations, the best first, in the order of the lines, `POOL` lines at a time; the first
-        line is number `first` of those that the user gave. Raises `UserError`."""
+        """For each line its translations, the best first, in the order of the lines, `POOL` lines at a time. `first` is
+        the user's number of the first line. Raises `UserError`."""
         left = iter(lines)
         while pool := list(islice(left, POOL)):
             sources, found = self.sources(pool, first), [[Decoded("")] for _ in pool]
@@ -53,7 +53,7 @@ class Translator:
             first += len(pool)
 
     def sources(self, lines: Sequence[str], first: int = 1) -> list[tuple[int, ...]]:
-        """The tokens of every line, with the end; nothing for a line in which nothing can be seen."""
+        """The tokens of every line with the end token; () for a blank line."""
         sources = []
         for number, (line, ids) in enumerate(zip(lines, self.tokenizer.encode_batch(lines), strict=True), first):
             if self.longest is not None and len(ids) >= self.longest:
@@ -77,14 +77,14 @@ class Translator:
 
 
 def translator(loaded: LoadedTranslator, device: torch.device, warn: Callable[[str], None] | None = None) -> Translator:
-    """Translator of a loaded model, which is moved to the device, and computes in fp32."""
+    """A `Translator` of a loaded model, which is moved to the device and computes in fp32."""
     model = loaded.model.to(device, torch.float32).eval()
     return Translator(model, loaded.tokenizer, device, longest=loaded.longest, warn=warn)
 
 
 def batches(sources: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The numbers of the sources that are not empty, in batches of at most `BATCH_TOKENS`, the longest first: where the
-    memory does not suffice, that is seen at once."""
+    """The numbers of the sources that are not empty, in batches of at most `BATCH_TOKENS`. The longest come first, so
+    that a lack of memory shows at once."""
     order = sorted((n for n, source in enumerate(sources) if source), key=lambda n: (-len(sources[n]), n))
     found: list[list[int]] = []
     for number in order:

@@ -1,6 +1,6 @@
 r"""Attention Residuals: each branch reads a softmax over all earlier branch outputs (Kimi Team 2026).
 
-$$h_l = \sum_i a_i v_i, \qquad a = \mathrm{softmax}_i(w_l \cdot N_l(v_i))$$
+$$h_l = \sum_{i<l} a_i v_i, \qquad v_l = F(N(h_l)), \qquad a = \mathrm{softmax}_i(w_l \cdot N_l(v_i))$$
 
 v_i are the embedding and the branch outputs (arXiv 2603.15031). By default each residual add is one source. `blocks: N`
 divides the adds into N groups; each group is one source, the sum of its outputs. If N does not divide the number of

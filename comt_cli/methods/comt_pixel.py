@@ -1,6 +1,6 @@
 r"""CoMT on batch norms: a scalar gate in (0, 1) on every normalised pixel (Zhang et al. 2025, Eq. 10-12, Figure A5c).
 
-$$y = \sigma(b\,\sigma(A n))\,\gamma n + \beta$$
+$$y = \sigma(b\,\sigma(A n))\,\gamma \odot n + \beta$$
 
 n are the features normalised over the batch.
 Deviations: No biases and no gates outside residual blocks; only then do the printed parameter increases result. For the

@@ -1,6 +1,6 @@
 r"""EAU-like units with Gated Residual Connections (Dhayalkar 2024), the combination in its tables.
 
-$$y = x + g \odot \mathrm{EAU}(F(x)), \qquad g = \sigma(W_g x + b_g)$$
+$$y = x + g \odot \mathrm{EAU}(F(N(x))), \qquad g = \sigma(W_g x + b_g)$$
 
 `eau` on the attention output and `grc` at the residual connections, each with its options.
 Deviations: those of `eau` and of `grc`.

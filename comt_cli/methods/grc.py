@@ -1,6 +1,6 @@
 r"""Gated Residual Connections: a gate per channel on the sublayer's output (Dhayalkar 2024).
 
-$$y = r + g \odot s, \qquad g = \sigma(W_g\,r + b_g)$$
+$$y = r + g \odot s, \qquad g = \sigma(W_g r + b_g), \qquad s = F(N(r))$$
 
 r is the skip path and s the output of the sublayer.
 Deviations: The primary text was not available; this follows a digest. Each open point is an option that a table names.

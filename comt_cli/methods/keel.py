@@ -1,6 +1,6 @@
 r"""KEEL: Post-LN whose skip path is weighted by the network's depth (2026, arXiv 2601.19895).
 
-$$y = N(\alpha x + F(N(x))), \qquad \alpha = 2L$$
+$$y = N_{out}(\alpha x + F(N_{in}(x))), \qquad \alpha = 2L$$
 
 2L is the number of residual adds. The first add is plain Pre-LN, and the second has alpha = 1.
 Deviations: none known; no public code is known. Language models use RMSNorm, as in the paper, and keep the norm after

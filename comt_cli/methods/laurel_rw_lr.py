@@ -1,6 +1,6 @@
 r"""LAuReL-RW+LR: learned weights and a low-rank map on the skip path (Menghani et al. 2024, section 2.4).
 
-$$y = a F(x) + b\,(x + B A x)$$
+$$y = a F(N(x)) + b\,(x + B A x)$$
 
 Deviations: those of `laurel-rw` and `laurel-lr`.
 """

@@ -1,6 +1,6 @@
 r"""ResFormer: every block attends to a mixture of its own values and the first block's (Zhou et al. 2024).
 
-$$V'_n = own\;V_n + first\;V_1$$
+$$V'_n = \mathrm{own}\,V_n + \mathrm{first}\,V_1$$
 
 arXiv 2410.17897. Both weights are 1/2 in its code, the default here; the paper's best constants are 1 and 2. With
 `learned`, both start there and are learned, one pair per block.

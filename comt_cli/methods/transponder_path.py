@@ -1,6 +1,6 @@
 r"""Transponder's path variants: a modulator on each whole branch (2025, Eq. 7; Table 1, "path-scalar", "path-channel").
 
-$$y = x + \gamma_c \odot \gamma_s F(h), \qquad \gamma_k = 2\sigma(\alpha_k B_k\,\sigma(A h)), \quad h = N(x)$$
+$$y = x + \gamma \odot F(h), \qquad \gamma = 2\sigma(\alpha B\,\sigma(A h)), \quad h = N(x)$$
 
 Deviations: The modulator reads the input of the branch, which is the normalised stream under Pre-LN. The equation has
 the stream before the norm and counts the norm as part of F. Other deviations as `transponder`. The paper finds both

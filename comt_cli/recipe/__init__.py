@@ -1,1 +1,1 @@
-"""Recipes: one YAML file is one published table. Torch-free, and the base that every other room stands on."""
+"""Recipes: one YAML file is one published table. All other packages build on this one; it does not import torch."""

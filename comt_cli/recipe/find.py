@@ -1,4 +1,4 @@
-"""The names of recipes, of the places of their results, and of tables of changed settings: `table3@steps-12`."""
+"""Find recipes by name, and name their results and their tables of changed settings (`table3@steps-12`)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from comt_cli.recipe.settings import RunSettings
 
 DEFAULT_PAPER = "comt"
 OWN_ROOT = Path("recipes")
-"""Where one's own recipes are looked up by name, before those that came with the program."""
-SETUPS = "setups"  # the folder of the setups beside the papers' folders: no paper, and no recipe in it
-OWN = "own"  # the folder, below the runs and the results, of recipes that stand outside the recipe roots
+"""The first folder in which recipes are looked up by name, before those that came with the program."""
+SETUPS = "setups"  # the folder of setups, next to the papers' folders; it contains no recipes
+OWN = "own"  # the folder, in the runs and the results, of recipes outside the recipe roots
 
 
 def recipe_roots() -> list[Path]:
@@ -30,7 +30,7 @@ def recipe_roots() -> list[Path]:
 
 
 def available_recipes() -> dict[str, Path]:
-    """`paper/table` -> file, for every recipe that a name can reach; sorted by name."""
+    """Map `paper/table` to the file of every recipe that can be found by name, sorted by name."""
     found: dict[str, Path] = {}
     for root in reversed(recipe_roots()):
         recipes = (path for path in root.glob("*/*.yaml") if path.parent.name != SETUPS)
@@ -39,8 +39,8 @@ def available_recipes() -> dict[str, Path]:
 
 
 def find_recipe(name: str) -> Path:
-    """A path as it stands, else a name: `comt/table3.yaml`, `transponder/table2`, or `table3.yaml` for CoMT's. Raises
-    `UserError` where there is none, whose hint names the nearest recipe."""
+    """The file of a recipe: a path, or a name such as `comt/table3.yaml`, `transponder/table2`, or `table3.yaml` for
+    CoMT's. Raises `UserError` if there is none; the hint names the nearest recipe."""
     path = Path(name)
     if path.is_file():
         return path
@@ -57,13 +57,13 @@ def find_recipe(name: str) -> Path:
 
 
 def full_name(name: str) -> str:
-    """`comt/table3` for `table3.yaml`: the paper is CoMT where a name says none."""
+    """`comt/table3` for `table3.yaml`: a name without a paper is CoMT's."""
     whole = name.removesuffix(".yaml").removesuffix(".yml")
     return whole if "/" in whole else f"{DEFAULT_PAPER}/{whole}"
 
 
 def namesakes(name: str) -> list[str]:
-    """The recipes of other papers that are called as a short name such as `table2`, which means CoMT's."""
+    """The recipes of other papers that have the same short name, such as `table2`, which selects CoMT's."""
     if "/" in name or Path(name).is_file():
         return []
     own = full_name(name)
@@ -71,25 +71,25 @@ def namesakes(name: str) -> list[str]:
 
 
 def also_called(name: str) -> str | None:
-    """A sentence about the namesakes of a recipe that somebody may have meant; None where it has none."""
+    """A sentence that lists the recipes of other papers with the same name; None if there are none."""
     others = namesakes(name) if full_name(name) in available_recipes() else []
     return f"{name} is {full_name(name)}; there is {' and '.join(others)}, too." if others else None
 
 
 def is_named(path: Path) -> bool:
-    """Whether a recipe can be called by folder and file, as `comt/table3.yaml` can: it stands in a recipe root."""
+    """Whether a recipe is in a recipe root, so that a name such as `comt/table3.yaml` finds it."""
     return path.resolve().parent.parent in [root.resolve() for root in recipe_roots()]
 
 
 def place_of(path: Path) -> tuple[str, str]:
-    """The folder and the name under which the runs and results of a recipe go: `comt`, `table3`. The file decides,
-    whatever it says of its paper; of one that stands outside the recipe roots the folder is `own`."""
+    """The folder and the name of a recipe's runs and results: `comt`, `table3`. They depend on the file's path, not on
+    the keys in it. The folder is `own` for a file outside the recipe roots."""
     whole = path.resolve()
     return as_name(whole.parent.name) if is_named(path) else OWN, as_name(whole.stem)
 
 
 def as_name(text: str) -> str:
-    """`text` as a recipe may say a name: what does not belong there is a dash, and a hash then keeps names apart."""
+    """`text` as a valid name in a recipe: other characters become dashes, and a hash keeps changed names distinct."""
     name = re.sub(r"[^A-Za-z0-9+._-]", "-", text).lstrip("+._-") or "recipe"
     if name == text and len(name) <= NAME_LENGTH:
         return name
@@ -98,13 +98,13 @@ def as_name(text: str) -> str:
 
 # ---- tables of changed settings
 
-MARK = "@"  # between the name of a table and that of its settings; no recipe's name has it
+MARK = "@"  # separates the name of a table from its settings; recipe names never contain it
 _LONGEST = 48
 _DIGITS = 8
 
 
 def as_arguments(changed: Mapping[str, Any]) -> tuple[str, ...]:
-    """Settings by dotted key as `--set` takes them: `train.steps=12`, `method.sites=["q_proj"]`."""
+    """Settings by dotted key as `--set` arguments: `train.steps=12`, `method.sites=["q_proj"]`."""
     return tuple(f"{key}={_text(value)}" for key, value in changed.items())
 
 
@@ -114,8 +114,8 @@ def _text(value: Any) -> str:
 
 
 def table_name(table: str, changed: Mapping[str, Any], kind: type[RunSettings]) -> str:
-    """The name of a table with changed settings, by their keys: `table3@learning_rate-0.01+steps-12`; `table3` of none.
-    A long one, or one with signs that no file's name should have, ends with a hash of all of it."""
+    """The name of a table with changed settings: `table3@learning_rate-0.01+steps-12`; `table3` if nothing changed. A
+    name that is long, or contains characters unsuitable for a file name, ends with a hash of the settings."""
     if not changed:
         return table
     parts, is_whole = [], True
@@ -132,6 +132,6 @@ def table_name(table: str, changed: Mapping[str, Any], kind: type[RunSettings]) 
 
 
 def split_variant(name: str) -> tuple[str, str]:
-    """`table3` and `steps-12` of `table3@steps-12`; "" last of a name without settings, or a path."""
+    """Split `table3@steps-12` into `table3` and `steps-12`; the second part is "" for a path or a plain name."""
     before, mark, variant = name.rpartition(MARK)
     return (before, variant) if mark and "/" not in variant and not Path(name).is_file() else (name, "")

@@ -1,4 +1,4 @@
-"""Read a recipe with the files that it names, and report everything that is wrong with it at once."""
+"""Read a recipe and the files that it names, and report all of their problems at once."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ from comt_cli.recipe.schema import Catalogue, Recipe, Settings, Start, disagreem
 from comt_cli.recipe.settings import Overrides, RunSettings, overrides_of
 
 Also = Mapping[str, Any]
-"""Name of the row -> its method, as a recipe's row would say it: a name, or a group with `name` and options."""
+"""Row name -> its method, as in a recipe: a name, or a group with `name` and options."""
 
 
 @dataclass(frozen=True)
 class LoadedRecipe:
-    """A recipe that passed every check, with the command line's overrides applied.
+    """A recipe that passed every check, with the overrides of the command line applied.
 
-    `methods` has by row the method's name and all its options. By scale and cell (row, column), `points` has the
-    settings at each point of the scale's grid (`LoadedGrid.planned`), or the only ones, `settings` the first of these;
-    `starts` has the cells that start from published weights, or from a run of another recipe, with that, and the row
-    and column there. By scale `changes` has what `--set` changed (`merge.changed`). `added` are the rows of `--also`.
+    `methods` maps each row to its method's name and all options. The following map a scale to cells (row, column):
+    `points` to the settings at each point of the scale's grid (`LoadedGrid.planned`), or the only settings; `settings`
+    to the first of these; `starts` to the source recipe (None: published weights) and the start with its row and
+    column, for cells that have one. `changes` maps a scale to what `--set` changed (`merge.changed`). `added` are the
+    rows of `--also`.
     """
 
     path: Path
@@ -56,7 +57,7 @@ class LoadedRecipe:
 
     @property
     def folder(self) -> str:
-        """The folder of its runs and results: `comt`, and `own` for a file outside the recipe roots."""
+        """The folder of its runs and results: `comt`; `own` for a file outside the recipe roots."""
         return place_of(self.path)[0]
 
     @property
@@ -66,26 +67,26 @@ class LoadedRecipe:
 
     @property
     def name(self) -> str:
-        """Folder and stem, `comt/table3`."""
+        """Folder and stem: `comt/table3`."""
         return "/".join(place_of(self.path))
 
     def outputs(self, scale: str) -> str:
-        """The name of the files of its results at a scale: `table3`, with changed settings `table3@steps-12`."""
+        """The base name of its result files at a scale: `table3`; with changed settings `table3@steps-12`."""
         return table_name(self.stem, self.changes.get(scale, {}), self.task.settings)
 
     def changed(self, scale: str) -> tuple[str, ...]:
-        """The `--set` arguments that changed settings at a scale, in the order of their keys."""
+        """The `--set` arguments that changed settings at a scale, sorted by key."""
         return as_arguments(self.changes.get(scale, {}))
 
     @property
     def file(self) -> str:
-        """The file for people, in a line: `comt/table3.yaml`, or `my-table.yaml` of a file of one's own."""
+        """The file as printed: `comt/table3.yaml`; `my-table.yaml` for a file outside the recipe roots."""
         shown = f"{self.folder}/{self.path.resolve().name}" if is_named(self.path) else self.path.name
         return "".join(letter if letter.isprintable() else " " for letter in shown)
 
     @property
     def origin(self) -> str:
-        """The file beyond doubt: as `file` where it goes by name, else its whole path, `~` for the home folder."""
+        """The unambiguous path: as `file` for a named recipe, else the whole path with `~` for the home folder."""
         if is_named(self.path):
             return self.file
         whole, home = self.path.resolve(), Path.home()
@@ -93,11 +94,11 @@ class LoadedRecipe:
 
     @property
     def is_published(self) -> bool:
-        """Whether the recipe has any published number to compare ours with."""
+        """Whether the recipe has any published value."""
         return any(row.paper_increase or {*row.paper.values()} - {None} for row in self.recipe.rows.values())
 
     def has_trials(self, scale: str) -> bool:
-        """Whether it has a sweep at this scale whose trials have seeds of their own."""
+        """Whether the sweep of this scale has trials with their own seeds."""
         return scale in self.grids and bool(self.grids[scale].seeds)
 
     def compared_column(self, scale: str, column: str) -> str | None:
@@ -107,7 +108,7 @@ class LoadedRecipe:
         return self.recipe.columns_at(scale)[column].compare_to
 
     def printed_increase(self, scale: str, row: str, column: str) -> str | None:
-        """The increase of the number of parameters that the paper prints for a cell, such as `<1%`, None for none."""
+        """The paper's increase of the number of parameters for a cell, such as `<1%`; None if there is none."""
         compared = self.compared_column(scale, column)
         return None if compared is None else self.recipe.rows[row].paper_increase.get(compared)
 
@@ -116,7 +117,7 @@ _STAND_INS: dict[str, Any] = {
     **dict.fromkeys(("title", "baseline", "method", "description"), "x"),
     **{"seeds": [0], "settings": {}},
 }
-"""For keys that are missing or wrong, while the rest of the recipe is checked. Each fits the key that it stands for."""
+"""Values for keys that are missing or wrong, used to check the rest of the recipe. Each is valid for its key."""
 
 
 def load_recipe(
@@ -130,18 +131,22 @@ def load_recipe(
     sweep: Sequence[str] = (),
     started: tuple[Path, ...] = (),
 ) -> LoadedRecipe:
-    """Read and check the recipe at `path`. `overrides` are `--set` arguments such as `train.steps=200`, for `scale`
-    alone if it is given: steps that suit `smoke` may contradict the warm-up of `paper`. `also` adds rows at the end of
-    `rows`; one whose method is for another task is a problem, or, where not `also_fits_all`, left out: it is meant for
-    other recipes of the same call. `sweep` are `--sweep` arguments (`with_sweep`), for `scale`. `started` are the
-    recipes whose runs start from this one's. First the shape of the file is checked, then what only the whole shows:
-    also in a file that failed the first, without its broken parts. Raises `RecipeError` with every problem of the file,
-    its setups and the arguments, each with its line and dotted key, or the argument."""
+    """Read and check the recipe at `path`.
+
+    `overrides` are `--set` arguments such as `train.steps=200`. They apply to `scale` alone if it is given: steps that
+    suit `smoke` may contradict the warm-up of `paper`. `also` adds rows after `rows`. If a row's method is for another
+    task, that is a problem, or, with `also_fits_all=False`, the row is left out. `sweep` are `--sweep` arguments
+    (`with_sweep`) for `scale`. `started` are the recipes whose runs start from this one's.
+
+    The shape of the file is checked first, then the relations between its keys, even if the first check failed. Raises
+    `RecipeError` with all problems of the file, its setups and the arguments, each with line and dotted key, or
+    argument.
+    """
     document = read(path)
     if not isinstance(document.data, dict) or not document.data:
         raise RecipeError(path, [Problem("", "is not a recipe: the file has no keys")])
     if {*document.data} <= {name for task in catalogue.tasks.values() for name in task.settings.model_fields}:
-        message = "is a setup, not a recipe: a recipe names it, as `setup` of a column or at its top"
+        message = "is a setup, not a recipe; name it in a recipe, by the key setup of the recipe or of a column"
         raise RecipeError(path, [Problem("", message)])
     task = catalogue.task(document.data.get("command"))
     also = {name: given for name, given in (also or {}).items() if also_fits_all or _fits(given, task, catalogue)}
@@ -165,7 +170,7 @@ def load_recipe(
     setups = _setups(recipe, path, document, kind)
     layers = {at: [*setups.get(getattr(place, "setup", None), ()), own[at]] for at, place in recipe.places()}
 
-    whole = replace(document, problems=[])  # the same file, for what only the whole shows
+    whole = replace(document, problems=[])  # the same file; collects the problems that depend on several keys
     for wrong in (*disagreements(recipe, methods, catalogue, task, document), *overridden(recipe, grids, own)):
         whole.note(*wrong)
     given_at: dict[str, Layer] = {name: arguments if scale in (None, name) else {} for name in recipe.scales}
@@ -187,10 +192,10 @@ def load_recipe(
     here = (*started, path.resolve())
 
     def load(theirs: Path) -> LoadedRecipe:
-        """`--set` is not for it. Rows of `--also` are, since a run starts from the row of its own name."""
+        """Without `--set`. With `--also`, because a run starts from the row of the same name."""
         if theirs.resolve() in here:
             circle = (*here[here.index(theirs.resolve()) :], theirs)
-            raise UserError(f"goes round in a circle: {' -> '.join(each.name for each in circle)}")
+            raise UserError(f"the starts form a circle: {' -> '.join(each.name for each in circle)}")
         return load_recipe(theirs, catalogue, also=also, also_fits_all=False, started=here)
 
     starts = _starts(recipe, path, whole, load, problems)
@@ -202,7 +207,7 @@ def load_recipe(
 
 
 def _follows(problem: Problem, earlier: Iterable[Problem]) -> bool:
-    """Whether `problem` is about a key, or a section of settings, that something is already known to be wrong with."""
+    """Whether `problem` concerns a key, or a section of settings, with an earlier problem."""
     section = _settings_section(problem)
     return any(
         problem.touches(other) or (section and _settings_section(other) in (section, "all")) for other in earlier
@@ -221,7 +226,7 @@ def _settings_section(problem: Problem) -> str | None:
 
 
 def _fits(given: Any, task: Any, catalogue: Catalogue) -> bool:
-    """Whether a method, as a row says it, is for the task, or is none at all, which is reported elsewhere."""
+    """Whether a row's method is for the task, or is unknown, which is reported elsewhere."""
     name = given.get("name") if isinstance(given, dict) else given
     return not isinstance(name, str) or name not in catalogue.methods or catalogue.methods[name].fits(task.sites)
 
@@ -229,12 +234,12 @@ def _fits(given: Any, task: Any, catalogue: Catalogue) -> bool:
 def resolve_method(
     given: Any, path: KeyPath, document: Document, catalogue: Catalogue, task: Any
 ) -> dict[str, Any] | None:
-    """A method as a row says it, with its name and all its options; None where something is wrong, which is noted."""
+    """A row's method as its name and all options. None if something is wrong, which the document's problems have."""
     if isinstance(given, dict) and not isinstance(given.get("name"), str):
-        document.note((*path, "name"), "is missing: say which method")
+        document.note((*path, "name"), "is missing: name the method")
         return None
     if not isinstance(given, str | dict):
-        return None  # missing or of a wrong type: the schema says so
+        return None  # missing or of a wrong type: the schema reports it
     options = dict(given) if isinstance(given, dict) else {"name": given}
     name = options.pop("name")
     if name not in catalogue.methods or not catalogue.methods[name].fits(task.sites):
@@ -251,9 +256,9 @@ def resolve_method(
 def _with_rows(
     document: Document, also: Also, catalogue: Catalogue, task: Any
 ) -> tuple[Document, dict[str, dict[str, Any]]]:
-    """`document` with the rows of `also` at the end of its own, and every row's method, its options filled in. Works on
-    the raw data, so that a broken row hides no other. A row that the recipe has already, with the same method, is not
-    added again: one argument can serve many recipes."""
+    """`document` with the rows of `also` after its own, and every row's method with all options. It works on the raw
+    data, so that a broken row hides no other. A row that the recipe already has with the same method is not added: one
+    argument can serve many recipes."""
     rows = document.data.get("rows")
     if not isinstance(rows, dict):
         return document, {}
@@ -267,7 +272,7 @@ def _with_rows(
         methods |= {} if method is None else {name: method}
     for name in (each for each in also if each in rows and each in methods):
         if resolve_method(also[name], (), Document(), catalogue, task) != methods[name]:
-            message = f"the recipe has another row {name!r}; give yours another name: {name}-2="
+            message = f"the recipe already has another row {name!r}; give yours another name, for instance {name}-2="
             document.problems.append(Problem(f"--also {name}", message))
     return document, methods
 
@@ -276,7 +281,7 @@ def _with_rows(
 
 
 def _setups(recipe: Recipe, path: Path, document: Document, kind: type[Overrides]) -> dict[str | None, list[Layer]]:
-    """The settings of every setup, `setups/NAME.yaml`, that `recipe` names. What is wrong with one is told once."""
+    """The settings of every setup (`setups/NAME.yaml`) that `recipe` names. Each setup's problems are reported once."""
     beside = [Path(os.path.normpath(path.parent / ".." / SETUPS))] if path.is_file() else []
     folders = [folder for folder in (*beside, *(root / SETUPS for root in recipe_roots())) if folder.is_dir()]
     files = {file.stem: file for folder in folders[::-1] for file in sorted(folder.glob("*.yaml"))}
@@ -287,7 +292,7 @@ def _setups(recipe: Recipe, path: Path, document: Document, kind: type[Overrides
             continue
         found[name], source = [], str(files.get(name))
         if name not in files:
-            document.note((*at, "setup"), f"no setup is called {name!r}; {nearest(name, sorted(files))}")
+            document.note((*at, "setup"), f"there is no setup {name!r}; {nearest(name, sorted(files))}")
             continue
         try:
             setup = read(files[name])
@@ -304,12 +309,11 @@ def _setups(recipe: Recipe, path: Path, document: Document, kind: type[Overrides
 def _starts(
     recipe: Recipe, path: Path, document: Document, load: Callable[[Path], LoadedRecipe], problems: list[Problem]
 ) -> dict[str, dict[Cell, tuple[LoadedRecipe | None, Start]]]:
-    """By scale the start of every cell that has one; the row's wins over the column's, and this over the recipe's.
-    A recipe that is not found, or has problems of its own, becomes `problems`; what is wrong with its cells is noted in
-    the document."""
+    """By scale the start of every cell that has one: the row's, else the column's, else the recipe's. `problems`
+    receives recipes that are not found, their own problems, and wrong rows and columns."""
 
     def source_of(name: str, key: KeyPath) -> LoadedRecipe | None:
-        """A file beside the one at hand, else as `find_recipe` finds it."""
+        """The recipe in a file next to this one, else the one that `find_recipe` finds."""
         beside = path.parent / name
         try:
             file = beside if beside.is_file() else find_recipe(name)
@@ -345,13 +349,13 @@ def _starts(
 
 
 def _wrong(source: LoadedRecipe, begun: Start, scale: str) -> Iterator[tuple[str, str]]:
-    """The keys of a start that are wrong, and what is; `begun` is what it comes to."""
+    """The keys of a start that are wrong, with a message. `begun` is the start with its row and column filled in."""
     if scale not in source.recipe.scales:
-        yield "recipe", f"{source.file} has no scale {scale}; there it has {', '.join(source.recipe.scales)}"
+        yield "recipe", f"{source.file} has no scale {scale}; it has {', '.join(source.recipe.scales)}"
         return
     if scale in source.grids:
-        message = f"{source.file} has a sweep at scale {scale}, and the best of its runs is not known before them"
-        yield "recipe", f"{message}: name one of its values in a recipe of its own"
+        message = f"{source.file} has a sweep at scale {scale}, whose best run is unknown until all have ended"
+        yield "recipe", f"{message}; start from a recipe that has one value of it"
         return
     rows, columns = source.recipe.rows, source.recipe.columns_at(scale)
     if begun.row not in rows:
@@ -362,7 +366,8 @@ def _wrong(source: LoadedRecipe, begun: Start, scale: str) -> Iterator[tuple[str
 
 
 def select(names: str | None, available: Iterable[str], what: str) -> list[str]:
-    """The names of a comma-separated selection, in the table's order; for None all. Raises `UserError` for others."""
+    """The names of a comma-separated selection, in the table's order; all for None. Raises `UserError` for unknown
+    names."""
     order = list(available)
     if names is None:
         return order
@@ -371,5 +376,5 @@ def select(names: str | None, available: Iterable[str], what: str) -> list[str]:
         if name not in order:
             raise UserError(f"there is no {what} {name!r}", nearest(name, order))
     if not wanted:
-        raise UserError(f"no {what} was selected", f"there are {', '.join(order)}")
+        raise UserError(f"no {what} was selected", f"valid: {', '.join(order)}")
     return [name for name in order if name in wanted]

@@ -1,8 +1,8 @@
-"""Plain data from YAML 1.2, checked against types; every problem with its place: file, line, dotted key, nearest name.
+"""Plain data from YAML 1.2, checked against types. Every problem has a file, a line, a dotted key and the nearest name.
 
 A recipe may come from anywhere, so it is data only: no tags, no aliases (a few lines of them can expand to gigabytes),
-no directives (`%YAML 1.1` would change what values mean), bounded size and depth. YAML 1.2
-reads `3e-4` as a number (1.1 reads a string) and `no` as a string.
+no directives (`%YAML 1.1` would change the meaning of values), bounded size and depth. YAML 1.2 reads `3e-4` as a
+number (1.1 reads a string) and `no` as a string.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ class Problem:
         return f"{place}{self.key}: {self.message}" if self.key else f"{place}{self.message}"
 
     def touches(self, other: Problem) -> bool:
-        """Whether one is of the other's key, or of one below it."""
+        """Whether the two keys are equal, or one contains the other."""
         outer, inner = sorted((other.key, self.key), key=len)
         return _is_within(inner, outer) and self.source == other.source
 
 
 class RecipeError(UserError):
-    """A recipe that cannot be run; holds every problem found, in the order of the file, its setups' last."""
+    """A recipe that cannot be run, with all problems in the order of the file; those of setups come last."""
 
     def __init__(self, source: Path | str, problems: Sequence[Problem]) -> None:
         self.source = source
-        each_once = dict.fromkeys(problems)  # one argument may make the same problem in several columns
+        each_once = dict.fromkeys(problems)  # one argument can cause the same problem in several columns
         self.problems = tuple(sorted(each_once, key=lambda problem: (problem.source or "", problem.line or 0)))
         count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
         listing = "\n".join(f"  {problem}" for problem in self.problems)
@@ -79,12 +79,11 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def _is_within(key: str, outer: str) -> bool:
-    """Whether a dotted key is another one, or stands below it."""
     return f"{key}.".startswith((f"{outer}.", f"{outer}["))
 
 
 def closest(name: str, valid: Iterable[str]) -> str | None:
-    """The valid name that a wrong one was probably meant to be; None if none is near."""
+    """The valid name nearest to a wrong one; None if none is near."""
     return next(iter(difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)), None)
 
 
@@ -95,29 +94,29 @@ _USUAL = {
     "dataset": "corpus images", "vocab_size": "vocabulary vocabulary_size", "block_size": "sequence_length",
     "hidden_size": "width", "d_model": "width", "n_embd": "width", "intermediate_size": "ffn_width", "depth": "layers",
 }  # fmt: skip
-"""Names that others have for keys of settings, or for what somebody means to set by them."""
+"""Names of settings in other programs, with the keys of this one."""
 _OPTIONS = {"seed": "seeds", "seeds": "seeds", "device": "device", "gpus": "gpus", "jobs": "jobs"}
-"""What is no setting but an option of the command."""
+"""Names that are options of the command, not settings."""
 
 
 def known_as(name: str, keys: Sequence[str]) -> str | None:
-    """The key, dotted or not, that an unknown one surely means: it ends so, or others call it so."""
+    """The key that an unknown one means: one that ends with the same name, or its name in other programs."""
     word = name.lower().replace("-", "_")
     meant = [word, *_USUAL.get(word, "").split()]
     return next((key for each in meant for key in keys if key.rpartition(".")[2] == each), None)
 
 
 def unknown_key(name: str, here: Sequence[str], elsewhere: Sequence[str]) -> str:
-    """The message on an unknown key of a section that has the keys `here`; `elsewhere` are those of other sections."""
+    """The message for an unknown key. `here` are the keys of its section, `elsewhere` those of other sections."""
     meant = known_as(name, [*here, *elsewhere])
     if meant is not None:
         return f"unknown key; did you mean {meant}?"
     is_option = elsewhere and name in _OPTIONS
-    return f"unknown key; {f'--{_OPTIONS[name]} says it' if is_option else nearest(name, here)}"
+    return f"unknown key; {f'use --{_OPTIONS[name]}' if is_option else nearest(name, here)}"
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """A phrase that points from a wrong name to the right one: the closest, or all of them."""
+    """A hint for a wrong name: the closest valid one, or all of them."""
     options = list(valid)
     close = closest(name, options)
     return f"did you mean {close}?" if close is not None else f"valid: {', '.join(options) or 'none'}"
@@ -138,8 +137,9 @@ _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "
 
 @dataclass
 class Document:
-    """Plain data, the 1-based line of every key path, and the problems found so far. `arguments` are those of the
-    command line that gave a dotted key, and all below it; "" stands for everything. `source` is a setup's file."""
+    """Plain data, the 1-based line of every key path, and the problems so far. `arguments` maps a dotted key to the
+    command-line argument that gave it and everything below; "" is the whole document. `source` is the file of a
+    setup."""
 
     data: Any = None
     lines: dict[KeyPath, int] = field(default_factory=dict)
@@ -148,17 +148,17 @@ class Document:
     source: str | None = None
 
     def argument(self, path: KeyPath) -> str | None:
-        """The argument that gave the key at `path`; None where the file did."""
+        """The argument that gave the key at `path`; None if the file gave it."""
         outer = self._given(path)
         return None if outer is None else self.arguments[outer]
 
     def _given(self, path: KeyPath) -> str | None:
-        """The innermost key around `path` that an argument gave."""
+        """The innermost key at or above `path` that an argument gave."""
         key = dotted(path)
         return max((each for each in self.arguments if not each or _is_within(key, each)), key=len, default=None)
 
     def problem(self, path: KeyPath, message: str) -> Problem:
-        """A problem of the key at `path`, with its line; or of the argument that gave it, and the key below its own."""
+        """A problem of the key at `path`, with its line, or with the argument that gave it."""
         outer = self._given(path)
         if outer is None:
             return Problem(dotted(path), message, self.line(path), self.source)
@@ -176,7 +176,7 @@ class Document:
 
 
 def read(path: Path) -> Document:
-    """Read a YAML file. Raises `RecipeError` naming the line for anything that is not plain YAML 1.2 data."""
+    """Read a YAML file. Raises `RecipeError` with the line of anything that is not plain YAML 1.2 data."""
     try:
         content = read_bytes(path, MAX_BYTES)
         text = content.decode("utf-8")
@@ -193,7 +193,7 @@ def read(path: Path) -> Document:
 
 
 def parse(text: str) -> Document:
-    """Parse YAML text. Where nothing can be made of it, the document has problems and no data."""
+    """Parse YAML text. If it cannot be parsed, the document has problems and no data."""
     yaml = YAML(typ="safe", pure=True)
     not_data: list[Problem] = []
     yaml.Scanner = functools.partial(_Scanner, not_data)
@@ -213,7 +213,7 @@ def parse(text: str) -> Document:
 
 
 class _Scanner(Scanner):
-    """Notes in `problems` what is not data, and refuses what is nested too deeply before anything is built from it."""
+    """A scanner that adds non-data to `problems` and stops at deep nesting before anything is built."""
 
     def __init__(self, problems: list[Problem], loader: Any = None) -> None:
         super().__init__(loader)
@@ -228,22 +228,22 @@ class _Scanner(Scanner):
             self.problems.append(Problem("", message, line))
         self._depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
         if self._depth > MAX_DEPTH:
-            self.problems.append(Problem("", "is nested too deeply", line))
+            self.problems.append(Problem("", f"is nested more than {MAX_DEPTH} levels deep", line))
             raise YAMLError
         return token
 
 
 def _value(node: Node, path: KeyPath, constructor: Any, found: Document) -> Any:
-    """A composed node as plain data; its lines, and keys that stand twice, are noted in `found`."""
+    """A composed node as plain data. Lines and duplicate keys are added to `found`."""
     if isinstance(node, SequenceNode):
         found.lines.update({(*path, i): item.start_mark.line + 1 for i, item in enumerate(node.value)})
         return [_value(item, (*path, i), constructor, found) for i, item in enumerate(node.value)]
     if isinstance(node, ScalarNode):
-        value = node.value  # of a date, a binary, an integer of thousands of digits: the text that stands there
+        value = node.value  # dates, binaries and integers of thousands of digits stay text
         if node.tag in _PLAIN_TAGS:
             with contextlib.suppress(ValueError):
                 plain = constructor.construct_object(node)
-                str(plain)  # of thousands of hexadecimal digits there is an integer, which cannot be printed
+                str(plain)  # an integer of thousands of hexadecimal digits cannot be printed
                 value = plain
         if not str(value).isascii() and value != value.encode(errors="replace").decode():
             raise MarkedYAMLError(problem="it holds half of a surrogate pair", problem_mark=node.start_mark)
@@ -254,9 +254,9 @@ def _value(node: Node, path: KeyPath, constructor: Any, found: Document) -> Any:
         line = key_node.start_mark.line + 1
         key, at = str(key_node.value), (*path, str(key_node.value))
         if not isinstance(key_node, ScalarNode):
-            found.problems.append(Problem(dotted(path), "has a key that is not a word", line))
+            found.problems.append(Problem(dotted(path), "has a key that is not a plain scalar", line))
         elif key in mapping:
-            found.problems.append(Problem(dotted(at), f"stands twice, first on line {found.lines[at]}", line))
+            found.problems.append(Problem(dotted(at), f"is given twice, first on line {found.lines[at]}", line))
         else:
             found.lines[at] = line
             mapping[key] = _value(value_node, at, constructor, found)
@@ -267,22 +267,22 @@ def _value(node: Node, path: KeyPath, constructor: Any, found: Document) -> Any:
 
 
 def validate(model: type[Model], data: Any, document: Document, prefix: KeyPath = ()) -> Model | None:
-    """`data`, which stands at `prefix` in the document, checked strictly (no "200" for 200); None, and the document has
-    the problems, where something is wrong."""
+    """Check `data`, which is at `prefix` in the document, strictly ("200" is not 200). Returns None if something is
+    wrong, and adds the problems to the document."""
     try:
         return model.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
         messages: dict[KeyPath, str] = {}
         for detail in error.errors(include_url=False):
             for at, message in _complaints(model, data, detail):
-                messages.setdefault(at, message)  # a union complains once for each of its types
+                messages.setdefault(at, message)  # a union reports one error for each of its types
         for at, message in messages.items():
             document.note((*prefix, *at), message)
         return None
 
 
 def salvage(model: type[Model], data: Any, stand_ins: Mapping[str, Any]) -> Model | None:
-    """`data` without what is wrong in it, with `stand_ins` for what is missing, or None: only to find more problems."""
+    """`data` without its wrong parts, with `stand_ins` for missing keys, or None. Serves only to find more problems."""
     kept = json.loads(json.dumps(data))
     stood_in: set[KeyPath] = set()
     while True:
@@ -292,7 +292,7 @@ def salvage(model: type[Model], data: Any, stand_ins: Mapping[str, Any]) -> Mode
             wrong = {_key_path(kept, detail): detail["type"] for detail in error.errors()}
         for path in sorted(wrong, reverse=True):  # the inner before the outer, the later item before the earlier
             is_missing = wrong[path] == "missing"
-            # A stand-in that is wrong itself would only come back.
+            # A stand-in that is wrong itself would be reported again.
             if not path or path in stood_in or (is_missing and path[-1] not in stand_ins):
                 return None
             parent = functools.reduce(operator.getitem, path[:-1], kept)
@@ -304,7 +304,7 @@ def salvage(model: type[Model], data: Any, stand_ins: Mapping[str, Any]) -> Mode
 
 
 def _complaints(model: type[BaseModel], data: Any, detail: ErrorDetails) -> Iterator[tuple[KeyPath, str]]:
-    """A complaint of pydantic's by key; one of our own validators may hold several, each an argument of its error."""
+    """The messages of a pydantic error by key. An error of our validators has one message per argument."""
     kind, path, given = detail["type"], _key_path(data, detail), detail["input"]
     if kind == "too_short" and given:
         return  # only because its items were refused
@@ -314,7 +314,7 @@ def _complaints(model: type[BaseModel], data: Any, detail: ErrorDetails) -> Iter
             yield ((*path, key), rest) if rest and key.isidentifier() else (path, text)
     elif kind == "extra_forbidden":
         known = valid_keys(model, path[:-1])
-        # Within a value that a validator of its own took apart, nothing is known of the keys that would be right.
+        # Keys inside a value that a validator parsed itself are not known here.
         is_known = known or len(path) == 1
         yield path, unknown_key(str(path[-1]), known, every_key(model, but=str(path[0]))) if is_known else "unknown key"
     elif kind == "missing":
@@ -330,7 +330,7 @@ def _complaints(model: type[BaseModel], data: Any, detail: ErrorDetails) -> Iter
 
 
 def _key_path(data: Any, detail: ErrorDetails) -> KeyPath:
-    """The place of a complaint, without what pydantic adds for the branches of a union and for dictionary keys."""
+    """The location of an error, without pydantic's additions for union branches and dictionary keys."""
     path: list[str | int] = []
     for part in detail["loc"]:
         is_item = isinstance(data, list) and isinstance(part, int) and part < len(data)
@@ -341,7 +341,7 @@ def _key_path(data: Any, detail: ErrorDetails) -> KeyPath:
 
 
 def valid_keys(model: type[BaseModel], path: KeyPath) -> list[str]:
-    """The keys that may stand at `path` below `model`; empty where any name may."""
+    """The valid keys at `path` below `model`; empty if any name is valid."""
     kinds: list[Any] = [model]
     for part in path:
         below = [typing.get_args(kind)[1] for kind in kinds if typing.get_origin(kind) is dict]
@@ -355,23 +355,22 @@ def _fields(kinds: Iterable[Any]) -> list[Mapping[str, Any]]:
 
 
 def _kinds(annotation: Any) -> list[Any]:
-    """The types of a union, or the only one."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return [kind for option in typing.get_args(annotation) for kind in _kinds(option)]
     return [annotation]
 
 
 def every_key(settings: type[BaseModel], but: str = "") -> list[str]:
-    """`train.steps` and the other keys of settings, without those of one section; none of what is no settings."""
+    """All keys of settings as `train.steps`, without those of the section `but`; [] for other models."""
     sections = [section for section in settings.model_fields if section != but and "train" in settings.model_fields]
     return [f"{section}.{key}" for section in sections for key in valid_keys(settings, (section,))]
 
 
 def wrong_setting(key: str, settings: type[BaseModel]) -> str | None:
-    """Why settings have no key such as `train.steps`; None where they have it."""
+    """Why settings have no key such as `train.steps`; None if they have it."""
     section, _, name = key.partition(".")
     if not name:
-        return f"write SECTION.KEY, for instance {known_as(key, every_key(settings)) or 'train.learning_rate'}"
+        return f"should be SECTION.KEY, such as {known_as(key, every_key(settings)) or 'train.learning_rate'}"
     if section not in settings.model_fields:
         return f"there is no section {section!r}; {nearest(section, settings.model_fields)}"
     known = valid_keys(settings, (section,))

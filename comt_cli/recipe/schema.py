@@ -1,4 +1,4 @@
-"""The keys of a recipe, but for the settings of its runs, which are their task's, and what must agree among them."""
+"""The keys of a recipe, except the settings of runs (see the tasks), and the checks of their consistency."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from comt_cli.recipe.settings import RunSettings, Section, matching
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9+._/-]*"
 NAME_FORM = "letters, digits and + . _ / -, a letter or digit first"
 NAME_LENGTH = 100
-"""Letters of a name at most: two of them are part of the names of files, which file systems end at 255."""
+"""Maximum length of a name: two of them are part of file names, which file systems limit to 255 bytes."""
 Name = Annotated[str, Field(max_length=NAME_LENGTH), matching(NAME_PATTERN, f"cannot be a name: use {NAME_FORM}")]
 SetupName = Annotated[
     str, matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "is no setup: give the name of a file there without its ending")
 ]
 """The name of a file in the folder `setups`, without its ending; it cannot lead out of that folder."""
 SCALES = ("smoke", "evening", "small", "paper")
-"""The scales of the recipes that came with the program, the smallest first; one's own recipes may have others."""
+"""The scales of the recipes that came with the program, smallest first; other recipes may have others."""
 NO_SCALES = ("bench", "diagnose", "figures", "search")
-"""What else has folders beside those of scales in the results."""
+"""Folders of the results that are not scales."""
 ScaleName = Annotated[
     str,
     Field(max_length=40),
@@ -41,7 +41,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**31)]
 def _once_each(what: str) -> AfterValidator:
     def checked(given: Sequence[Any]) -> Sequence[Any]:
         if len(set(given)) < len(given):
-            raise ValueError(f"a {what} stands twice")
+            raise ValueError(f"a {what} is given twice")
         return given
 
     return AfterValidator(checked)
@@ -49,30 +49,30 @@ def _once_each(what: str) -> AfterValidator:
 
 Seeds = Annotated[list[Seed], Field(min_length=1), _once_each("seed")]
 PaperIncrease = Annotated[str, matching(r"<?\d+(\.\d+)?%", "is no printed increase, for instance 1%, <1% or 22.9%")]
-"""A printed increase of the number of parameters, as text: `<1%` is no number."""
+"""A published increase of the number of parameters, as text, because `<1%` is not a number."""
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Every class of a method (`methods.base.Method`) by its name, and every task (`tasks.base.Task`) by its command,
-    the usual one first: what a recipe can name. Both stand above recipes, and are handed in."""
+    """The names that a recipe can use: method classes (`methods.base.Method`) by name, and tasks (`tasks.base.Task`) by
+    command, the default first. They are arguments, because this package may not import them."""
 
     methods: Mapping[str, Any]
     tasks: Mapping[str, Any]
 
     def task(self, command: object) -> Any:
-        """The task of the command with the nearest name, else the usual one: what has a wrong one is checked, too."""
+        """The task with the nearest command, else the default: a recipe with a wrong command is checked too."""
         return self.tasks[closest(str(command), self.tasks) or next(iter(self.tasks))]
 
 
 Given = dict[str, Any]  # settings as the file has them: `load` checks them
 _PART = matching(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*", "is no part of a model: letters, digits and _, with dots between")
 Part = Annotated[str, _PART]
-"""A part of a model, by the beginning of its parameters' names: `classifier` for `classifier.weight`."""
+"""A part of a model, as a prefix of parameter names: `classifier` for `classifier.weight`."""
 Parts = Annotated[tuple[Part, ...], _once_each("part")]
 
 
-_NO_WEIGHTS = "names no weights: hub:OWNER/MODEL, package:NAME/FILE, a folder or a .gguf file; {recipe: ...} is a run's"
+_NO_WEIGHTS = "is not hub:OWNER/MODEL, package:NAME/FILE, a folder or a .gguf file; for a run write {recipe: ...}"
 Weights = Annotated[
     str,
     Field(max_length=1000),
@@ -81,10 +81,12 @@ Weights = Annotated[
 
 
 class Start(Section):
-    """The trained weights from which a run starts. Of the run of another `recipe`, at the same scale: of the same
-    `row`, `column` (or the only one) and `seed` if not given; `new` are parts that the source does not have, `drop`
-    those of the source alone. Or published `weights`, to which the method's gates and connections are `added`: so that
-    the network computes what it did, or as the paper starts them."""
+    """Trained weights from which a run starts: those of a run of another `recipe`, or published `weights`.
+
+    A run has the same scale, and the same `row`, `column` (or the only one) and `seed` if these are not given. `new`
+    are parts of the model that the source does not have, `drop` parts of the source alone. The method's gates and
+    connections are `added` to published weights so that the function is unchanged (`identity`), or as in the paper.
+    """
 
     recipe: Annotated[str, Field(min_length=1, max_length=250)] | None = None
     weights: Weights | None = None
@@ -97,7 +99,7 @@ class Start(Section):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Text stands for published weights."""
+        """A string is read as published weights."""
         named = core_schema.no_info_after_validator_function(lambda text: cls(weights=text), handler(Weights))
         kinds = {"text": named, "group": handler(source)}
         return core_schema.tagged_union_schema(kinds, lambda given: "text" if isinstance(given, str) else "group")
@@ -109,17 +111,17 @@ class Start(Section):
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
         if self.recipe is None and self.weights is None:
-            raise ValueError("recipe: is missing: name the recipe whose runs are started from, or published weights")
+            raise ValueError("recipe: is missing; name a recipe whose runs are started from, or give published weights")
         others = {"recipe", "row", "column", "seed", "new", "drop"} if self.recipe is None else {"weights", "added"}
         if wrong := sorted(others & self.model_fields_set):
             of = "another recipe's runs" if self.recipe is None else "published weights"
-            raise ValueError(*(f"{key}: is of starts from {of}, and this one is not; leave it out" for key in wrong))
+            raise ValueError(*(f"{key}: applies only to starts from {of}; leave it out" for key in wrong))
         return self
 
 
 class Sweep(Section):
-    """Values by dotted key of which every cell tries all combinations (its grid), to show the best by `metric` on
-    validation. With `seeds` runs of these seeds alone try them, the trials, and the table's are trained at the best."""
+    """A grid: every cell trains all combinations of the values (by dotted key), and the best by `metric` on validation
+    data is shown. With `seeds`, trials of these seeds select the point, and the table's runs are trained there."""
 
     settings: dict[str, list[Any]]
     metric: str
@@ -127,7 +129,7 @@ class Sweep(Section):
 
 
 class Published(Section):
-    """Another paper's values of a row and its baseline, `of` a network and a text, in perplexity or nats."""
+    """Values of a row and its baseline in another paper, `of` a network and a text, in perplexity or nats per token."""
 
     of: Annotated[str, Field(min_length=1)]
     metric: Literal["perplexity", "loss"] = "perplexity"
@@ -136,14 +138,14 @@ class Published(Section):
 
     @property
     def percent(self) -> float:
-        """The ratio of the perplexities, in per cent beyond 1."""
+        """The increase of perplexity over the baseline, in per cent."""
         if self.metric == "loss":
             return 100 * math.expm1(self.value - self.baseline)
         return 100 * (self.value / self.baseline - 1)
 
 
 class Row(Section):
-    """One method under one name, with the paper's value in every column. `notes` are footnotes of its cells."""
+    """One method under one name, with the paper's value in every column. `notes` are footnotes by scale."""
 
     method: str | dict[str, Any]
     paper: dict[str, float | None] = Field(default_factory=dict)
@@ -156,8 +158,8 @@ class Row(Section):
 
 
 class Column(Section):
-    """One model and data set, or, with a `metric` of its own, another number of the same runs. Under a scale,
-    `compare_to` names the paper's column it stands in for."""
+    """One model and data set, or, with its own `metric`, another number of the same runs. Under a scale, `compare_to`
+    names the paper's column to compare with."""
 
     setup: SetupName | None = None
     settings: Given | None = None
@@ -184,14 +186,14 @@ AblationName = Literal[
 
 
 class Ablation(Section):
-    """A question that some `rows` of the table answer, all if not given. `option` is what varies of their methods."""
+    """A question that some `rows` of the table answer (default: all). `option` is the method option that varies."""
 
     rows: Annotated[list[str], Field(min_length=1)] | None = None
     option: str | None = None
 
 
 class Figure(Section):
-    """The drawing of a recipe that is a figure of its paper and no table, of the first seed under the first column."""
+    """The drawing of a recipe that reproduces a figure, from the first seed under the first column."""
 
     draw: str
     site: str | None = None
@@ -199,8 +201,8 @@ class Figure(Section):
 
 
 class Recipe(Section):
-    """One table, or figure: a published one, or one's own, which has no `paper`. `command` says which task its runs are
-    of. With `ladder` its columns are sizes, and the report has each row's gain against compute."""
+    """One table or figure, published or one's own (then without `paper`). `command` names the task. With `ladder`, the
+    columns are sizes, and the report has each row's gain against compute."""
 
     title: str
     paper: Name | None = None
@@ -221,7 +223,7 @@ class Recipe(Section):
     scales: dict[ScaleName, Scale]
 
     def places(self) -> Iterator[tuple[KeyPath, Place]]:
-        """Every place that may have settings, by its path: the recipe, rows, columns, scales and their columns."""
+        """Every place that may have settings, with its path: the recipe, rows, columns, scales and their columns."""
         yield (), self
         yield from ((("rows", name), row) for name, row in self.rows.items())
         yield from ((("columns", name), column) for name, column in self.columns.items())
@@ -230,7 +232,7 @@ class Recipe(Section):
             yield from ((("scales", scale_name, "columns", name), each) for name, each in (scale.columns or {}).items())
 
     def column_path(self, scale: str, column: str) -> KeyPath:
-        """The place of a scale's column."""
+        """The path of a scale's column."""
         return ("scales", scale, "columns", column) if self.scales[scale].columns else ("columns", column)
 
     def columns_at(self, scale: str) -> dict[str, Column]:
@@ -238,14 +240,14 @@ class Recipe(Section):
         return self.scales[scale].columns or self.columns
 
     def start_of(self, scale: str, column: str, row: str) -> tuple[KeyPath, Start | None]:
-        """What a cell starts from, and where that is said: at the row, else the column, else the recipe."""
+        """The start of a cell and the path of the place that gives it: the row, else the column, else the recipe."""
         places: dict[KeyPath, Recipe | Row | Column] = {("rows", row): self.rows[row]}
         places |= {self.column_path(scale, column): self.columns_at(scale)[column], (): self}
         at = next((at for at, place in places.items() if "start" in place.model_fields_set), ())
         return at, places[at].start
 
     def metric_at(self, scale: str, column: str) -> str:
-        """The metric that a column shows: its own, that of the paper's column beside it, or the recipe's."""
+        """The metric that a column shows: its own, else that of the column it is compared with, else the recipe's."""
         own = self.columns_at(scale)[column]
         paper = None if own.compare_to is None else self.columns.get(own.compare_to)
         return own.metric or (paper.metric if paper is not None else None) or self.metric
@@ -256,15 +258,15 @@ Place = Recipe | Row | Column | Scale  # what may have settings
 
 # ---- what must agree
 
-LADDER_SIZES = 3  # through fewer there is no line with an interval
-Wrong = Iterator[tuple[KeyPath, str]]  # where something is wrong, and what
+LADDER_SIZES = 3  # fewer sizes give no line with an interval
+Wrong = Iterator[tuple[KeyPath, str]]  # key paths with messages
 Methods = Mapping[str, Mapping[str, Any]]
-"""Every row's method with all its options; without the rows whose method is wrong."""
+"""Every row's method with all options; rows with a wrong method are missing."""
 Settings = Mapping[str, Mapping[tuple[str, str], RunSettings]]  # by scale, then by row and column
 
 
 def disagreements(recipe: Recipe, methods: Methods, catalogue: Catalogue, task: Any, document: Document) -> Wrong:
-    """Everything in `recipe` that names what is not there, or says what contradicts something else."""
+    """Everything in `recipe` that names something unknown or contradicts something else."""
     has_paper = document.data.get("paper") is not None
     metrics: Iterable[str] | None = task.metrics
     if recipe.command not in catalogue.tasks:
@@ -273,7 +275,7 @@ def disagreements(recipe: Recipe, methods: Methods, catalogue: Catalogue, task: 
     if recipe.baseline not in recipe.rows:
         yield ("baseline",), _none("row", recipe.baseline, recipe.rows)
     if not has_paper and recipe.table is not None:
-        yield ("table",), "says which table of a paper it is, but the recipe has no `paper`"
+        yield ("table",), "names a table of a paper, but the recipe has no `paper`"
     for name, row in recipe.rows.items():
         for key, message in _printed(row, recipe, has_paper=has_paper):
             yield ("rows", name, *key), message
@@ -294,15 +296,14 @@ def disagreements(recipe: Recipe, methods: Methods, catalogue: Catalogue, task: 
 def _unfit(
     at: KeyPath, start: Start | None, row: str, method: Mapping[str, Any], catalogue: Catalogue, task: Any
 ) -> Wrong:
-    """Reasons why a row cannot start from published weights, as far as its names tell."""
     if start is None or start.weights is None:
         return
     if not task.takes_weights:
-        yield (*at, "start"), f"published weights are those of language models, and {task.command} trains others"
+        yield (*at, "start"), f"published weights are those of language models, but {task.command} trains others"
     elif method and start.added != "paper" and "scale" in catalogue.methods[method["name"]].later - method.keys():
         at_one = f"{{name: {method['name']}, scale: 2}}, or start: {{weights: ..., added: paper}}"
-        said = "its gates are below one, and the weights are to compute what they did"
-        yield ("rows", row, "method"), f"{said}: {at_one}"
+        said = "its gates start below 1, so the network would not compute what its weights did; use"
+        yield ("rows", row, "method"), f"{said} {at_one}"
 
 
 def _none(what: str, name: str, names: Iterable[str]) -> str:
@@ -310,58 +311,55 @@ def _none(what: str, name: str, names: Iterable[str]) -> str:
 
 
 def _shown(path: KeyPath, place: Place, recipe: Recipe, metrics: Iterable[str] | None, *, has_paper: bool) -> Wrong:
-    """Problems of the metric that a place's cells show, and of the column that they are compared to."""
     metric, paper = getattr(place, "metric", None), getattr(place, "compare_to", None)
     if metrics is not None and metric is not None and metric not in metrics:
         yield (*path, "metric"), _none("metric", metric, metrics)
     if paper is None:
         return
     if path[0] == "columns":
-        yield (*path, "compare_to"), "belongs to the columns of a scale: this is the paper's own"
+        yield (*path, "compare_to"), "is for the columns of a scale; this is a column of the paper"
     elif paper not in recipe.columns:
         yield (*path, "compare_to"), _none("column", paper, recipe.columns)
     elif not has_paper:
-        yield (*path, "compare_to"), "names a column of a paper's, but the recipe has no `paper`"
+        yield (*path, "compare_to"), "names a paper's column, but the recipe has no `paper`"
     elif metric not in (None, theirs := recipe.columns[paper].metric or recipe.metric):
-        yield (*path, "metric"), f"cannot stand beside the paper's column {paper}, which has {theirs}"
+        yield (*path, "metric"), f"cannot be compared with the paper's column {paper}, whose metric is {theirs}"
 
 
 def _ladder(recipe: Recipe) -> Wrong:
-    """Reasons why a scale of a ladder has no line of gain against compute."""
     at = ("ladder",)
     if recipe.figure is not None:
-        yield at, "is of a table, and this recipe is a figure; leave one of them out"
+        yield at, "is for tables, and this recipe is a figure; leave one of them out"
     if len(recipe.rows) < 2:
-        yield at, "compares rows with the baseline, and there is no other row"
+        yield at, "compares rows with the baseline, and the recipe has no other row"
     for scale in recipe.scales:
         columns = recipe.columns_at(scale)
         if len(columns) < LADDER_SIZES:
-            yield at, f"takes {LADDER_SIZES} columns or more, one a size; scale {scale} has {len(columns)} columns"
+            yield at, f"needs {LADDER_SIZES} columns or more, one per size; scale {scale} has {len(columns)} columns"
         if len(shown := dict.fromkeys(recipe.metric_at(scale, column) for column in columns)) > 1:
-            yield at, f"compares one metric over all sizes; the columns of scale {scale} show {', '.join(shown)}"
+            yield at, f"needs one metric for all sizes; the columns of scale {scale} have {', '.join(shown)}"
 
 
 def _printed(row: Row, recipe: Recipe, *, has_paper: bool) -> Wrong:
-    """Problems of what a row says of the paper's columns."""
     given: dict[str, Mapping[str, object]] = {"paper": row.paper, "paper_increase": row.paper_increase}
     for key, cells in given.items():
         if cells and not has_paper:
-            yield (key,), "has values, but the recipe has no `paper` that prints them"
+            yield (key,), "has values, but the recipe has no `paper`"
             continue
         for column in cells:
             if column not in recipe.columns:
                 yield (key, column), _none("column", column, recipe.columns)
         if cells and not row.in_paper:
-            yield (key,), "has values, but the row says in_paper: false"
+            yield (key,), "has values, but the row has in_paper: false"
     if not has_paper:
         if "in_paper" in row.model_fields_set and row.in_paper:
             yield ("in_paper",), "is true, but the recipe has no `paper`"
     elif row.in_paper:
         if missing := [column for column in recipe.columns if column not in row.paper]:
-            mend = "give the paper's (null where it prints none), or say in_paper: false"
-            yield ("paper",), f"has no value for {', '.join(missing)}: {mend}"
+            mend = "give the paper's value (null if it has none), or set in_paper: false"
+            yield ("paper",), f"has no value for {', '.join(missing)}; {mend}"
         if row.published is not None:
-            yield ("published",), "is of other papers, and the row is in this one's: use paper"
+            yield ("published",), "is for values of other papers, but the row is in this paper; use the key paper"
 
 
 def _ablation(path: KeyPath, ablation: Ablation, recipe: Recipe, methods: Methods) -> Wrong:
@@ -369,7 +367,7 @@ def _ablation(path: KeyPath, ablation: Ablation, recipe: Recipe, methods: Method
     for position, row in enumerate(rows):
         if row not in recipe.rows:
             yield (*path, "rows", position), _none("row", row, recipe.rows)
-    # Where a row's method is wrong, that is reported, and nothing is known of its options.
+    # A wrong method is reported elsewhere, and its options are unknown.
     if ablation.option is None or any(row not in methods for row in rows):
         return
     option, at = ablation.option, (*path, "option")
@@ -377,43 +375,43 @@ def _ablation(path: KeyPath, ablation: Ablation, recipe: Recipe, methods: Method
     if len(values) < 2:
         options = dict.fromkeys(key for row in rows for key in methods[row] if key != "name")
         hint = nearest(option, options) if option not in options else "name rows that have it"
-        yield at, f"{option!r} is an option of {len(values) or 'none'} of the rows; {hint}"
+        yield at, f"{option!r} is an option of only {len(values) or 'none'} of the rows; {hint}"
     elif all(value == values[0] for value in values):
-        yield at, f"{option!r} has the same value in every row that has it; name the option that varies, or null"
+        yield at, f"{option!r} has the same value in all rows that have it; name an option that varies, or null"
 
 
 def unmeasured(recipe: Recipe, task: Any, settings: Settings, document: Document) -> Wrong:
-    """Columns that show a metric which their runs have no number for."""
+    """Columns with a metric that their runs do not compute."""
     for scale, cells in settings.items():
         for (_, name), cell in cells.items():
             metric, own = recipe.metric_at(scale, name), recipe.columns_at(scale)[name].metric
             if metric in task.metrics and (reason := task.lacks(cell, metric)) is not None:
                 at = (*recipe.column_path(scale, name), *(["metric"] if own else []))
-                if document.argument(("metric",)):  # a sweep made it a metric of the test split
+                if document.argument(("metric",)):  # --sweep replaced it by a metric of the test split
                     at = ("metric",)
                 yield at, f"there is no {metric} at scale {scale}: {reason}"
 
 
 def undrawable(recipe: Recipe, task: Any, method: Mapping[str, Any], settings: Settings) -> Wrong:
-    """Everything that keeps the recipe's figure, where it is one, from being drawn; `method` is the baseline's."""
+    """Reasons that the recipe's figure, if it is one, cannot be drawn; `method` is the baseline's."""
     if (figure := recipe.figure) is None:
         return
     draw, drawing = figure.draw, task.drawings.get(figure.draw)
     if drawing is None:
-        yield ("figure", "draw"), _none(f"drawing of what {task.command} trains called", draw, task.drawings)
+        yield ("figure", "draw"), _none(f"drawing for {task.command} called", draw, task.drawings)
         return
     if drawing.from_log is not None:
         section, _, name = drawing.from_log.partition(".")
         for scale, cells in settings.items():
             if any(getattr(getattr(cell, section), name) is None for cell in cells.values()):
-                yield ("figure", "draw"), f"set {drawing.from_log} (scale {scale}): it is drawn of that"
+                yield ("figure", "draw"), f"is drawn from {drawing.from_log}, which is not set at scale {scale}"
     if drawing.of_method is not None and method and method["name"] != drawing.of_method:
-        yield ("figure", "draw"), f"is of the method {drawing.of_method}; the row {recipe.baseline} has another"
+        yield ("figure", "draw"), f"requires the method {drawing.of_method}; the row {recipe.baseline} has another"
     sites = method.get("sites")
     if (figure.site is not None) != drawing.takes_site:
-        message = f"is missing: {draw} are drawn of one site" if drawing.takes_site else f"{draw} has no use for it"
+        message = f"is missing; {draw} is drawn for one site" if drawing.takes_site else f"{draw} does not use it"
         yield ("figure", "site"), message
     elif figure.site is not None and isinstance(sites, list) and figure.site not in sites:
         yield ("figure", "site"), _none(f"gate in the row {recipe.baseline} at", figure.site, sites)
     if figure.text is not None and not drawing.takes_text:
-        yield ("figure", "text"), f"{draw} reads none; leave the key out"
+        yield ("figure", "text"), f"{draw} does not read a text; leave the key out"

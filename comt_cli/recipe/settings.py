@@ -21,12 +21,12 @@ MAX_LAYERS = 1000
 MAX_LENGTH = 2**20
 MAX_VOCABULARY = 2**24
 MAX_COUNT = 2**31 - 1
-"""What a recipe, or a file from anywhere, may ask for at most: hundreds of times what was ever trained, and so little
-that no product of a model's sizes leaves the 64 bits in which tensors are counted."""
+"""Limits for recipes and files from anywhere: hundreds of times larger than any trained model, and small enough that
+element counts fit in 64 bits."""
 
 
 def matching(pattern: str, allowed: str, names: Sequence[str] = ()) -> AfterValidator:
-    """Validator of text: refuses what is none of `names` and does not match `pattern`, in words that end `allowed`."""
+    """A validator of text that matches `pattern` or is one of `names`; else its message ends with `allowed`."""
     refused = f"is none of {', '.join(names)}, nor {allowed}" if names else allowed
 
     def checked(given: str) -> str:
@@ -52,27 +52,27 @@ NonNegative = Annotated[float, Field(ge=0)]
 Precision = Literal["fp32", "bf16-mixed", "bf16-pure"]
 Kernels = Literal["auto", "reference", "fused"]
 GateInit = Literal["kaiming-uniform", "torch-linear", "normal"]
-"""How a gate's matrices start; `layers.gates.draw_gate_weight` says what each means."""
+"""Initialisation of a gate's matrices; see `layers.gates.draw_gate_weight`."""
 
 
 class Section(BaseModel):
-    """A group of keys: immutable, and an unknown key is an error."""
+    """An immutable group of keys; an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     later: ClassVar[frozenset[str]] = frozenset()
-    """Keys that came when there were runs already: part of a run's identity only where they are not the default."""
+    """Keys added after the first runs: part of a run's identity only if they differ from the default."""
 
     def stored(self, *without: str) -> dict[str, Any]:
-        """The keys as a run's identity and its `spec.json` have them: defaults included, but for those of `later`, and
-        for those `without` which it is the same run."""
+        """The keys as in a run's identity and its `spec.json`: with defaults, without `without`, and without keys of
+        `later` that have their default."""
         usual = {key for key in self.later if getattr(self, key) == type(self).model_fields[key].default}
         return self.model_dump(mode="json", exclude={*without, *usual})
 
 
 class NetworkSettings(Section):
-    """A network: its family, which says which module builds it, and a size, one of `sizes`, any of whose numbers a key
-    of the same name may override."""
+    """A network: its family, which selects the module that builds it, and one of `sizes`. A key may override the number
+    of the same name."""
 
     sizes: ClassVar[Mapping[str, Any]] = {}
 
@@ -82,20 +82,20 @@ class NetworkSettings(Section):
     @model_validator(mode="after")
     def _size_is_known(self) -> Self:
         if self.size not in self.sizes:
-            raise ValueError(f"size: no size is called {self.size!r}; {nearest(self.size, self.sizes)}")
+            raise ValueError(f"size: there is no size {self.size!r}; {nearest(self.size, self.sizes)}")
         return self
 
     def shape(self) -> Any:
-        """The shape that the network is built from: the named size with the overrides applied."""
+        """The shape from which the network is built: the named size with overrides."""
         raise NotImplementedError
 
     def _numbers(self, keys: Iterable[str]) -> dict[str, Any]:
-        """Numbers of the shape, each as it is given, else that of the named size."""
+        """Numbers of the shape: the given ones, else those of the named size."""
         return {key: getattr(self, key) or getattr(self.sizes[self.size], key) for key in keys}
 
 
 class AttentionSettings(NetworkSettings):
-    """A network whose blocks have attention and a feed-forward network."""
+    """A network of blocks with attention and a feed-forward network."""
 
     width: Width | None = None
     ffn_width: FFNWidth | None = None
@@ -105,34 +105,34 @@ class AttentionSettings(NetworkSettings):
     def _heads_fit(self) -> Self:
         shape = self.shape()
         if shape.width % shape.heads:
-            raise ValueError(f"heads: width {shape.width} must split evenly into {shape.heads} heads")
+            raise ValueError(f"heads: {shape.heads} does not divide the width {shape.width}")
         return self
 
 
 def _steps_or_share(given: float) -> float:
     if given < 0 or (isinstance(given, float) and not 0 < given < 1):
-        raise ValueError(f"{given!r} is neither a whole number of steps (without a point) nor a share between 0 and 1")
+        raise ValueError(f"{given!r} is neither a whole number of steps nor a share between 0 and 1")
     return given
 
 
 StepsOrShare = Annotated[int | float, AfterValidator(_steps_or_share)]
-"""A moment in the training, as recipes and `--set` say it: a whole number of steps, or, below 1, a share of `steps`."""
+"""A point in the schedule, as in recipes and `--set`: a whole number of steps, or a share of `steps` below 1."""
 
 
 def steps_of(share: float, steps: int) -> int:
-    """The whole number of steps nearest to a share of them, upwards from a half; at least 1. The share is taken as it
-    is written: 0.29 of 50 steps are 14.5 and so 15, whatever its binary fraction."""
+    """The number of steps nearest to a share of them, at least 1; halves round up. The share is the decimal as written:
+    0.29 of 50 steps is 14.5 and thus 15."""
     return max(1, math.floor(Exact(str(share)) * steps + Exact(1, 2)))
 
 
 class Training(Section):
-    """Training settings. Steps are optimiser updates; batch sizes count rows or images over all devices. Runs know
-    whole steps alone; recipes may give the keys of `moments` as shares of `steps` too, in these types."""
+    """Training settings. Steps are optimiser updates; batch sizes count rows or images over all devices. Runs store
+    whole steps; in recipes the keys of `moments` may also be shares of `steps`."""
 
     moments: ClassVar[Mapping[str, Any]] = {"warmup_steps": StepsOrShare, "keep_every": StepsOrShare | None}
     later: ClassVar[frozenset[str]] = frozenset({"select", "deterministic", "keep_every"})
     of_start: ClassVar[tuple[str, ...]] = ()
-    """Keys about weights that a run starts from: where it starts from none, they are refused."""
+    """Keys that require weights to start from; without such a start they are refused."""
 
     steps: Count
     batch_size: Count
@@ -156,8 +156,8 @@ class Training(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_way_to_say_it(cls, given: Any) -> Any:
-        """Shares become whole steps. Where the schedule has a floor, one that is not given is stored as what it is."""
+    def _normalised(cls, given: Any) -> Any:
+        """Convert shares to whole steps, and store the default of a missing floor if the schedule has one."""
         if not isinstance(given, dict):
             return given
         steps = given.get("steps")
@@ -171,66 +171,66 @@ class Training(Section):
     def _keys_fit(self) -> Self:
         wrong = list(self._contradictions())
         if wrong:
-            raise ValueError(*wrong)  # all at once: `validate` makes a problem of each
+            raise ValueError(*wrong)  # `validate` reports each as a problem
         return self
 
     def keeps(self, step: int) -> bool:
-        """Whether the weights after a step stay in the run's directory, for `comt average`."""
+        """Whether the weights after a step are kept in the run directory, for `comt average`."""
         return self.keep_every is not None and step % self.keep_every == 0
 
     @property
     def averaged_steps(self) -> tuple[int, ...]:
-        """The steps whose weights are averaged in the end, in rising order; none where the last are kept."""
+        """The steps whose weights are averaged at the end, in rising order; () if the last weights are kept."""
         return ()
 
     @property
-    def passing_steps(self) -> list[int]:
-        """The averaged steps whose weights nobody asked to keep when the run has ended."""
+    def temporary_steps(self) -> list[int]:
+        """The averaged steps whose weights are deleted when the run has ended."""
         return [step for step in self.averaged_steps if not self.keeps(step)]
 
     @property
     def moments_per_parameter(self) -> int:
-        """Numbers that the optimiser keeps for every parameter."""
+        """Numbers that the optimiser stores per parameter."""
         raise NotImplementedError
 
     @property
     def recomputes(self) -> bool:
-        """Activation checkpointing: whether blocks are computed again for the backward pass."""
+        """Activation checkpointing: whether blocks are recomputed for the backward pass."""
         return False
 
     @property
     def shards(self) -> bool:
-        """Whether several processes share the parameters among them."""
+        """Whether several processes shard the parameters."""
         return False
 
     @property
     def captures(self) -> bool | Literal["auto"]:
-        """Whether compiled passes are captured in CUDA graphs, on CUDA devices; `auto`: where they can be."""
+        """Whether compiled passes are captured in CUDA graphs on CUDA devices; `auto`: where possible."""
         return False
 
     @property
     def lora(self) -> tuple[int, float] | None:
-        """What comes from the start is not trained: the rank of LoRA's matrices beside it, 0 without LoRA, and the
-        factor on their product, alpha / rank. None where all is trained."""
+        """(rank of LoRA's matrices, their factor alpha / rank) if the start's weights are frozen, rank 0 without LoRA;
+        None if all weights are trained."""
         return None
 
     def _contradictions(self) -> Iterator[str]:
-        """Everything that keys say against each other, as `key: what is wrong`."""
+        """All contradictions between keys, as `key: message`."""
         if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
             yield f"micro_batch_size: {self.micro_batch_size} does not divide the batch size {self.batch_size}"
         if self.warmup_steps > self.steps:
-            yield f"warmup_steps: a warm-up of {self.warmup_steps} steps is longer than {self.steps} steps"
+            yield f"warmup_steps: a warm-up of {self.warmup_steps} steps is longer than {self.steps} steps of training"
         if self.schedule in WITHOUT_FLOOR and self.min_lr_ratio is not None:
-            yield f"min_lr_ratio: the schedule {self.schedule} has none; leave the key out, or null"
+            yield f"min_lr_ratio: the schedule {self.schedule} has no floor; leave the key out"
         if self.select == "best" and self.evaluate_every is None:
-            yield "select: the best step is found by evaluations during training; give evaluate_every"
+            yield "select: best needs evaluations during training; set evaluate_every"
         if self.schedule == "noam" and self.warmup_steps == 0:
-            yield "warmup_steps: the noam schedule is defined by its warm-up; give at least 1"
+            yield "warmup_steps: the noam schedule needs a warm-up; give at least 1"
 
 
 class CapturedTraining(Training):
-    """Training whose compiled passes can be captured in CUDA graphs: inputs apart, a pass reads the same memory in
-    every step (no masks of dropout), and all batches have one shape."""
+    """Training whose compiled passes can be captured in CUDA graphs: apart from the inputs, every step reads the same
+    memory (no dropout masks), and all batches have one shape."""
 
     cuda_graphs: bool | Literal["auto"] = "auto"
 
@@ -241,14 +241,14 @@ class CapturedTraining(Training):
     def _contradictions(self) -> Iterator[str]:
         yield from super()._contradictions()
         if self.cuda_graphs is True and not self.compile:
-            yield "cuda_graphs: compiled code is captured; say compile: true as well"
+            yield "cuda_graphs: needs compiled passes; set compile: true as well"
         if self.cuda_graphs is True and self.shards:
-            yield "cuda_graphs: sharded parameters are gathered in other memory for every pass; leave out one of them"
+            yield "cuda_graphs: sharded parameters are gathered in new memory for every pass; leave one of the two out"
 
 
 def _in_steps(given: Any, steps: Any) -> Any:
-    """`given`, or each of its entries, in whole steps where it is a share. Where the steps are missing or wrong,
-    which is reported elsewhere, 1 stands for each share."""
+    """`given`, or each of its entries, with shares converted to steps. If the number of steps is missing or wrong,
+    which is reported elsewhere, each share becomes 1."""
     if isinstance(given, list | tuple):
         return type(given)(_in_steps(each, steps) for each in given)
     if not isinstance(given, float) or not 0 < given < 1:
@@ -257,11 +257,11 @@ def _in_steps(given: Any, steps: Any) -> Any:
 
 
 WITHOUT_FLOOR = ("noam", "constant", "step")
-"""Schedules that do not fall to a share of the highest learning rate."""
+"""Schedules that do not end at a share of the peak learning rate."""
 
 
 class RunSettings(Section):
-    """Everything that decides a run, apart from its method and its seed. A task's own class types the sections."""
+    """All settings that decide a run, except its method and seed. A task's subclass gives the types of the sections."""
 
     model: NetworkSettings
     data: Section
@@ -269,13 +269,13 @@ class RunSettings(Section):
 
 
 class Overrides(Section):
-    """Keys of a run's sections, all optional, as one place of a recipe gives them: complete only after merging, and
-    checked as a whole then. `overrides_of` makes the class for each kind of settings."""
+    """Keys of a run's sections in one place of a recipe, all optional; they are checked as a whole after merging.
+    `overrides_of` makes the subclass for each kind of settings."""
 
 
 @functools.cache
 def overrides_of(settings: type[RunSettings]) -> type[Overrides]:
-    """The class of what one place may say of such settings: any of their keys, moments of training as shares too."""
+    """The class of one place's settings: all keys are optional, and points in the schedule may be shares."""
     sections: dict[str, Any] = {}
     for name, info in settings.model_fields.items():
         section: Any = info.annotation

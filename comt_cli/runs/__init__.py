@@ -1,1 +1,1 @@
-"""Runs: what they are (`RunSpec` and its id), what a recipe means, and the directories that hold them. No torch."""
+"""Runs: their description (`RunSpec` and its id), the plan of a recipe, and run directories. Does not import torch."""

@@ -1,5 +1,4 @@
-"""The runs in a folder, of all recipes, each read when it is asked; the data that they were trained on, for a machine
-that does not have it; and the links of runs that several tables share."""
+"""The runs in a folder, read lazily; the data hash inferred from them; and the links of shared runs."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from comt_cli.words import plural
 
 ID_DIGITS = 12
 FOLDER_NAME = re.compile(rf"([0-9a-f]{{{ID_DIGITS}}})(?:\.replaced-(\d+))?")
-"""What a folder that holds a run is called: its id, and a number once it was set aside."""
+"""The name of a run's folder: its id, and a number after it was archived."""
 
 
 class Standing(StrEnum):
@@ -35,13 +34,13 @@ class Standing(StrEnum):
     diverged = "diverged"
     running = "running"
     unfinished = "unfinished"
-    failed = "failed"  # it is unfinished, and its newest attempt ended with an error
-    replaced = "replaced"  # it was moved aside, and another run of its id was begun
+    failed = "failed"  # it is unfinished, and the last attempt ended with an error
+    replaced = "replaced"  # it was archived, and another run of the same id was begun
     unreadable = "unreadable"  # its files are damaged, or of another version
 
 
 class Place(NamedTuple):
-    """Place of a run in a table. The names of a link's folders have dashes for slashes."""
+    """Position of a run in a table. The folder names of links have dashes instead of slashes."""
 
     paper: str
     table: str
@@ -55,20 +54,20 @@ class Place(NamedTuple):
 
     @property
     def dashed(self) -> Place:
-        """The same as the folders of a link are called."""
+        """The same with the folder names of a link."""
         return Place(*(name.replace("/", "-") for name in self))
 
 
 @dataclass(frozen=True)
 class KnownRun:
-    """A run by its folder. `links` lead to it, each from its place in a table."""
+    """A run by its folder. `links` lead to it, one for each position in a table."""
 
     directory: RunDirectory
     links: tuple[Path, ...]
 
     @property
     def name(self) -> str:
-        """The folder's name: the id, and what was added when it was set aside."""
+        """The folder's name: the id, and the suffix of an archived run."""
         return self.directory.path.name
 
     @property
@@ -78,12 +77,12 @@ class KnownRun:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether it was set aside."""
+        """Whether it was archived."""
         return len(self.name) > ID_DIGITS
 
     @property
     def given_name(self) -> str | None:
-        """The name that somebody gave it (`comt runs --name`); None of one that was set aside."""
+        """The name given by `comt runs --name`; None for an archived run."""
         try:
             return None if self.is_replaced else read_text(self.directory.name_file).strip() or None
         except (OSError, ValueError):
@@ -91,26 +90,26 @@ class KnownRun:
 
     @cached_property
     def labels(self) -> Mapping[str, Any]:
-        """The contents of `spec.json`, of whichever version; {} where it cannot be read."""
+        """The contents of `spec.json` of any version; {} if it cannot be read."""
         try:
             return dict(read_json(self.directory.spec_file))
         except READING_ERRORS:
             return {}
 
     def label(self, key: str) -> str:
-        """A name in `spec.json`: `row`, `column`, `scale` ...; `?` where it says none."""
+        """A name in `spec.json`, such as `row`, `column` or `scale`; `?` if there is none."""
         found = self.labels.get(key)
         return found if isinstance(found, str) else "?"
 
     @property
     def seed(self) -> int | None:
-        """Its seed; None where that cannot be read."""
+        """Its seed; None if it cannot be read."""
         found = self.labels.get("seed")
         return found if isinstance(found, int) and not isinstance(found, bool) else None
 
     @cached_property
     def spec(self) -> RunSpec | None:
-        """The run, fully resolved; None where this version cannot read it."""
+        """The run, fully resolved; None if this version cannot read it."""
         try:
             return self.directory.spec()
         except READING_ERRORS:
@@ -118,18 +117,18 @@ class KnownRun:
 
     @cached_property
     def home(self) -> Place:
-        """Its place in the table that it was trained for."""
+        """Its position in the table that it was trained for."""
         return Place(*(self.label(key) for key in ("paper", "table", "row", "column")))
 
     @cached_property
     def elsewhere(self) -> tuple[Place, ...]:
-        """Its places in tables of other recipes that link to it, with dashes for slashes."""
+        """Its positions in tables of other recipes that link to it, with dashes instead of slashes."""
         linked = ((link.parts[-5], link.parts[-4].partition(MARK)[0], *link.parts[-3:-1]) for link in self.links)
         return tuple(place for place in dict.fromkeys(Place(*each) for each in linked) if place != self.home.dashed)
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """The tables of changed settings that link to it: `paper/table@steps-12`, with dashes for slashes."""
+        """The tables of changed settings that link to it, such as `paper/table@steps-12`, with dashes for slashes."""
         return tuple(dict.fromkeys("/".join(link.parts[-5:-3]) for link in self.links if MARK in link.parts[-4]))
 
     @property
@@ -139,13 +138,13 @@ class KnownRun:
 
     @cached_property
     def _read(self) -> tuple[Standing, dict[str, Any] | None, str | None]:
-        """Standing, result, and why the directory could not be read."""
+        """State, result, and the reason if the directory cannot be read."""
         try:
             state, result = self.directory.state(), self.directory.result()
         except READING_ERRORS as error:
             told = error if isinstance(error, UserError) else of_surroundings(error)
             return Standing.unreadable, None, told.message if told else f"{self.directory.path}: {error!r}"
-        if state is RunState.running:  # perhaps it has only just begun, and says nothing of itself yet
+        if state is RunState.running:  # it may have just begun, without a spec.json
             return Standing.running, None, None
         if self.spec is None:
             reason = "was made by another version of comt" if self.labels else "has no readable spec.json"
@@ -156,7 +155,7 @@ class KnownRun:
 
     @property
     def ended_as(self) -> Standing:
-        """Its state, or that when it was set aside."""
+        """Its state, for an archived run the state when it was archived."""
         return self._read[0]
 
     @property
@@ -166,22 +165,22 @@ class KnownRun:
 
     @property
     def result(self) -> Mapping[str, Any]:
-        """`result.json`; {} where there is none."""
+        """`result.json`; {} if there is none."""
         return self._read[1] or {}
 
     @property
     def problem(self) -> str | None:
-        """Why it could not be read; None where it could."""
+        """Why it cannot be read; None if it can."""
         return self._read[2]
 
     @property
     def has_checkpoint(self) -> bool:
         """Whether its weights can be loaded."""
-        return os.path.isfile(self.directory.checkpoint_file)  # noqa: PTH113 - Path's raises where it may not look
+        return os.path.isfile(self.directory.checkpoint_file)  # noqa: PTH113 - Path's raises without permission
 
     @cached_property
     def written(self) -> float:
-        """When it ended, else when it last logged something, as seconds since 1970."""
+        """When it ended, else when it last logged a step, in seconds since 1970."""
         directory = self.directory
         for path in (directory.result_file, directory.metrics_file, directory.spec_file, directory.path):
             try:
@@ -192,7 +191,7 @@ class KnownRun:
 
     @cached_property
     def size(self) -> int:
-        """Bytes of its files, as far as they can be seen; links within it are not followed."""
+        """Bytes of its readable files; links inside it are not followed."""
         total = 0
         for path, _, names in os.walk(self.directory.path):
             for name in names:
@@ -202,7 +201,7 @@ class KnownRun:
 
 
 def known_runs(runs: Path) -> list[KnownRun]:
-    """Every run below the folder `runs`, those set aside too, in the order of their folders' names."""
+    """Every run in the folder `runs`, archived ones included, sorted by folder name."""
     folder = runs / BY_ID
     if not folder.is_dir():
         return []
@@ -219,14 +218,13 @@ def known_runs(runs: Path) -> list[KnownRun]:
 
 
 _REMOVED = ".removed-"
-"""In the name of a folder that is being deleted. It begins with a dot, so that no reader takes it for a run."""
+"""Part of the name of a folder that is being deleted. The name begins with a dot, so that no reader finds it."""
 
 
 def remove_runs(chosen: Sequence[KnownRun], runs: Path) -> None:
-    """Delete `chosen`, of `known_runs`. Each loses its links and is renamed first: a reader, and a process that is
-    stopped half-way, sees it whole or not at all. What an earlier call was stopped at is deleted too. Raises
-    `BeingTrained` where another process is training one of them: none is deleted; `StorageError` where the system
-    refuses: those before are deleted."""
+    """Delete `chosen`, a selection of `known_runs`. Each first loses its links and is renamed, so that no reader sees a
+    part of it. Folders left by an interrupted call are deleted too. Raises `BeingTrained` if another process trains one
+    of them (none is deleted), or `StorageError` (those before it are deleted)."""
     for run in chosen:
         if _has_lock(run) and (owner := run.directory.owner()) is not None:
             raise run.directory.held_by(owner)
@@ -249,12 +247,12 @@ def remove_runs(chosen: Sequence[KnownRun], runs: Path) -> None:
 
 
 def _has_lock(run: KnownRun) -> bool:
-    """Whether the folder has a lock that a training could hold: of a damaged one it may be a link, or a pipe."""
+    """Whether the folder has a lock that a training could hold. In a damaged one it may be a link or a pipe."""
     return run.directory.lock_file.is_file() and not run.directory.lock_file.is_symlink()
 
 
 def _remove_empty(folder: Path, runs: Path) -> None:
-    """Delete `folder` and those around it, as far as they are below `runs` and empty but for their settings."""
+    """Delete `folder` and its parents below `runs` that contain at most the file of changed settings."""
     while folder != runs and runs in folder.parents:
         try:
             if [path.name for path in folder.iterdir()] == [CHANGED]:
@@ -266,9 +264,9 @@ def _remove_empty(folder: Path, runs: Path) -> None:
 
 
 def adopt_contents(specs: Sequence[RunSpec], runs: Path, *, ambiguous: bool = False) -> list[RunSpec]:
-    """`specs`, those whose data is not prepared here with the content that the runs below `runs` were trained on.
-    Raises `UserError` where runs that were asked the same were trained on different data, so that no table can hold
-    them all; unless `ambiguous`, which leaves the content of these unknown."""
+    """`specs` with the data hash of those whose data is not prepared here inferred from the runs in `runs`. Raises
+    `UserError` if runs of the same request were trained on different data, because one table cannot contain both; with
+    `ambiguous` their hash stays unknown."""
     every = with_sources(specs)
     unknown = {asked for spec in every for asked, content in spec.contents.items() if content is None}
     if not unknown:
@@ -278,10 +276,10 @@ def adopt_contents(specs: Sequence[RunSpec], runs: Path, *, ambiguous: bool = Fa
     for run in known_runs(runs):
         if run.is_replaced or run.label("data_fingerprint") not in contents or run.label("data_content") == "?":
             continue
-        of_run = run.spec  # none of what is damaged: whoever reads the run says what is wrong
-        # What was begun and has no checkpoint was perhaps refused its data, and says nothing.
+        of_run = run.spec  # None for a damaged run, which is reported when it is read
+        # A run without a checkpoint may have been refused its data.
         if of_run is not None and of_run.request in requests and run.directory.is_begun:
-            for each in (of_run, *of_run.sources):  # of a source that is not here any more the started run knows it
+            for each in (of_run, *of_run.sources):  # also covers a source whose directory is not here
                 for asked, content in each.contents.items():
                     if content is not None and asked in contents:
                         contents[asked][content] += 1
@@ -290,8 +288,8 @@ def adopt_contents(specs: Sequence[RunSpec], runs: Path, *, ambiguous: bool = Fa
         asked, counts = next(iter(several.items()))
         listed = ", ".join(f"{content} ({plural(count, 'run')})" for content, count in counts.most_common())
         names = (spec.task.data_name(spec.settings) for spec in every if spec.data_fingerprint == asked)
-        said = f"the runs on {next(names, asked)} in {runs} were trained on data of different content: {listed}"
-        raise UserError(said, "Train here, which prepares the data, or keep the runs of one data_content (spec.json).")
+        said = f"the runs on {next(names, asked)} in {runs} were trained on different data, by data_content: {listed}"
+        raise UserError(said, "Train here, which prepares the data, or keep runs with one data_content (in spec.json).")
     only = {asked: next(iter(counts)) for asked, counts in contents.items() if asked in unknown and len(counts) == 1}
     return [spec.with_contents(only) for spec in specs]
 
@@ -301,13 +299,13 @@ def adopt_contents(specs: Sequence[RunSpec], runs: Path, *, ambiguous: bool = Fa
 
 @dataclass(frozen=True)
 class SharedRun:
-    """One training and every planned run that it is: the same id under the names of one table or several."""
+    """One training with all planned runs that share its id, of one table or several."""
 
     specs: tuple[RunSpec, ...]
 
     @property
     def spec(self) -> RunSpec:
-        """The first of the planned runs; the others differ from it in names alone."""
+        """The first of the planned runs; the others differ only in names."""
         return self.specs[0]
 
     @property
@@ -321,7 +319,7 @@ class SharedRun:
 
 
 def shared_runs(specs: Iterable[RunSpec]) -> list[SharedRun]:
-    """The trainings that `specs` need, each once, in the order in which they come first."""
+    """The distinct trainings of `specs`, in the order of their first occurrence."""
     grouped: dict[str, list[RunSpec]] = {}
     for spec in specs:
         grouped.setdefault(spec.id, []).append(spec)
@@ -329,8 +327,8 @@ def shared_runs(specs: Iterable[RunSpec]) -> list[SharedRun]:
 
 
 def needed_runs(specs: Sequence[RunSpec], runs: Path) -> list[SharedRun]:
-    """The trainings behind `specs`, each once: first the sources that are still needed, then they themselves. A source
-    is needed for runs that have neither a checkpoint nor a result, whether it is done by now or not."""
+    """The distinct trainings of `specs`, after the sources that they still need. A source is needed by runs that have
+    neither a checkpoint nor a result."""
     needed: set[str] = set()
     left = list(specs)
     while left:
@@ -343,7 +341,7 @@ def needed_runs(specs: Sequence[RunSpec], runs: Path) -> list[SharedRun]:
 
 
 def link_runs(specs: Iterable[RunSpec], runs: Path) -> None:
-    """Make the links of all runs of `specs` that are there, whatever table they were for. Raises `StorageError`."""
+    """Make the links of all runs of `specs` that exist, whichever table trained them. Raises `StorageError`."""
     for spec in specs:
         directory = RunDirectory.of(runs, spec)
         if directory.path.is_dir():
@@ -351,17 +349,17 @@ def link_runs(specs: Iterable[RunSpec], runs: Path) -> None:
 
 
 def set_aside(specs: Sequence[RunSpec], runs: Path) -> list[Path]:
-    """Move the run directories of `specs` out of the way, with every link to them, so that they are trained anew;
-    returns where they went. Nothing is deleted: what was computed was paid for. Raises `BeingTrained` where another
-    process is training one of them: none is moved; `StorageError` where the system refuses: those before are moved."""
+    """Archive the run directories of `specs` and all links to them, so that the runs are trained again; returns the new
+    paths. Nothing is deleted. Raises `BeingTrained` if another process trains one of them (none is moved), or
+    `StorageError` (those before it are moved)."""
     directories = [directory for shared in shared_runs(specs) if (directory := shared.directory(runs)).path.is_dir()]
     with contextlib.ExitStack() as locks:
         for directory in directories:
             locks.enter_context(directory.lock())
-        return [_set_aside(directory, runs) for directory in directories]
+        return [_archive(directory, runs) for directory in directories]
 
 
-def _set_aside(directory: RunDirectory, runs: Path) -> Path:
+def _archive(directory: RunDirectory, runs: Path) -> Path:
     path, shown = directory.path, directory.shown
     links = [link for link in runs.glob(f"*/*/*/*/seed*-{path.name}") if RunDirectory(path, link).shown == link]
     number = 1

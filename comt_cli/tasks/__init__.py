@@ -1,4 +1,4 @@
-"""The tasks, one file each. A file put here, with its half in `training/tasks`, is found; no entry names it."""
+"""The tasks, one file each. A file added here, with its half in `training/tasks`, needs no other entry."""
 
 from comt_cli.tasks.base import FIRST, Task, task_of, tasks
 

@@ -1,6 +1,6 @@
-"""A task: what a network is trained to do, declared once in a file of this folder: its settings, its metrics, its data,
-and the words that pages and figures use for it. The file of the same name in `training/tasks` has the half that trains.
-Both are found by being there: no other module names a task. Imports neither torch nor pydantic."""
+"""The declaration of a task, one file of this folder each: its settings, metrics, data, and the texts of pages and
+figures. The file of the same name in `training/tasks` trains it. Both are found by their file names; no other module
+names a task. Imports neither torch nor pydantic."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ K = TypeVar("K")
 
 
 def only_class(module: str, kind: type[K]) -> type[K]:
-    """The only class of a kind that a module defines."""
+    """The one subclass of `kind` that a module defines."""
     every = [each for each in vars(importlib.import_module(module)).values() if isinstance(each, type)]
     (found,) = (each for each in every if issubclass(each, kind) and each.__module__ == module)
     return found
 
 
 Stream = Literal["tokens", "maps"]
-"""What goes from block to block: sequences of vectors, [B, T, D], or feature maps, [B, C, H, W]."""
+"""The residual stream: sequences of vectors, [B, T, D], or feature maps, [B, C, H, W]."""
 
 
 @dataclass(frozen=True)
 class Sites:
-    """The offers of a task's models to a method: their stream, the sites that can carry a gate, and what only some
-    have: `states`, that more than a stream goes from block to block, and that blocks follow training; `values`, that a
-    block attends with other values than its own; `bare embedding`, neither scaled nor normalised."""
+    """The interface of a task's models to methods: their stream, the sites that can carry a gate, and optional
+    features: `states` (blocks pass more than the stream, and follow the training step), `values` (a block can attend
+    with other values than its own), `bare embedding` (neither scaled nor normalised)."""
 
     stream: Stream
     names: tuple[str, ...]
@@ -52,13 +52,13 @@ NORMS = ("norm1", "norm2", "norm3")
 """The norms of a residual block, in order; a two-layer block has the first two."""
 _UNGATED = (*ATTENTION, "up_proj", "down_proj")
 PLACES = {"encoder": _UNGATED, "decoder": _UNGATED, "cross": ATTENTION}
-"""The parts of an encoder-decoder whose projections can be named alone, as `encoder.q_proj`. `decoder` is the decoder
-without its cross-attention, which is `cross`: so no projection is in two of them, and all of them are in one."""
+"""The parts of an encoder-decoder whose projections have names such as `encoder.q_proj`. `decoder` excludes its
+cross-attention, which is `cross`; every projection is in exactly one of them."""
 
 DECODER_SITES = Sites("tokens", (*PROJECTIONS, "sdpa", "attention", "mlp"), ("states", "values", "bare embedding"))
-"""Sites of a LLaMA: the projections, attention's output before `o_proj`, and the whole branches."""
+"""Sites of a LLaMA: the projections, attention's output before `o_proj`, and whole branches."""
 MAP_SITES = Sites("maps", (*CONVOLUTIONS, *NORMS))
-"""Sites of residual blocks of maps; the stem, projections of the skip path and the last norm are no sites."""
+"""Sites of residual blocks of maps; the stem, projections of the skip path and the last norm are not sites."""
 ENCODER_SITES = Sites("tokens", (*_UNGATED, "sdpa", "attention", "mlp"))  # sites of an encoder alone
 ENCODER_DECODER_SITES = Sites(
     "tokens",
@@ -67,28 +67,29 @@ ENCODER_DECODER_SITES = Sites(
         *(f"{place}.{name}" for place, names in PLACES.items() for name in names),
     ),
 )
-"""Sites of an encoder-decoder: the projections of self-attention, under the same names those of cross-attention, and of
-the feed-forward network; what each attention mixes; the whole branches; and the projections of one of its `PLACES`. A
-gate on `attention` is on `cross` as well, unless the wiring names that."""
+"""Sites of an encoder-decoder: the projections of self-attention, cross-attention (with the same names) and the
+feed-forward network; the output of each attention; whole branches; and the projections of one of its `PLACES`. A gate
+at `attention` is also at `cross`, unless the wiring names `cross`."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """The targets that a task counts, in the plural (`tokens`), and an abbreviation for narrow lines (`tok`)."""
+    """The targets that a task counts: plural noun (`tokens`), and abbreviation for narrow lines (`tok`)."""
 
     name: str
     short: str
 
     @property
     def per_second(self) -> str:
-        """The speed's key in `result.json`, `timings.jsonl` and the CSVs: `tokens_per_second`."""
+        """The key of the speed in `result.json`, `timings.jsonl` and the CSVs: `tokens_per_second`."""
         return f"{self.name}_per_second"
 
 
 @dataclass(frozen=True)
 class DifferenceUnit:
-    """The unit of a difference to the baseline: `name` ends the CSV's keys (`difference_percent`), `sign` stands in
-    headings, `spoken` after a number in a sentence, `full` if that is longer. It is 100 (x / b - 1) or else x - b."""
+    """The unit of a difference to the baseline, 100 (x / b - 1) if it `is_relative`, else x - b. `name` is the suffix
+    of CSV keys (`difference_percent`), `sign` is for headings, `spoken` follows a number in a sentence, `full` is its
+    longer form."""
 
     name: str
     sign: str
@@ -97,7 +98,7 @@ class DifferenceUnit:
     full: str = ""
 
     def paired(self, baseline: str) -> str:
-        """A phrase on differences to a baseline over several seeds (`statistics.paired_difference`)."""
+        """A phrase about differences to a baseline over several seeds (`statistics.paired_difference`)."""
         interval = "with the 95 % interval of Student's t"
         if self.is_relative:
             return f"ratios to {baseline} in per cent (geometric mean), {interval} on their logarithms"
@@ -106,15 +107,15 @@ class DifferenceUnit:
 
 PERCENT = DifferenceUnit("percent", "%", "%", is_relative=True)
 POINTS = DifferenceUnit("points", "pts", "points", full="percentage points (pts)")
-"""Of a share of the samples: `0.25 points higher` is 91.37 % beside 91.12 %, as papers give differences of accuracy."""
-SCORE_POINTS = DifferenceUnit("points", "pts", "points")  # of a score that is no share of anything
+"""For shares of the samples: 91.37 % is 0.25 points higher than 91.12 %, as papers report accuracy."""
+SCORE_POINTS = DifferenceUnit("points", "pts", "points")  # for scores that are not shares
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of an evaluation that a column can show: in a sentence (`words`), on an axis (`label`), in a line of
-    progress (`brief`, with `sign` after it). Another metric of the task is shown `beside` it, for the reason of
-    `remark`; a published value above `collapsed_above` is that of a run that collapsed."""
+    """A number of an evaluation that a column can show, with its text for sentences (`words`), axes (`label`) and
+    progress lines (`brief`, followed by `sign`). Tables show another metric `beside` it, for the reason in `remark`. A
+    published value above `collapsed_above` is a collapsed run's."""
 
     words: str
     label: str
@@ -128,23 +129,23 @@ class Metric:
     collapsed_above: float | None = None
 
     def collapsed(self, value: float | None) -> bool:
-        """Whether a published value is that of a collapsed run: worse than any other, and no difference is taken."""
+        """Whether a published value is a collapsed run's: it counts as worse than any other, without a difference."""
         return value is not None and self.collapsed_above is not None and value > self.collapsed_above
 
 
 percentage = functools.partial(Metric, better="higher", difference=POINTS, sign=" %")
-"""A share of the samples in per cent, the more the better."""
+"""A share of the samples in per cent; higher is better."""
 score = functools.partial(Metric, better="higher", difference=SCORE_POINTS)
-"""A score that is no share of anything, the more the better."""
+"""A score that is not a share; higher is better."""
 relative = functools.partial(Metric, better="lower", difference=PERCENT)
-"""A perplexity or another number whose ratios count, the less the better."""
+"""A perplexity or another number compared by ratios; lower is better."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A drawing of a task's runs, where a recipe is a figure: of the rows of a recipe, or of the baseline alone;
-    `from_log`: of what this setting has training log, else of the trained network; `of_method`: of this method alone.
-    `takes_site` and `takes_text`: the recipe names a site, or what the network reads."""
+    """A drawing for recipes that are figures: of all rows of the recipe, or of the baseline alone; `from_log`: of the
+    values that this setting logs, else of the trained network; `of_method`: for this method alone. `takes_site`,
+    `takes_text`: the recipe names a site, or a text to read."""
 
     of_all_rows: bool = False
     from_log: str | None = None
@@ -158,23 +159,22 @@ class AnyDataset(Protocol):
 
     @property
     def content_hash(self) -> str:
-        """Hexadecimal digits over the data itself."""
+        """Hexadecimal hash of the data itself."""
 
 
 class Task(ABC, Generic[S]):
-    """A task. One instance each; its class's docstring is the help of its `command`.
+    """A task; one instance each. The docstring of its class is the help of its `command`.
 
-    Its models offer `sites` to methods. `metrics` are by their key in `result.json`; the first is a recipe's default.
-    One of its models is a `model_kind`, which `verbs` take. Extra parameters are counted against the model of
-    `plain_method`, in words `plain`, which `differs` in smaller scales. `runtime_keys`, settings by section, are no
-    part of a run's identity: they change no number, or only the rounding of sums. `description` is a sentence of
-    network, data and training, with fields for the sections of the settings, the network's `shape` and `size`, the
-    `amount` that a run saw (of what, says `amount`) and `phrases`. `checkpoint_parts` are what a model needs to be used
-    without its data set. Speeds count the targets of each step where `counts_targets`, since samples differ, else
-    `positions`, padding included; a training step usually reaches a `typical_share` of a matrix product's speed. Tables
-    show the median over seeds too where `shows_median`, since single runs fail. `trained_on` is the data in overviews,
-    `{column}` the values of a column of `<table>-runs.csv`, `{column:span}` the least and the greatest.
-    `takes_weights`: they may be published ones.
+    Its models offer `sites` to methods. `metrics` are by key of `result.json`; the first is a recipe's default.
+    `model_kind` names one of its models, which `verbs` take. Extra parameters are counted against the model of
+    `plain_method`, in words `plain`; smaller scales have one `differs`. `runtime_keys`, settings by section, are not
+    part of a run id: they change no number, or only the rounding of sums. `description` is a sentence about network,
+    data and training, with fields for the sections of the settings, the network's `shape` and `size`, the `amount` of
+    data per run and `phrases`. `checkpoint_parts` are the entries that a model needs without its data set. Speeds count
+    the targets of each step if `counts_targets`, because samples differ, else `positions`, padding included; a training
+    step usually reaches a `typical_share` of a matrix product's speed. Tables also show the median over seeds if
+    `shows_median`, because single runs fail. `trained_on` names the data in overviews: `{column}` is a value of
+    `<table>-runs.csv`, `{column:span}` its range. `takes_weights`: runs may start from published weights.
     """
 
     name: ClassVar[str]
@@ -200,7 +200,7 @@ class Task(ABC, Generic[S]):
 
     @functools.cached_property
     def settings(self) -> type[S]:
-        """The class of a run's settings: the only such class that `tasks/settings/<name>.py` defines."""
+        """The class of a run's settings: the one that `tasks/settings/<name>.py` defines."""
         from comt_cli.recipe.settings import RunSettings
 
         return cast("type[S]", only_class(f"comt_cli.tasks.settings.{self.name}", RunSettings))
@@ -208,19 +208,19 @@ class Task(ABC, Generic[S]):
     # ---- what can be wrong with a recipe
 
     def lacks(self, settings: S, metric: str) -> str | None:
-        """Why runs of these settings have no number for a metric, where that follows from the settings."""
+        """Why runs with these settings do not compute a metric; None if they do."""
         return None
 
     def start_mismatch(self, settings: S, source: RunSettings) -> str | None:
-        """Why a run must not start from one with the settings `source`, of any task, where no tensor's shape tells."""
+        """Why a run must not start from one with the settings `source`, of any task, if no tensor's shape shows it."""
         return None
 
     # ---- data
 
     def identify(self, settings: S) -> tuple[str, str | None]:
-        """16 hexadecimal digits that identify the data that the settings ask for, before any is prepared, and the
-        content hash of what is prepared here of it; None where nothing is. No other task gives the same digits: where
-        two read one source, the task's name is part of it. Raises `UserError` where its source cannot be read."""
+        """16 hexadecimal digits that identify the requested data before it is prepared, and the content hash of the
+        data prepared here; None if there is none. Tasks that read one source have different digits. Raises `UserError`
+        if the source cannot be read."""
         from comt_cli.data.prepare import kind_of
 
         kind = kind_of(settings.data)
@@ -228,8 +228,8 @@ class Task(ABC, Generic[S]):
         return name, kind.known_content(name)
 
     def prepare(self, settings: S, progress: ProgressCallback | None = None) -> AnyDataset:
-        """The data set, made now unless it was made before. Imports NumPy. Raises `UserError` where the source is not
-        as needed, or prepared files are damaged, and `StorageError` where the disk refuses."""
+        """The data set, prepared now unless it was before. Imports NumPy. Raises `UserError` if the source is not as
+        needed or prepared files are damaged, `StorageError` if files cannot be written."""
         from comt_cli.data.prepare import prepare
 
         dataset: AnyDataset = prepare(settings.data, progress)
@@ -237,20 +237,20 @@ class Task(ABC, Generic[S]):
 
     @abstractmethod
     def data_name(self, settings: S) -> str:
-        """The data's name in a recipe: `python-docs`, `glyphs10`."""
+        """The name of the data in a recipe: `python-docs`, `glyphs10`."""
 
     # ---- the model
 
     @abstractmethod
     def dimensions(self, settings: S) -> dict[str, int]:
-        """The sizes that the data gives the model, which decide its cost: `{"vocabulary": 2048, "length": 256}`."""
+        """The sizes that depend on the data and decide the model's cost: `{"vocabulary": 2048, "length": 256}`."""
 
     def positions(self, settings: S) -> int:
-        """The positions of a sample, padding included: of an image one; where samples differ those of the example."""
+        """The positions of a sample, padding included; 1 for an image. Where samples differ, those of a typical one."""
         return 1
 
     def work(self, settings: S) -> float:
-        """The work of a sample, in a unit of the task's own: for comparing runs before any is counted."""
+        """The work of a sample in the task's own unit, to compare runs before their operations are counted."""
         shape = settings.model.shape()
         return float(self.positions(settings) * sum(_layers(shape)) * shape.width**2)
 
@@ -258,21 +258,21 @@ class Task(ABC, Generic[S]):
 
     @abstractmethod
     def network_and_data(self, settings: S, size: Sequence[str] = ()) -> str:
-        """Network, data and length in one line, for titles; `size` stands beside the network's shape."""
+        """Network, data and length in one line, for titles; `size` follows the network's shape."""
 
     def describe(self, settings: S, size: str = "", seen: str = "") -> str:
-        """The same in a longer sentence, for the head of a column, without a full stop: `description`, filled in.
-        `size` is `, 3.9 M parameters`; `seen` how many targets a run saw, or nothing."""
+        """`description` with its fields filled in, for the head of a column, without a full stop. `size` is like `, 3.9
+        M parameters`; `seen` is the number of targets of a run, or ""."""
         amount = f" ({seen} {self.amount})" if seen else ""
         sections = {**dict(settings), "shape": settings.model.shape(), "size": size, "amount": amount}
         return self.description.format(**sections, **self.phrases(settings))
 
     def phrases(self, settings: S) -> dict[str, Any]:
-        """Fields of `description` that are no settings."""
+        """The fields of `description` that are not settings."""
         return {}
 
     def columns(self, settings: S) -> dict[str, Any]:
-        """The settings that `<table>-runs.csv` shows: the size of the network, and its data."""
+        """The settings in `<table>-runs.csv`: the size of the network, and its data."""
         train = settings.train
         last = {"batch_size": train.batch_size, "precision": train.precision}
         return {"model": settings.model.size, **self.own_columns(settings), **last}
@@ -286,17 +286,17 @@ class Task(ABC, Generic[S]):
         return words.listing(sizes)
 
     def chance(self, settings: S) -> float | None:
-        """The value of the first metric that guessing would reach, where there is such a one."""
+        """The value of the first metric for random guessing, if it is defined."""
         return None
 
     @property
     def metric(self) -> str:
-        """The key of the metric that a recipe shows where it names none."""
+        """The key of the default metric of a recipe."""
         return next(iter(self.metrics))
 
     @property
     def result_keys(self) -> tuple[str, ...]:
-        """The keys of `result.json` that are shown."""
+        """The keys of `result.json` that are printed."""
         return (
             *("step", "steps", self.unit.name, "loss", *self.metrics, "train_loss", "diverged_at", "last_finite_loss"),
             *("parameters", "extra_parameters", "extra_parameters_percent", "flops", "train_seconds"),
@@ -306,12 +306,12 @@ class Task(ABC, Generic[S]):
 
 
 FIRST = "train-lm"
-"""The command that stands first where tasks are listed, and that a recipe is taken for which does not say its own."""
+"""The command that lists of tasks begin with, and the default of recipes without one."""
 
 
 @functools.cache
 def tasks() -> Mapping[str, Task[Any]]:
-    """Every task by its command, one of each file beside this one. Imports neither torch nor pydantic."""
+    """Every task by its command, one per file of this folder. Imports neither torch nor pydantic."""
     package = importlib.import_module(__package__)
     files = [each.name for each in pkgutil.iter_modules(package.__path__) if not each.ispkg and each.name != "base"]
     kinds: list[type[Task[Any]]] = [only_class(f"{__package__}.{name}", Task) for name in files]  # type: ignore[type-abstract]
@@ -319,15 +319,15 @@ def tasks() -> Mapping[str, Task[Any]]:
 
 
 def task_of(command: str) -> Task[Any]:
-    """The task that a command trains. Raises `ValueError` where there is no such command."""
+    """The task that a command trains. Raises `ValueError` for an unknown command."""
     found = tasks().get(command)
     if found is None:
-        raise ValueError(f"there is no command {command!r} that trains; there are {', '.join(tasks())}")
+        raise ValueError(f"there is no training command {command!r}; valid: {', '.join(tasks())}")
     return found
 
 
 class TokenTask(Task[S]):
-    """Networks read or write tokens of a vocabulary; `family` is what they are called."""
+    """Tasks of networks that read or write tokens of a vocabulary; `family` is the network's name."""
 
     family: ClassVar[str]
     unit: ClassVar = Unit("tokens", "tok")
@@ -340,7 +340,7 @@ class TokenTask(Task[S]):
 
     @abstractmethod
     def step(self, settings: S) -> str:
-        """The samples of a step: `32 images`."""
+        """The samples of a step, in words: `32 images`."""
 
     def network_and_data(self, settings: S, size: Sequence[str] = ()) -> str:
         shape, data = settings.model.shape(), self.data_name(settings)
@@ -354,14 +354,13 @@ class TokenTask(Task[S]):
 
 
 def _layers(shape: Any) -> tuple[int, ...]:
-    """The blocks of every stack, or stage."""
     if hasattr(shape, "layers"):
         return (shape.layers,)
     return tuple(shape.blocks) if hasattr(shape, "blocks") else (shape.encoder_layers, shape.decoder_layers)
 
 
 class TextTask(TokenTask[S]):
-    """Networks read sequences of so many tokens of a corpus."""
+    """Tasks of networks that read sequences of a fixed number of tokens of a corpus."""
 
     def data_name(self, settings: Any) -> str:
         return str(settings.data.corpus)
@@ -378,7 +377,7 @@ class TextTask(TokenTask[S]):
 
 
 class EncoderDecoderTask(TokenTask[S]):
-    """Networks encode a source of any kind and decode a text."""
+    """Tasks of networks that encode a source and decode a text."""
 
     sites: ClassVar = ENCODER_DECODER_SITES
     plain_method: ClassVar = "post-ln"

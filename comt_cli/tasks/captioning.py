@@ -1,4 +1,4 @@
-"""Captioning: what an image shows is said in a sentence, from its regions, and scored as COCO scores captions."""
+"""Captioning: describe an image in a sentence from its regions; scored as COCO scores captions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from comt_cli.recipe.settings import RunSettings
     from comt_cli.tasks.settings.captioning import CaptioningSettings
 
-TYPICAL_LENGTH = 13  # words of the captions that cost is counted for, the end included
+TYPICAL_LENGTH = 13  # words of a caption when costs are estimated, the end included
 
 SCORES = {
     "cider": ("CIDEr-D", "times 100, as papers print it; as the COCO toolkit counts it"),
@@ -21,7 +21,7 @@ SCORES = {
     "meteor": ("METEOR", "the COCO toolkit's, which needs Java"),
     "spice": ("SPICE", "the COCO toolkit's, which needs Java"),
 }
-"""The scores by their keys: what each is called, and how it is counted."""
+"""The scores by key: name, and definition."""
 
 
 def _metrics() -> dict[str, Metric]:
@@ -70,13 +70,13 @@ class Captioning(EncoderDecoderTask["CaptioningSettings"]):
 
     def lacks(self, settings: CaptioningSettings, metric: str) -> str | None:
         if metric.removeprefix("test_") == "scene_f1" and settings.data.corpus != "scenes":
-            return f"nobody knows what is in the images of {settings.data.corpus}, as scenes alone says it"
+            return f"the content of the images is known only for data.corpus: scenes, not for {settings.data.corpus}"
         return None
 
     def start_mismatch(self, settings: CaptioningSettings, source: RunSettings) -> str | None:
         own, theirs = settings.data, source.data
         if not isinstance(theirs, type(own)):
-            return "its data is no captioned images"
+            return "its data is not captioned images"
         wrong = [
             f"data.{key} is {value} here and {getattr(theirs, key)} there"
             for key, value in own
@@ -84,13 +84,13 @@ class Captioning(EncoderDecoderTask["CaptioningSettings"]):
         ]
         if not wrong:
             return None
-        return f"{words.listing(wrong)}, and test images may be among those that it was trained on"
+        return f"{words.listing(wrong)}, so that it may have been trained on test images"
 
     def data_name(self, settings: CaptioningSettings) -> str:
         return settings.data.corpus
 
     def dimensions(self, settings: CaptioningSettings) -> dict[str, int]:
-        data: Any = settings.data  # all its sizes are known by now
+        data: Any = settings.data  # all its sizes are set by now
         sizes = {"vocabulary": data.vocabulary_size, "regions": data.regions, "features": data.features}
         length = min(TYPICAL_LENGTH, data.max_length + 1)
         return {**sizes, "length": length, "captions": settings.train.samples or 1}

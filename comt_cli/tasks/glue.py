@@ -1,4 +1,4 @@
-"""Fine-tuning on GLUE: a BERT that starts from pre-training puts texts into a class, or gives them a number."""
+"""Fine-tuning on GLUE: a pre-trained BERT classifies texts, or predicts a number for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from comt_cli.tasks.settings.glue import GlueSettings
 
 TYPICAL_LENGTH = 64
-"""Tokens of the examples that cost is counted for: about the longest of a batch, which the others are padded to."""
+"""Tokens of an example when costs are estimated: about the longest of a batch, to which the others are padded."""
 
 MEASURES = {
     "accuracy": ("accuracy", "examples that are put into their class, in per cent"),
@@ -22,10 +22,10 @@ MEASURES = {
     "pearson": ("Pearson", "Pearson's correlation of numbers, times 100"),
     "spearman": ("Spearman", "Spearman's correlation of numbers, times 100"),
 }
-"""What examples are measured by: what it is called, and in a sentence."""
+"""The measures of examples: name, and definition."""
 
 CUT_BY = ("corpus", "tokenizer", "vocabulary", "validation_fraction")
-"""The keys that a vocabulary follows from, which is trained on the training documents alone, and those documents."""
+"""The keys that decide the vocabulary, which is trained on the training documents, and those documents."""
 
 
 def _metrics() -> dict[str, Metric]:
@@ -77,15 +77,15 @@ class Glue(TokenTask["GlueSettings"]):
         if metric == self.metric:
             return None
         if measure not in measures:
-            return f"{task} is measured by {words.listing(measures)}"
+            return f"the measures of {task} are {words.listing(measures)}"
         if split == "unseen" and task != "mnli":
-            return f"{task} has no second test set, which mnli alone has"
+            return f"{task} has no second test set; only mnli has one"
         return None
 
     def start_mismatch(self, settings: GlueSettings, source: RunSettings) -> str | None:
         own, theirs = settings.data.text, getattr(source.data, "text", None)
         if theirs is None:
-            return "its data is no text of masked sequences"
+            return "its data is not text of masked sequences"
         limit = () if own.max_train_tokens is None else ("max_train_tokens",)
         wrong = [key for key in (*CUT_BY, *limit) if getattr(own, key) != getattr(theirs, key)]
         if not wrong:
@@ -94,9 +94,9 @@ class Glue(TokenTask["GlueSettings"]):
             f"data.{key} is {getattr(own, key)} here and {getattr(theirs, key)} there" for key in wrong
         )
         is_of_text = settings.data.source.is_of_text
-        seen = ", and test documents may be among those that it was pre-trained on" if is_of_text else ""
+        seen = ", and it may have been pre-trained on test documents" if is_of_text else ""
         text = "text" if wrong == [*limit] else "vocabulary"
-        return f"{said}, so that its {text} is another{seen}"
+        return f"{said}, so that its {text} differs{seen}"
 
     def data_name(self, settings: GlueSettings) -> str:
         return settings.data.task

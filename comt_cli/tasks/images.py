@@ -1,4 +1,4 @@
-"""Image classification: the class of an image is predicted."""
+"""Image classification: predict the class of an image."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class ImageClassification(Task["ImageSettings"]):
         "train": frozenset({"save_every", "keep_every", "kernels", "cuda_graphs"}),
         "data": frozenset({"folder"}),
     }
-    """The number of devices, no setting either, changes more here: each device's batch norms see its share of the
-    batch. The run says so when it starts (`caution`), and every `result.json` has the number of its processes."""
+    """The number of devices, which is not a setting, changes more here: each device's batch norms see its part of the
+    batch. The run prints this when it starts (`caution`), and every `result.json` has the number of its processes."""
     checkpoint_parts: ClassVar = ("classes", "mean", "std", "size")
-    """The names of the classes, the colours' mean and standard deviation over the training images, the images' size."""
-    typical_share: ClassVar = 0.1  # memory binds a ResNet's batch norms, and on a CPU its narrow convolutions
+    """The names of the classes, the colours' mean and standard deviation in training, and the images' size."""
+    typical_share: ClassVar = 0.1  # batch norms are bound by memory, as are narrow convolutions on a CPU
     description: ClassVar = (
         "{resnet}: {blocks} {shape.block} blocks, {shape.width} channels at first, {model.stem} stem{size}. Images "
         "{data.images} of {data.size} pixels, {data.classes:,} classes{share}, {augmentation}; {train.steps:,} steps "
@@ -85,7 +85,7 @@ class ImageClassification(Task["ImageSettings"]):
         }
 
     def _resnet(self, model: ResNetSettings) -> str:
-        """`ResNet-18`, and how it departs from the size of that name: `PreAct-ResNet-110, shallower and narrower`."""
+        """`ResNet-18`, and its differences from the size of that name: `PreAct-ResNet-110, shallower and narrower`."""
         from comt_cli.tasks.settings.images import RESNET_SIZES
 
         shape, named = model.shape(), RESNET_SIZES[model.size]

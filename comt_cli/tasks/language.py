@@ -1,4 +1,4 @@
-"""Language modelling: every token is predicted from those before it."""
+"""Language modelling: predict every token from those before it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from comt_cli.tasks.settings.language import Settings
 
 COLLAPSED_PERPLEXITY = 1000.0
-"""A published perplexity above this is a collapsed run. These papers print 1088 to 1415 for runs that diverged: about
-what a network reaches that predicts token frequencies and nothing else; every other published value is below 260.
-It is read as worse than any other, and no difference in per cent is taken from it."""
+"""A published perplexity above this is a collapsed run's. These papers print 1088 to 1415 for runs that diverged, about
+the perplexity of a network that predicts token frequencies alone; all other published values are below 260. It counts
+as worse than any other, without a difference in per cent."""
 
 ORIGINAL = "validation perplexity as the original scripts print it"
 
@@ -29,7 +29,6 @@ _OF_VALIDATION = {
 
 
 def _of_test(metric: Metric) -> Metric:
-    """The same of the test split (`train.test_share`)."""
     return replace(
         metric,
         words=metric.words.replace("validation", "test"),
@@ -84,8 +83,8 @@ class LanguageModelling(TextTask["Settings"]):
 
     def lacks(self, settings: Settings, metric: str) -> str | None:
         if metric.startswith("test_") and settings.train.test_share is None:
-            split = "which share of the validation sequences is the test split"
-            return f"train.test_share has to say {split}: --set train.test_share=0.5"
+            split = "the share of the validation sequences for the test split"
+            return f"set train.test_share, {split}, for instance --set train.test_share=0.5"
         return None
 
     def dimensions(self, settings: Settings) -> dict[str, int]:

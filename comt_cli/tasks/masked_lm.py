@@ -1,4 +1,4 @@
-"""Masked language modelling: some tokens of a text are hidden, and predicted from those on both sides."""
+"""Masked language modelling: predict hidden tokens of a text from those on both sides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Translation: a target sentence is predicted from a source sentence, and scored by BLEU."""
+"""Translation: predict a target sentence from a source sentence; scored by BLEU."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from comt_cli.tasks.settings.translation import TranslationSettings
 
 TYPICAL_LENGTH = 32
-"""Tokens of the sentences that cost is counted for: a bucket is taken to be full of such pairs."""
+"""Tokens of a sentence when costs are estimated: a bucket is assumed to be full of such pairs."""
 
 SPLITS = {"": "validation", "test_": "test", "unseen_": "unseen", "last_test_": "test (last weights)"}
-"""The sets of sentences that are translated, by the beginning of their metrics' keys. Those of the test set with the
-last weights are there where a run ends with an average of several."""
+"""The translated sets of sentences, by the prefix of their metrics' keys. The test set has a second entry with the last
+weights, for runs that end with an average."""
 
 BLEUS = {
     "bleu": ("BLEU", "sacreBLEU, tokenizer 13a, cased"),
@@ -26,7 +26,7 @@ BLEUS = {
     "bleu_compound": ("compound BLEU", "on Moses tokens with compounds split, as Vaswani et al. print it"),
     "chrf": ("chrF", "sacreBLEU's chrF2"),
 }
-"""The scores by their keys: what each is called, and how it is counted. No column mixes two of them."""
+"""The scores by key: name, and definition. Columns never mix two of them."""
 
 
 def _metrics() -> dict[str, Metric]:
@@ -45,7 +45,7 @@ def _metrics() -> dict[str, Metric]:
 
 
 def _beside(prefix: str, key: str) -> str | None:
-    """The metric beside a score in tables: the values, else the same of the last weights."""
+    """The metric next to a score in tables: the accuracy of values, else the same score with the last weights."""
     if prefix == "last_test_":
         return None
     return f"{prefix}slot_accuracy" if key == "bleu" else f"last_{prefix}{key}"
@@ -86,7 +86,7 @@ class Translation(EncoderDecoderTask["TranslationSettings"]):
 
     def dimensions(self, settings: TranslationSettings) -> dict[str, int]:
         data = settings.data
-        assert data.vocabulary_size is not None  # the settings see to it
+        assert data.vocabulary_size is not None  # the settings guarantee it
         length = min(TYPICAL_LENGTH, data.max_length)
         return {"vocabulary": data.vocabulary_size, "length": length, "pairs": data.batch_tokens // length}
 

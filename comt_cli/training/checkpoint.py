@@ -1,4 +1,4 @@
-"""Everything that must survive a stop, in one file, and resuming from it."""
+"""Save and resume a run: everything that must survive an interruption, in one file."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from comt_cli.training.tasks import TaskRun
 
 @dataclass
 class Counters:
-    """Saved with every checkpoint. Seconds are of `timed_steps` steps, over all starts of the run; `tokens` are the
-    targets seen; `best_value` is that of the task's first metric at `best_step` (`train.select`); `chosen` is 1 once
-    the weights are those that the run ends with."""
+    """Counters saved with every checkpoint. Seconds cover `timed_steps` steps over all starts of the run. `tokens` are
+    the targets seen. `best_value` is the value of the task's first metric at `best_step` (`train.select`). `chosen` is
+    1 once the weights are the run's final ones."""
 
     step: int = 0
     tokens: int = 0
@@ -46,8 +46,8 @@ class Counters:
 
 
 def full_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:
-    """`optimizer.state_dict()` as it is where nothing is sharded: one group, of all parameters in the model's order.
-    All processes must take part; those that do not `keep` get no tensors."""
+    """`optimizer.state_dict()` as without sharding: one group with all parameters in the model's order. All processes
+    must call it; those that do not `keep` get no tensors."""
     parameters = list(model.parameters())
     states = {
         index: full_tensors(optimizer.state[parameter], keep=keep)
@@ -59,7 +59,7 @@ def full_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, 
 
 
 def random_states(device: torch.device) -> dict[str, Any]:
-    """The state of every generator a step on `device` could draw from, as tensors and plain values."""
+    """The state of every generator that a step on `device` may use, as tensors and plain values."""
     state: Any = np.random.get_state()
     _, key, pos, has_gauss, gauss = state
     return {
@@ -74,23 +74,23 @@ def random_states(device: torch.device) -> dict[str, Any]:
 
 
 def resume(path: Path, task: TaskRun[Any], optimizer: torch.optim.Optimizer) -> Counters:
-    """Put the task's model, the optimiser and the random generators back to where the checkpoint at `path` left them.
-    Returns the counters to resume from: those of step 0 where there is no checkpoint. Raises `UserError`."""
+    """Restore the task's model, the optimiser and the random generators from the checkpoint at `path`. Returns its
+    counters; those of step 0 if there is no checkpoint. Raises `UserError`."""
     spec, world, model = task.spec, task.world, task.model
     if not world.broadcast(path.exists()):
         return Counters()
-    anew = f"Delete {path} so that the run starts over; or --fresh trains all runs of the command anew."
+    anew = f"Delete {path} to start this run again, or use --fresh to start all runs of the command again."
     if path.with_name("result.json").exists():
-        anew = "The weights that the run ended with are lost: --fresh trains it anew."
-    # Not onto the device, where it would take as much room again; on the CPU the optimiser would keep the file's pages.
+        anew = "The run's final weights are lost; --fresh trains it again."
+    # Not onto the device, where it would need as much memory again. On the CPU the optimiser would keep mapped pages.
     state = read_own(path, spec.id, anew, mapped=world.device.type == "cuda")
     with _restoring(path, anew):
         counters = Counters(**state["progress"])
     step = world.broadcast(counters.step)
     if counters.step != step:
         raise UserError(
-            f"{path} is of step {counters.step} for process {world.rank}, and of step {step} for the first",
-            "All processes must see the same run directory: put --runs on a file system that they share.",
+            f"process {world.rank} found step {counters.step} in {path}, the first process step {step}",
+            "All processes must see the same run directory; put --runs on a shared file system.",
         )
     with _restoring(path, anew):
         own = model.state_dict()
@@ -103,13 +103,13 @@ def resume(path: Path, task: TaskRun[Any], optimizer: torch.optim.Optimizer) -> 
 
 
 def load_weights(paths: Sequence[Path], spec: RunSpec, model: nn.Module) -> None:
-    """Give the model the mean of the weights in these files; all processes call it. Raises `UserError`."""
-    means = mean_weights(paths, spec.id, "What the run needs to end is lost: train it anew with --fresh.")
+    """Load the mean of the weights in these files into the model; all processes call it. Raises `UserError`."""
+    means = mean_weights(paths, spec.id, "The run cannot end without this file; train it again with --fresh.")
     _give(model, model.state_dict(), means)
 
 
 def merge_lora(model: nn.Module, spec: RunSpec) -> None:
-    """Add what LoRA has learned to the matrices beside it; B is zero then. All processes call it."""
+    """Add the product of LoRA's matrices to the frozen weights, and set B to zero. All processes call it."""
     if spec.settings.train.lora is not None:
         own = model.state_dict()
         _give(model, own, merged(full_tensors(own, keep=True), spec.settings.train))
@@ -121,24 +121,24 @@ def _give(model: nn.Module, own: Mapping[str, Tensor], weights: Mapping[str, Ten
 
 
 def load_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    """Put the optimiser back to where `full_optimizer_state` found it, each process taking its shard."""
+    """Restore the optimiser from `full_optimizer_state`; each process takes its shard."""
     parameters = list(model.parameters())
     position = {parameter: index for index, parameter in enumerate(parameters)}
     states = {
         index: {
-            # Only the count of steps is a number; all else has the parameter's shape, and is sharded like it.
+            # Only the step count is a scalar; the other states have the parameter's shape and sharding.
             key: shard_of(value, parameters[index]) if value.dim() else value
             for key, value in state.items()
         }
         for index, state in saved["state"].items()
     }
-    # What a group learns with is the run's settings, and the learning rate is set before every step.
+    # The groups' hyperparameters come from the run's settings, and the learning rate is set before every step.
     groups = [own | {"params": [position[each] for each in own["params"]]} for own in optimizer.param_groups]
     optimizer.load_state_dict({"state": states, "param_groups": groups})
 
 
 def restore_random_states(states: dict[str, Any], device: torch.device) -> None:
-    """Put every generator back to where it was."""
+    """Restore every generator."""
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal), gauss))
     stored = states["numpy"]
@@ -151,7 +151,7 @@ def restore_random_states(states: dict[str, Any], device: torch.device) -> None:
 
 @contextlib.contextmanager
 def _restoring(path: Path, hint: str) -> Iterator[None]:
-    """An intact checkpoint may still hold something else, which another version has written."""
+    """Report entries that another version of comt wrote in an intact checkpoint."""
     try:
         yield
     except torch.OutOfMemoryError:

@@ -1,5 +1,5 @@
-"""Base of runs of encoder-decoders: the likelihood that is minimised and evaluated, and the texts of beam search, which
-an evaluation that was stopped does not make twice."""
+"""Base class of encoder-decoders' runs: the likelihood for training and evaluation, and the texts of beam search, which
+an interrupted evaluation does not decode again."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from comt_cli.training.tasks import TextRun
 
 
 class EncoderDecoderRun(TextRun[B]):
-    """An encoder-decoder that predicts every token of a target from its source and the tokens before it. `likelihood`
-    is evaluated, and minimised by most tasks; the sources of a split are counted as `counted`."""
+    """An encoder-decoder that predicts every token of a target from its source and the preceding tokens. `likelihood`
+    is evaluated, and minimised by most tasks; `counted` is the result's key for the number of a split's sources."""
 
     counted: ClassVar[str]
     model: EncoderDecoder
@@ -36,7 +36,7 @@ class EncoderDecoderRun(TextRun[B]):
 
     def objective_of(self, model: EncoderDecoder) -> Objective:
         assert isinstance(self.settings, DecoderTrainSettings)
-        # tensor2tensor's: the target has 1 - e, and each of the other words e / (V - 1); torch spreads e over all V.
+        # As in tensor2tensor, the target has 1 - e and each other word e / (V - 1); torch spreads e over all V.
         smoothing = self.settings.label_smoothing * model.vocabulary / (model.vocabulary - 1)
         self.likelihood = SummedLoss(model, self.settings.kernels, smoothing)
         return self.likelihood
@@ -47,20 +47,20 @@ class EncoderDecoderRun(TextRun[B]):
 
     @abstractmethod
     def longest(self, *source: Tensor) -> list[int]:
-        """The most tokens of a hypothesis for each of some sources, the end included."""
+        """The maximum number of tokens of each source's hypotheses, the end included."""
 
     @property
     def forbidden(self) -> Forbidden:
-        """Tokens that no hypothesis may have."""
+        """Tokens that hypotheses must not have."""
         return NOTHING
 
     @abstractmethod
     def scores(self, split: str, numbers: Sequence[int], texts: Sequence[str]) -> Mapping[str, Score | str]:
-        """The scores of texts that were made of the sources of a split with these numbers; where there is none, why."""
+        """The scores of the texts decoded from the sources with these numbers; for a missing score the reason."""
 
     def evaluate(self, batches: Iterable[B], split: Split[B]) -> Evaluation:
-        """Loss and perplexity of the references, and the scores of the texts, which are in `outputs`. Where the loss is
-        not finite, nothing is scored."""
+        """Loss and perplexity of the references, and the scores of the decoded texts, which are in `outputs`. Nothing
+        is scored if the loss is not finite."""
         name = next(name for name, own in {"validation": self.validation, **self.tests}.items() if own is split)
         part, key = f"part-{self.world.rank}.jsonl", f"{self.spec.id} {self.outputs.name}"
         transcript = Transcript(self.outputs, name, part, key)
@@ -75,9 +75,9 @@ class EncoderDecoderRun(TextRun[B]):
         if not math.isfinite(loss):
             return Evaluation(loss, {}, extent)
         metrics: dict[str, float | None] = {"target_perplexity": perplexity(loss)}
-        self.world.barrier()  # all texts are written
+        self.world.barrier()  # all texts are written now
         texts = transcript.texts(numbers)
-        self.world.barrier()  # all are read
+        self.world.barrier()  # all processes have read them
         if texts is None:
             return Evaluation(loss, metrics, extent)
         if self.world.is_main:
@@ -89,8 +89,8 @@ class EncoderDecoderRun(TextRun[B]):
         return Evaluation(loss, metrics, extent, {key: score.signature for key, score in found.items()}, missing)
 
     def _decoded(self, batches: Iterable[B], split: Split[B], transcript: Transcript) -> Iterable[tuple[Tensor, ...]]:
-        """The batches as tensors; the sources of each are decoded on the way, unless the transcript has them: all of a
-        batch, as it would have been, since rounding may depend on what is together."""
+        """The batches as tensors. Sources that are not in the transcript are decoded on the way, always as a whole
+        batch, because rounding may depend on its composition."""
         for batch in batches:
             tensors = self.tensors(batch)
             numbers = self.numbers(split, batch)
@@ -102,8 +102,8 @@ class EncoderDecoderRun(TextRun[B]):
             yield tensors
 
     def _texts(self, *source: Tensor) -> list[str] | None:
-        """The texts of sources; None where the network's outputs are not finite."""
-        settings: Any = self.spec.settings  # of a task whose models decode
+        """The texts of sources; None if the network's outputs are not finite."""
+        settings: Any = self.spec.settings  # they have `decode`
         tokenizer, lengths = self.dataset.tokenizer, self.longest(*source)
         options: dict[str, Any] = {"special": tokenizer.special, "max_lengths": lengths, "forbidden": self.forbidden}
         try:

@@ -1,4 +1,4 @@
-"""Evaluations: their results, and sums over batches and processes."""
+"""Results of evaluations, and sums over batches and processes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from comt_cli.training.parallel import World
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Result of an evaluation.
+    """The result of an evaluation.
 
     Attributes:
-        loss: the mean loss in nats a target; NaN or infinite where the model's is.
-        metrics: the task's, by their keys in `result.json`; None where one is not finite.
-        extent: what was evaluated, counted: samples, tokens, images ...
-        signatures: by the keys of metrics the conventions of their own (sacreBLEU's).
-        missing: by the keys of metrics that are None for another reason than the model, that reason: `needs Java`.
-        remark: what a table must say beside its numbers: `predicts one class`.
+        loss: the mean loss in nats per target; not finite if the model's is not.
+        metrics: the task's metrics by key of `result.json`; None if one is not finite or missing.
+        extent: the numbers of evaluated samples, tokens, images ...
+        signatures: conventions of metrics (sacreBLEU's signatures), by key.
+        missing: reasons of missing metrics by key, such as `needs Java`.
+        remark: a remark for tables, such as `predicts one class`.
     """
 
     loss: float
@@ -36,24 +36,24 @@ class Evaluation:
     remark: str | None = None
 
     def line(self, split: str = "validation") -> dict[str, float | None]:
-        """Its numbers in `metrics.jsonl`, where it was on this split."""
+        """Its numbers for `metrics.jsonl`, on this split."""
         return {f"{split}_{key}": value for key, value in {"loss": finite(self.loss), **self.metrics}.items()}
 
     @property
     def signed(self) -> dict[str, Any]:
-        """The signatures, what is missing and the remark in `result.json`, where there are any."""
+        """The signatures, missing metrics and remark for `result.json`, if there are any."""
         first = next(iter(self.signatures.values()), None)
         said = {"signature": first, "signatures": dict(self.signatures), "missing": dict(self.missing)}
         return {key: value for key, value in {**said, "remark": self.remark}.items() if value}
 
 
 def finite(value: float) -> float | None:
-    """The value, or None where JSON has no number for it."""
+    """The value, or None if JSON cannot represent it."""
     return value if math.isfinite(value) else None
 
 
 def perplexity(loss: float) -> float | None:
-    """exp of a loss in nats; None where a float cannot hold it."""
+    """exp of a loss in nats; None if it overflows."""
     return math.exp(loss) if loss < 700 else None
 
 
@@ -65,20 +65,20 @@ def mean_over(
     precision: Precision,
     world: World,
 ) -> tuple[float, int, list[float]]:
-    """The mean loss a target, the number of targets, and other sums, over the batches of all processes, of which
-    `tally(*inputs)` gives those of one. Raises `ValueError` where there is not one target."""
+    """The mean loss per target, the number of targets, and other sums, over the batches of all processes;
+    `tally(*inputs)` returns these numbers for one batch. Raises `ValueError` if there are no targets."""
     module.eval()
     found = []
     for inputs in batches:
         with compute_context(precision, world.device):
             found.append(tally(*(tensor.to(world.device) for tensor in inputs)))
     module.train()
-    # In fp64: sums are of up to tens of millions of losses, and fp32 would lose the last of them.
+    # In fp64: fp32 would lose digits in sums of up to tens of millions of losses.
     sums = torch.zeros(len(found[0]), dtype=torch.float64)
     for numbers in torch.stack(found).cpu().double():
         sums += numbers
     total: list[float] = world.sum(sums.to(world.device) if world.device.type == "cuda" else sums).tolist()
     loss, targets, *others = total
     if not targets:
-        raise ValueError("there is nothing to evaluate on")
+        raise ValueError("the evaluation data has no targets")
     return loss / targets, int(targets), others

@@ -10,14 +10,14 @@ from comt_cli.tasks.base import Unit
 
 @dataclass(frozen=True)
 class RunStarted:
-    """A run is set up and begins to train; `step` is not 0 when it resumes from a checkpoint."""
+    """A run begins to train; `step` is not 0 if it resumes from a checkpoint."""
 
     step: int
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """A logged step. Loss in nats per target; speed in units per second over all devices; MFU a share."""
+    """A logged step: loss in nats per target, speed in units per second over all devices, and MFU as a share."""
 
     step: int
     loss: float
@@ -28,7 +28,7 @@ class StepReport:
 
     @property
     def details(self) -> tuple[str, ...]:
-        """Its numbers in words, the most important first."""
+        """Its numbers as text, the most important first."""
         share = f"MFU {self.mfu:.1%}" if self.mfu is not None else ""
         memory = f"{self.memory_bytes / 2**30:.1f} GiB" if self.memory_bytes is not None else ""
         parts = (f"loss {self.loss:.3f}", f"{self.per_second:,.0f} {self.unit.short}/s", share, memory)
@@ -45,7 +45,7 @@ class Evaluating:
 
 @dataclass(frozen=True)
 class Note:
-    """A note about the run for its reader."""
+    """A message about the run for the user."""
 
     text: str
 
@@ -55,4 +55,4 @@ Listener = Callable[[Event], None]
 
 
 def ignore(_: Event) -> None:
-    """The listener that does nothing."""
+    """A listener that does nothing."""

@@ -1,5 +1,5 @@
-"""The device that a verb would use, found out without torch, whose import takes seconds: CUDA's driver is asked, and
-torch of AMD's and Apple's devices. GPUs after their makers' data sheets."""
+"""Find the device that a verb would use, without importing torch, which takes seconds: CUDA's driver is queried; only
+AMD's and Apple's devices need torch. Data of GPUs are from data sheets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from comt_cli.kernels.processors import built_for, processor_name
 
 @dataclass(frozen=True)
 class Chip:
-    """A GPU after its maker's data sheet: dense FLOP/s in bf16, FLOP/s in fp32, and bytes of memory."""
+    """Data of a GPU: dense bf16 FLOP/s, fp32 FLOP/s, and bytes of memory."""
 
     bf16_flops: float
     fp32_flops: float
@@ -35,19 +35,20 @@ CHIPS = {
     "RTX 4090": Chip(165.2e12, 82.6e12, 24e9),
     "RTX 3090": Chip(71e12, 35.6e12, 24e9),
 }
-"""A device that is not here gets no MFU rather than a wrong one. A100: the one with 80 GB."""
+"""Devices that are missing here have no MFU. The A100 is the one with 80 GB."""
 _OTHER_CHIPS = re.compile(r"H200 NVL|MIG|Laptop|Max-Q| (Ti|D|SUPER)\b")
-"""Suffixes of other, slower or faster devices of a name above."""
+"""Suffixes of slower or faster devices with a name above."""
 
 
 def chip_of(device: str) -> str | None:
-    """The one of `CHIPS` that a device is, by its driver's name; None of others."""
+    """The name in `CHIPS` of a device, given its driver's name; None if it is missing there."""
     return None if _OTHER_CHIPS.search(device) else next((chip for chip in CHIPS if chip in device), None)
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """`kind` is cpu, cuda or mps; `count` how many there are; `chip`: it is planned for and not here."""
+    """Devices to train on: `kind` is cpu, cuda or mps, `count` their number. `chip` is set if they are planned for and
+    not in this machine."""
 
     kind: str
     name: str
@@ -56,26 +57,26 @@ class Hardware:
 
     @property
     def words(self) -> str:
-        """`AMD EPYC`; `8 x H100, not here`."""
+        """The name for output: `AMD EPYC`; `8 x H100, not here`."""
         return self.name if self.chip is None else f"{self.count} x {self.name}, not here"
 
 
 def planned_hardware(name: str, count: int) -> Hardware:
-    """So many of one of `CHIPS`, whatever its case and spaces. Raises `UserError` where there is none."""
+    """`count` devices of one of `CHIPS`, ignoring case and spaces. Raises `UserError` for an unknown name."""
     words = {chip.lower().replace(" ", ""): chip for chip in CHIPS}
     chip = words.get(re.sub("[ _-]", "", name.lower()))
     if chip is None:
-        raise UserError(f"--plan-for {name}: nothing is known of this device", f"There are {', '.join(CHIPS)}.")
+        raise UserError(f"--plan-for {name}: this device is unknown", f"valid: {', '.join(CHIPS)}")
     return Hardware("cuda", chip, count, CHIPS[chip])
 
 
 def too_few(option: str, count: int) -> UserError:
-    """The error where an option asks for more CUDA devices than there are."""
-    return UserError(f"{option}: {count} CUDA devices are visible here", "comt doctor says why.")
+    """The error if an option asks for more CUDA devices than are visible."""
+    return UserError(f"{option}: {count} CUDA devices are visible here", "comt doctor shows the reason.")
 
 
 def check_device_name(device: str | None) -> None:
-    """Refuse a device that is certainly not here, before anything slow is begun. Raises `UserError`."""
+    """Raise `UserError` for a device that certainly does not exist, before slow work begins."""
     if device is None:
         return
     found = re.fullmatch(r"(cuda|mps|cpu)(?::(\d+))?", device)
@@ -86,13 +87,13 @@ def check_device_name(device: str | None) -> None:
 
 
 def check_count(where: Hardware, processes: int) -> None:
-    """Processes that share a run take a GPU each; on the CPU any number can. Raises `UserError`."""
+    """Check that each process of a run can have its own GPU; a CPU takes any number. Raises `UserError`."""
     if where.kind == "cuda" and processes > where.count:
         raise too_few(f"--gpus {processes}", where.count)
 
 
 def hardware(device: str | None) -> Hardware:
-    """The device of that name, or the best there is. Raises `UserError` where there is no such device here."""
+    """The device of that name, by default the best one. Raises `UserError` if it does not exist here."""
     check_device_name(device)
     kind, _, index = (device or "").partition(":")
     if gpus := cuda_names() if kind in ("", "cuda") else ():
@@ -103,7 +104,7 @@ def hardware(device: str | None) -> Hardware:
 
 
 def has_mps() -> bool:
-    """Whether there is a device of Apple's."""
+    """Whether there is an Apple GPU."""
     if sys.platform == "darwin":
         import torch
 
@@ -113,8 +114,8 @@ def has_mps() -> bool:
 
 @functools.cache
 def cuda_names() -> tuple[str, ...]:
-    """The CUDA devices that this process may use, as the driver knows them, and where it cannot be asked, torch."""
-    # The driver itself respects CUDA_VISIBLE_DEVICES, except where it is empty.
+    """The CUDA devices that this process may use, from the driver or, if it cannot be queried, from torch."""
+    # The driver respects CUDA_VISIBLE_DEVICES, except if it is empty.
     is_linux = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
     if "torch" not in sys.modules and not built_for("hip"):
         if built_for("cuda") is False or sys.platform == "darwin" or os.environ.get("CUDA_VISIBLE_DEVICES") == "":

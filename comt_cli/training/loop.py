@@ -1,4 +1,4 @@
-"""The loop: one run from its first step, or from where it was stopped, to its result; later metrics for the result."""
+"""The training loop: one run from its first step, or a checkpoint, to its result; and evaluations of finished runs."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from comt_cli.training.tasks import run_class
 from comt_cli.training.update import Updater, all_finite, learning_rate, optimizer_of
 
 ASK_EVERY = 8
-"""Steps after which several processes ask each other whether one was asked to stop, which waits for the device."""
+"""Steps between the exchanges in which processes ask each other for stop signals; each waits for the device."""
 
 
 class Training:
-    """One run in one process of a `World`; `began` says whether `run` came as far as training, `outputs` is the folder
-    for what evaluations put out sample by sample."""
+    """One run in one process of a `World`. `began` is True once `run` has begun to train. `outputs` is the folder for
+    the outputs of evaluations per sample."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class Training:
         self._evaluation_rows = next(filter(None, rows))
 
     def run(self) -> dict[str, Any]:
-        """Train, or resume training, until the last step, a stop signal, or a loss that is not finite. Returns
-        `result.json`'s content. Raises `RunInterrupted` (the state is saved), `BeingTrained` (in all processes of this
-        one's world), `UserError`, `StorageError` (the last checkpoint is intact)."""
+        """Train or resume until the last step, a stop signal, or a loss that is not finite. Returns the content of
+        `result.json`. Raises `RunInterrupted` (the state is saved), `BeingTrained` (in all processes of the world),
+        `UserError`, `StorageError` (the last checkpoint is intact)."""
         with contextlib.ExitStack() as resources:
             finished = self.world.broadcast(self._take(resources) if self.world.is_main else None)
             if isinstance(finished, BeingTrained):
@@ -84,32 +84,32 @@ class Training:
     def _check_data(self) -> None:
         if self.dataset.content_hash != self.spec.data_content:
             name = self.spec.task.data_name(self.spec.settings)
-            said = f"{name} is not the data any more that {self.directory.shown} was planned with"
-            raise UserError(said, "Put it back; or train anew, which plans and trains runs of the data as it is now.")
+            said = f"the data {name} has changed since {self.directory.shown} was planned"
+            raise UserError(said, "Restore it, or run the command again, which plans and trains runs on the new data.")
 
     def _take(self, resources: contextlib.ExitStack) -> dict[str, Any] | BeingTrained | None:
-        """Take the run's lock, or return what forbids it; then its result, if another process has finished it since."""
+        """Take the run's lock. Returns the refusal, or the result if another process has finished the run meanwhile."""
         try:
             resources.enter_context(self.directory.lock())
         except BeingTrained as refused:
             return refused
         result = self.directory.result()
         if result is not None:
-            self.directory.remove_weights(self.settings.passing_steps)
+            self.directory.remove_weights(self.settings.temporary_steps)
         return result
 
     def evaluations(self) -> dict[str, Evaluation]:
-        """Evaluations of a run that is done, by split; its directory stays as it is. Raises `UserError`."""
+        """Evaluations by split of a run that is done; its directory is not changed. Raises `UserError`."""
         self._check_data()
         self.task.captured = False
         self._load()
         if self.counters.step != self.settings.steps:
-            raise UserError(f"{self.directory.checkpoint_file} is not there, or not of the last step")
+            raise UserError(f"{self.directory.checkpoint_file} is missing, or not from the last step")
         splits = {"validation": self.task.validation, **self.task.tests}
         return {name: self._evaluate(split, "final") for name, split in splits.items()}
 
     def _load(self) -> dict[str, Choice]:
-        """Make the model, in the state of its checkpoint if there is one. Returns the choices of kernels."""
+        """Make the model and restore its checkpoint if there is one. Returns the choices of kernels."""
         prepare_process(self.world.device, deterministic=self.settings.deterministic)
         torch.manual_seed(self.spec.seed)
         task = self.task
@@ -119,7 +119,7 @@ class Training:
         if self.settings.kernels == "fused":
             for op, choice in kernels.items():
                 if not choice.fused:
-                    self._note(f"train.kernels: fused, but {op} cannot be: {choice.reason}")
+                    self._note(f"train.kernels is fused, but {op} has no fused kernel here: {choice.reason}")
         task.place()
         new = new_parts(self.spec, task.model)
         added = {parameter for name, parameter in task.model.named_parameters() if is_part(name, new)}
@@ -131,16 +131,16 @@ class Training:
     def _set_up(self, resources: contextlib.ExitStack) -> None:
         task = self.task
         if task.captured:
-            resources.callback(torch._dynamo.reset)  # frees the graphs' memory for the next run of this process
+            resources.callback(torch._dynamo.reset)  # frees the graphs' memory for the next run in this process
         kernels = self._load()
         if self.world.is_main:
             counters = self.counters
             is_final = counters.step == self.settings.steps and (self._ends_with_last or bool(counters.chosen))
             self.directory.remove_outputs(counters.step, is_final=is_final)
-        if self.spec.start is not None and not self.counters.step:  # later its own checkpoint has all it needs
+        if self.spec.start is not None and not self.counters.step:  # later its own checkpoint suffices
             load_start(task, self.directory)
         self.updater = Updater(task, distribute(task.objective, self.world), self.optimizer)
-        # Compiling, Triton's kernels included, and settling how processes add is no training's time.
+        # Compiling kernels and setting up the order of gradient sums do not count as training time.
         compiles_kernels = self.world.device.type == "cuda" and any(choice.fused for choice in kernels.values())
         if self.settings.compile or self.world.size > 1 or compiles_kernels:
             rows = task.rows_at_once
@@ -148,12 +148,12 @@ class Training:
             used = [task.evaluation_batches(most, split).used for split in splits] if task.captured else []
             evaluated = sorted({min(most, each) for each in used})
             if refused := self.updater.warm_up(sorted({rows, self.local_rows % rows} - {0}), evaluated):
-                self._note(f"{refused}; the run goes on without CUDA graphs")
+                self._note(f"{refused}; the run continues without CUDA graphs")
         self.writer = RunWriter(task, self.directory, self.counters, resources, self.listener, kernels)
         self.clock = Clock(self.world.device, self.counters, self.spec)
         if changed := self.writer.environment.get("differs"):
-            begun = f"this run was begun under something else ({', '.join(changed)})"
-            self._note(f"{begun}: it will not end to the bit as one never stopped")
+            begun = f"the environment has changed since the run began ({', '.join(changed)})"
+            self._note(f"{begun}: its last bits may differ from those of an uninterrupted run")
         if caution := task.caution(self.local_rows):
             self._note(caution)
 
@@ -162,7 +162,7 @@ class Training:
         self.listener(RunStarted(counters.step))
         self.began = True
         unseen: list[tuple[Tensor, int, int]] = []
-        if "evaluate" in self.due(counters.step):  # a step is saved before it is evaluated
+        if "evaluate" in self.due(counters.step):  # the step was saved before its evaluation
             self._validate()
         with self.task.train_batches(self.task.rows_at_once, counters.step) as batches:
             self.clock.start(batches.waited_seconds)
@@ -185,7 +185,7 @@ class Training:
                     self._report(float(loss))
                 if observed_norms is not None:
                     self.writer.gradients(observed_norms)
-                if "keep" in due:  # before the step is saved: a run that resumes there has no more of it
+                if "keep" in due:  # before the step is saved: a run that resumes there does not write them again
                     self.writer.weights(self.directory.weights_file(counters.step))
                 if "stop" in due:
                     self._interrupt()
@@ -193,12 +193,12 @@ class Training:
                     self._save(final=counters.step == settings.steps)
                 if "evaluate" in due:
                     self._validate()
-                if not due.isdisjoint(("keep", "save", "evaluate")):  # what is not timed
+                if not due.isdisjoint(("keep", "save", "evaluate")):  # do not time these
                     self.clock.start(batches.waited_seconds)
         return self._finish()
 
     def due(self, step: int) -> set[str]:
-        """Actions due at the end of `step`, counted from 1. The evaluation of the last is `_finish`'s."""
+        """The actions due at the end of `step`, counted from 1. `_finish` evaluates the last step."""
         settings, steps, first = self.settings, self.settings.steps, step == 1
         norms_every, evaluate_every = self.task.norms_every, settings.evaluate_every
         is_due = {
@@ -214,7 +214,7 @@ class Training:
         self.listener(Note(text))
 
     def _is_stopped(self, *, asked: bool) -> bool:
-        """Whether any process was asked to stop: all leave at the same step. Several look only where `asked`."""
+        """Whether any process received a stop signal; all stop at the same step. Several check only if `asked`."""
         stopped = self.stop.number is not None
         if self.world.size == 1:
             return stopped
@@ -226,8 +226,8 @@ class Training:
             self._save(final=False)
         said = "; everything is saved"
         if self.saved_step != step:
-            said = f", whose weights are not finite; what is saved is step {self.saved_step}"
-        hint = f"The same command resumes from there. The run is in {self.directory.shown}"
+            said = f", but its weights are not finite; the last saved step is {self.saved_step}"
+        hint = f"The same command resumes the run in {self.directory.shown}"
         raise RunInterrupted(f"stopped after step {step} of {self.settings.steps}{said}", hint, self.stop.number or 15)
 
     def _report(self, loss: float) -> None:
@@ -237,7 +237,7 @@ class Training:
         self.listener(StepReport(self.counters.step, loss, rate, share, memory, self.spec.task.unit))
 
     def _validate(self) -> Evaluation:
-        """Evaluate the step at hand, and keep its weights where none before were better (`train.select`)."""
+        """Evaluate the current step, and keep its weights if they are the best so far (`train.select`)."""
         evaluation, counters, task = self._evaluate(self.task.validation), self.counters, self.spec.task
         self.writer.evaluation(evaluation)
         value = evaluation.metrics.get(task.metric)
@@ -249,8 +249,8 @@ class Training:
         return evaluation
 
     def _evaluate(self, split: Split[Any], weights: str | None = None) -> Evaluation:
-        """Evaluate the model on a split; `weights` names its weights where they are not simply those of the step."""
-        every = self.task.evaluation_batches(self._evaluation_rows, split)  # as many for every process
+        """Evaluate the model on a split; `weights` names its weights if they are not the step's."""
+        every = self.task.evaluation_batches(self._evaluation_rows, split)  # all processes have equally many
 
         def batches() -> Iterator[Any]:
             for number, batch in enumerate(every, start=1):
@@ -271,7 +271,7 @@ class Training:
             self.saved_step = self.counters.step
 
     def _finish(self) -> dict[str, Any]:
-        """Evaluate the weights that the run ends with, which are saved: a run killed in between evaluates again."""
+        """Save and evaluate the final weights; a run killed in between evaluates again."""
         counters, averaged = self.counters, self.settings.averaged_steps
         if self.saved_step != counters.step:
             return self.writer.diverged()
@@ -290,13 +290,13 @@ class Training:
             return self.writer.diverged()
         self.writer.evaluation(evaluation)
         result = self.writer.done(evaluation, self._evaluation_rows) | self._tested("", self.task.tests)
-        if averaged and "test" in self.task.tests:  # what averaging gains
+        if averaged and "test" in self.task.tests:  # to show the gain of averaging
             load_weights([self.directory.weights_file(counters.step)], self.spec, self.model)
             result |= self._tested("last", {"test"})
         return self.writer.result(result)
 
     def _tested(self, weights: str, splits: Collection[str]) -> dict[str, Any]:
-        """Results on splits for testing; `weights` names other weights than those that the run ends with."""
+        """Results on test splits; `weights` names weights other than the final ones."""
         found: dict[str, Any] = {}
         for split in splits:
             name = f"{weights}_{split}" if weights else split
@@ -307,32 +307,32 @@ class Training:
         return found
 
 
-# ---- finished runs, evaluated again: what a result lacks, such as a metric that came later, is added to it
+# ---- finished runs, evaluated again to add missing metrics to their results
 
 
 class NotAsBefore(UserError):
-    """A finished run evaluates to other values than its result has."""
+    """A finished run's evaluation differs from its result."""
 
     exit_status = 1
 
 
 def evaluate_again(directory: RunDirectory, world: World) -> tuple[list[str], float]:
-    """Evaluate the weights that a run has ended with, and add to its result what that lacks, with when and by what.
-    Returns the keys of that, and the largest part of itself by which another value is off. Raises `NotAsBefore` (then
-    nothing is added), `UserError`, `BeingTrained`, `StorageError`."""
+    """Evaluate the final weights of a run, and add the metrics that its result lacks, with date and versions. Returns
+    their keys, and the largest relative deviation of the others. Raises `NotAsBefore` (nothing is added), `UserError`,
+    `BeingTrained`, `StorageError`."""
     spec = directory.spec()
     with directory.lock(), tempfile.TemporaryDirectory() as outputs:
         result = directory.result_if_done()
         dataset = spec.task.prepare(spec.settings)
         training = Training(spec, directory, dataset, world, ignore, StopSignal())
         training.outputs = Path(outputs)
-        # Other processors and versions round otherwise.
+        # Other processors and versions round differently.
         tolerance = 1e-4 if training.settings.precision == "fp32" else 1e-3
         scores = {key for key, metric in spec.task.metrics.items() if metric.better == "higher"}
         added, differing, largest = merge(result, training.evaluations(), tolerance, scores)
         if differing:
             raise NotAsBefore(
-                f"{directory.shown} does not come out as before, and nothing is added: {'; '.join(differing)}",
+                f"{directory.shown} evaluates to other values, so nothing is added: {'; '.join(differing)}",
                 f"Trained on {result.get('device')}, processes: {result.get('processes')}, {result.get('git_commit')}.",
             )
         if added:
@@ -347,16 +347,16 @@ def evaluate_again(directory: RunDirectory, world: World) -> tuple[list[str], fl
 def merge(
     result: dict[str, Any], found: Mapping[str, Evaluation], tolerance: float, scores: Collection[str]
 ) -> tuple[list[str], list[str], float]:
-    """Add to `result`, in place, what evaluations by split have and it lacks. Returns the keys of that, a phrase for
-    each value that is off by more than `tolerance`, and the largest part of itself that one is off by. What `scores`
-    samples, in per cent, may also be off by one sample: of two equally probable answers either is given."""
+    """Add to `result`, in place, the values of evaluations by split that it lacks. Returns their keys, a phrase for
+    each value that deviates by more than `tolerance`, and the largest relative deviation. Metrics in `scores` count
+    samples, in per cent, and may also differ by one sample, because equally probable answers can swap."""
     added, differing, largest = [], [], 0.0
     for split, each in found.items():
         begins = "" if split == "validation" else f"{split}_"
         told = result.setdefault(f"{split}_evaluation", dict(each.extent)) if begins else result
         samples = each.extent["samples"]
         if (were := result.get(f"{begins}evaluation", {}).get("samples", samples)) != samples:
-            differing.append(f"{begins}samples were {were:,} and are {samples:,}")
+            differing.append(f"{begins}samples: {were:,} before, {samples:,} now")
         known = {key: value for key, value in {"loss": finite(each.loss), **each.metrics}.items() if value is not None}
         for key, value in known.items():
             before = result.get(begins + key)
@@ -364,7 +364,7 @@ def merge(
                 result[begins + key] = value
                 added.append(begins + key)
                 told.get("missing", {}).pop(key, None)
-                if key in each.signatures:  # the others' are those of their own evaluation
+                if key in each.signatures:  # signatures of other metrics belong to their own evaluations
                     told.setdefault("signature", each.signed["signature"])
                     told.setdefault("signatures", {})[key] = each.signatures[key]
                 continue
@@ -372,5 +372,5 @@ def merge(
             least = 100 / samples if key in scores else tolerance / 10
             pair = map(math.log, (before, value)) if key.endswith("perplexity") else (before, value)
             if not math.isclose(*pair, rel_tol=tolerance, abs_tol=least):
-                differing.append(f"{begins}{key} was {before:.6g} and is {value:.6g}")
+                differing.append(f"{begins}{key}: {before:.6g} before, {value:.6g} now")
     return added, differing, largest

@@ -1,5 +1,5 @@
-"""Training objectives: the summed negative log likelihood of the targets, or of smoothed ones. Summed, not averaged, so
-that parts of a batch, devices and evaluation batches add up to the exact mean over targets."""
+"""Training objectives: the sum of the targets' negative log likelihoods, with optional label smoothing. They are sums,
+not means, so that parts of a batch, devices and evaluation batches add up to the exact mean over targets."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from comt_cli.recipe.settings import Kernels
 
 
 def prepare_compiler(*, versions: int = 8, keep_others: bool = False) -> None:
-    """Make room for so many compiled versions of one function; what was compiled before is forgotten by default. All
-    models share their code objects: the ninth in a process would silently run uncompiled."""
+    """Allow `versions` compiled versions of one function, and by default forget earlier ones. All models share their
+    code objects: with torch's limit, the ninth version in a process would silently run uncompiled."""
     if not keep_others:
         torch._dynamo.reset()
     torch._dynamo.config.fail_on_recompile_limit_hit = True
@@ -34,23 +34,23 @@ def prepare_compiler(*, versions: int = 8, keep_others: bool = False) -> None:
 CAPTURED: dict[str, Any] = {
     "triton.cudagraphs": True,
     "triton.cudagraph_or_error": True,
-    "graph_partition": False,  # else code is split at what cannot be captured, and that part runs outside the graphs
+    "graph_partition": False,  # else code that cannot be captured would run outside the graphs
 }
-"""The compiler's options with which its code is captured in CUDA graphs, and what cannot be captured is an error."""
+"""Compiler options that capture code in CUDA graphs; code that cannot be captured is an error."""
 
 
 def compiled(function: Callable[..., Any], *, captured: bool, fullgraph: bool = True) -> Callable[..., Any]:
-    """`function` under `torch.compile`, for static shapes; `captured`: in CUDA graphs, see `as_one_pass`."""
+    """`function` under `torch.compile`, for static shapes; with `captured` in CUDA graphs (see `as_one_pass`)."""
     found = torch.compile(function, dynamic=False, fullgraph=fullgraph, options=CAPTURED if captured else None)
     return as_one_pass(found) if captured else found
 
 
 def as_one_pass(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, which calls code that is captured in CUDA graphs: every call overwrites what such code put out in
-    earlier ones, gradients included. Raises as `capturing`."""
+    """`function`, which calls code captured in CUDA graphs: every call overwrites the outputs and gradients of earlier
+    calls. Raises as `capturing` does."""
 
     def begin(*inputs: Any, **more: Any) -> Any:
-        # Without it the compiler guesses where a pass begins: between two blocks, if they are compiled one by one.
+        # Otherwise the compiler guesses the begin of a pass, even between two blocks that are compiled separately.
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         with capturing():
             return function(*inputs, **more)
@@ -64,22 +64,22 @@ class NotCaptured(UserError):
 
 @contextlib.contextmanager
 def capturing() -> Iterator[None]:
-    """Around passes that are captured in CUDA graphs. Raises `NotCaptured` where one of them cannot be."""
+    """A context for passes captured in CUDA graphs. Raises `NotCaptured` if one cannot be captured."""
     try:
         yield
     except RuntimeError as error:
-        # The line that says it; one on outputs that a later pass has overwritten is a fault of the program.
+        # The line with the reason; "overwritten" outputs are a defect of this program.
         if "overwritten" not in str(error) and (said := re.search(".*(cudagraph|captur).*", str(error))):
-            raise NotCaptured(f"train.cuda_graphs: {said[0]}", "Say --set train.cuda_graphs=false.") from error
+            raise NotCaptured(f"train.cuda_graphs: {said[0]}", "Use --set train.cuda_graphs=false.") from error
         raise
 
 
 class Objective(nn.Module, ABC):
-    """(inputs, targets) -> the sum over counted targets of -log p(target) by the model that it holds, fp32, in nats.
-    `passes` is the part of the model that is compiled, once it is.
+    """(inputs, targets) -> the sum over counted targets of -log p(target) under the contained model, fp32, in nats.
+    `passes` is the part of the model that can be compiled.
 
-    With label smoothing e, in [0, 1), each target's term is in training, but not in evaluation, (1 - e)
-    (-log p(target)) + e mean_v(-log p(v)), v over all outputs (torch's convention).
+    With label smoothing e, in [0, 1), each target's term in training is (1 - e) (-log p(target)) + e mean_v(-log p(v)),
+    with v over all outputs (torch's convention). Evaluation is without smoothing.
     """
 
     model: nn.Module
@@ -92,19 +92,19 @@ class Objective(nn.Module, ABC):
 
     @property
     def smoothing(self) -> float:
-        """The smoothing of this mode: none in evaluation."""
+        """The smoothing in this mode: 0 in evaluation."""
         return self._smoothing if self.training else 0.0
 
     def compile_model(self, *, keep_others: bool = False, captured: bool = False, fullgraph: bool = True) -> None:
-        """Compile the model's passes (static shapes); with `captured` into CUDA graphs, in whose memory their gradients
-        are. Models compiled earlier in this process are forgotten unless `keep_others`."""
+        """Compile the model's passes (static shapes), with `captured` into CUDA graphs, whose memory also holds the
+        gradients. Earlier compiled models of this process are forgotten unless `keep_others`."""
         prepare_compiler(keep_others=keep_others)
         self.passes = compiled(self._plain_passes, captured=captured, fullgraph=fullgraph)
 
 
 class SummedLoss(Objective):
-    """(the model's inputs, targets [B, T]) -> the summed loss of a model with a head over a vocabulary. What is below
-    the head is compiled: the loss is already blocked. `kernels` is the recipe's `train.kernels`."""
+    """(the model's inputs, targets [B, T]) -> the summed loss of a model with a head over a vocabulary. Everything
+    below the head is compiled; the loss is computed in blocks already. `kernels` is the recipe's `train.kernels`."""
 
     model: VocabularyModel
 
@@ -113,7 +113,7 @@ class SummedLoss(Objective):
         self.kernels = kernels
 
     def logits(self, *inputs: Tensor) -> Tensor:
-        """The model's logits, [B, T, V], all of them, for what an evaluation counts beside the loss."""
+        """All logits of the model, [B, T, V], for other metrics of an evaluation."""
         return self.model.outputs(self.passes(*inputs))
 
     def forward(self, *given: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ class SummedLoss(Objective):
 
 
 class ClassifierLoss(Objective):
-    """(the model's inputs, labels [B]) -> the summed loss of a classifier; `passes` gives its logits, [B, classes]."""
+    """(the model's inputs, labels [B]) -> the summed loss of a classifier; `passes` returns logits, [B, classes]."""
 
     def __init__(self, model: nn.Module, smoothing: float = 0.0) -> None:
         super().__init__(model, model.forward, smoothing)
@@ -136,7 +136,7 @@ class ClassifierLoss(Objective):
 
     @staticmethod
     def loss_of(logits_BN: Tensor, labels_B: Tensor, smoothing: float = 0.0) -> Tensor:
-        """The summed loss of logits that are there already."""
+        """The summed loss of given logits."""
         return F.cross_entropy(
             logits_BN.float(), labels_B, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing
         )
@@ -147,6 +147,6 @@ class NumberLoss(ClassifierLoss):
 
     @staticmethod
     def loss_of(logits_BN: Tensor, labels_B: Tensor, smoothing: float = 0.0) -> Tensor:  # noqa: ARG004 - of classes
-        """The summed squared error of outputs that are there already; a number that is `IGNORE` does not count."""
+        """The summed squared error of given outputs; numbers equal to `IGNORE` do not count."""
         errors_B = torch.where(labels_B == IGNORE, 0.0, logits_BN[:, 0].float() - labels_B)
         return errors_B.square().sum()

@@ -1,9 +1,9 @@
-"""Several processes that train one model: each has all of it (DistributedDataParallel), or a shard (FSDP2).
+"""Train one model in several processes: each has all of it (DistributedDataParallel) or a shard (FSDP2).
 
-With FSDP2 weights, gradients and the optimiser's states are sharded. Each block is a unit, gathered while it computes;
-everything before and after the blocks, the loss included, is another. A parameter that is a single number cannot be
-sharded: every process keeps it (see `update.average_full`). PyTorch's modules for this take seconds to import,
-and are imported where they are used.
+FSDP2 shards weights, gradients and optimiser states. Each block is a unit, gathered while it computes; everything
+before and after the blocks, the loss included, is another unit. Scalar parameters cannot be sharded: every process
+keeps them (see `update.average_full`). PyTorch's modules for this are imported at their first use, because that takes
+seconds.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 VERSIONS_OF_A_BLOCK = 8
-"""Shapes of batches, with gradients and without, for which a block may be compiled; each layer may have its own."""
+"""Batch shapes, with and without gradients, for which a block may be compiled; each layer may have its own."""
 _joined: list[Any] = []
-"""The group that this process has joined, kept also when it has left it (`join_world`)."""
+"""The group that this process has joined, kept after leaving it (`join_world`)."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ class World:
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all processes, in place."""
+        """The sum over all processes, computed in place."""
         if self.size > 1:
             dist.all_reduce(tensor)
         return tensor
 
     def broadcast(self, value: object) -> object:
-        """The main process's value, in every process; `value` is pickled between processes of one run."""
+        """The main process's value, in every process; `value` is pickled."""
         if self.size == 1:
             return value
         box = [value]
@@ -68,7 +68,7 @@ class World:
         return box[0]
 
     def copy_from_main(self, tensor: Tensor) -> None:
-        """Fill the tensor, in place, with the main process's."""
+        """Fill the tensor in place with the main process's."""
         if self.size > 1:
             dist.broadcast(tensor, src=0)
 
@@ -79,10 +79,10 @@ class World:
 
 @contextlib.contextmanager
 def join_world(device_name: str | None) -> Iterator[World]:
-    """This process's `World`, from the launcher's environment variables; a world of one without them.
+    """This process's `World`, from the launcher's environment variables; a world of size 1 without them.
 
-    A group that was left is kept until the interpreter ends: its destructor, run with Python's lock held, may wait for
-    gloo's thread, which waits for the lock. A process therefore joins others only once.
+    A group is kept until the interpreter ends: its destructor runs with Python's lock held, and may wait for gloo's
+    thread, which waits for the lock. A process can therefore join only once.
     """
     launched = rank_and_size()
     if launched is None:
@@ -99,7 +99,7 @@ def join_world(device_name: str | None) -> Iterator[World]:
     world = World(device, rank, size)
     try:
         yield world
-        world.barrier()  # the first process serves the group's store: no process leaves before all have ended
+        world.barrier()  # the first process serves the group's store: it must leave last
     finally:
         dist.destroy_process_group()
 
@@ -108,9 +108,9 @@ def join_world(device_name: str | None) -> Iterator[World]:
 
 
 def shard(loss: Objective, world: World, dtype: torch.dtype, seed: int, *, compiled: bool) -> None:
-    """Give the meta model in `loss` initial values, the same as on one process, of which this one keeps its shard, one
-    unit after the other: a device holds no more than one in full. With `compiled` each block is compiled by itself,
-    since the gathering between them cannot be. Raises `UserError` (see `units_of`)."""
+    """Initialise the meta model in `loss` as on one process, and keep this process's shard. Units are initialised one
+    after another, so that a device never holds more than one in full. With `compiled` each block is compiled
+    separately, because the gathering between them cannot be compiled. Raises `UserError` (see `units_of`)."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -119,8 +119,8 @@ def shard(loss: Objective, world: World, dtype: torch.dtype, seed: int, *, compi
     units, blocks = units_of(model), _blocks(model)
     if compiled:
         prepare_compiler(versions=VERSIONS_OF_A_BLOCK * len(blocks))
-    # A block passes on the earlier activations that a residual connection needs; after FSDP2's hooks they are views.
-    # That is safe while nobody changes them in place: the model does not, and autograd refuses it to the next block.
+    # A block passes on earlier activations that a residual connection needs; after FSDP2's hooks they are views. That
+    # is safe unless they are changed in place: the model does not do so, and autograd refuses it to the next block.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
     mesh = init_device_mesh(world.device.type, (world.size,))
 
@@ -133,21 +133,21 @@ def shard(loss: Objective, world: World, dtype: torch.dtype, seed: int, *, compi
         if unit in blocks:
             _wrap_forward(unit, recomputed=model.activation_checkpointing, compiled=compiled)
             shard_unit(unit)
-    model.activation_checkpointing = False  # `_wrap_forward` has done it
+    model.activation_checkpointing = False  # done by `_wrap_forward`
     shard_unit(loss)
 
 
 def units_of(model: Model) -> dict[str, nn.Module]:
-    """The modules that are initialised one by one, by path: every block, and each of the other parts of the model.
-    Raises `UserError` where two of them hold the very same parameter, which each would initialise as its own."""
+    """The modules that are initialised separately, by path: every block, and each other part of the model. Raises
+    `UserError` if two of them share a parameter, which each would initialise."""
     blocks, stacks = _blocks(model), {*model.stacks.values()}
     units = {path: module for path, module in model.named_modules() if module in blocks}
     units |= {name: part for name, part in model.named_children() if part not in stacks}
     owners: dict[nn.Parameter, str] = {}
     for path, unit in units.items():
         if shared := [name for name, each in unit.named_parameters() if owners.setdefault(each, path) != path]:
-            said = f"train.sharding: fsdp cannot shard {path}.{shared[0]}, which another part holds as well"
-            raise UserError(said, "Only within a block may parameters be shared. Say train.sharding: none.")
+            said = f"train.sharding: fsdp cannot shard {path}.{shared[0]}, which another part of the model shares"
+            raise UserError(said, "Only parameters within a block may be shared; set train.sharding: none.")
     return units
 
 
@@ -156,8 +156,8 @@ def _blocks(model: Model) -> set[nn.Module]:
 
 
 def _wrap_forward(block: nn.Module, *, recomputed: bool, compiled: bool) -> None:
-    """Recompute and compile the block's own computation, inside of FSDP2's gathering: a block is then gathered once for
-    its backward pass, and the gathering is not compiled."""
+    """Recompute and compile the block's own computation inside FSDP2's hooks: a block is then gathered once for its
+    backward pass, and the gathering is not compiled."""
     forward: Callable[..., Any] = block.forward
     if recomputed:
         inner = forward
@@ -174,20 +174,19 @@ def _wrap_forward(block: nn.Module, *, recomputed: bool, compiled: bool) -> None
 
 
 def is_sharded(tensor: object) -> TypeGuard[DTensor]:
-    """Whether each process holds a shard of it."""
+    """Whether each process holds a shard of the tensor."""
     from torch.distributed.tensor import DTensor
 
     return isinstance(tensor, DTensor)
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
-    """This process's shard, or the tensor itself where it is not sharded; shares its memory."""
+    """This process's shard (sharing its memory), or the tensor itself if it is not sharded."""
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 def full_tensors(values: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
-    """The values, sharded tensors in full and on the CPU, gathered one by one. All processes take part; those that do
-    not `keep` get {}."""
+    """The values, with sharded tensors gathered onto the CPU. All processes call it; {} for those not to `keep`."""
     kept = {}
     for name, value in values.items():
         full = _gathered(value) if is_sharded(value) else value
@@ -197,8 +196,8 @@ def full_tensors(values: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
 
 
 def _gathered(tensor: DTensor) -> Tensor:
-    """The full tensor of one that `fully_shard` has cut along its first dimension, as `torch.chunk` does: where that
-    does not divide, the last shards are shorter or empty. By a plain collective: the functional ones of
+    """The full tensor of one sharded by `fully_shard` along its first dimension, as by `torch.chunk`: if that does not
+    divide evenly, the last shards are shorter or empty. It uses a plain collective, because the functional ones of
     `DTensor.full_tensor` once aborted a process under gloo."""
     size, rows = tensor.device_mesh.size(), tensor.shape[0]
     local = tensor.to_local().detach()
@@ -211,7 +210,7 @@ def _gathered(tensor: DTensor) -> Tensor:
 
 
 def shard_of(full: Tensor, like: Tensor) -> Tensor:
-    """This process's shard of a tensor that every process has in full, sharded as `like` is, and on its device."""
+    """This process's shard of a tensor that every process has in full, with the sharding and device of `like`."""
     if not is_sharded(like):
         return full
     from torch.distributed.tensor import distribute_tensor
@@ -220,17 +219,17 @@ def shard_of(full: Tensor, like: Tensor) -> Tensor:
 
 
 def distribute(module: nn.Module, world: World) -> nn.Module:
-    """The module, its gradients averaged over all processes after each backward pass outside `without_sync`; a sharded
-    one averages them itself, except those of single numbers (`update.average_full`)."""
+    """The module with gradients averaged over all processes after each backward pass outside `without_sync`. A sharded
+    module averages them itself, except for scalars (`update.average_full`)."""
     from torch.distributed.fsdp import FSDPModule
 
     if world.size == 1 or isinstance(module, FSDPModule):
         return module
-    # DistributedDataParallel warns so of a matrix with one row, whose strides do not matter.
+    # DistributedDataParallel warns about matrices with one row, whose strides do not matter.
     warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)
     devices = [world.device.index] if world.device.type == "cuda" else None
-    # Buffers are each process's own: batch normalisation trains with the batch's statistics, and before an evaluation
-    # all take the main process's running ones (`tasks.images`). torch 2.13 has another name, and warns of the old.
+    # Buffers are not synchronised: batch normalisation trains with the batch's statistics, and evaluations copy the
+    # main process's running ones (`tasks.images`). torch 2.13 renamed the option, and warns about the old name.
     known = inspect.signature(DistributedDataParallel).parameters
     options: Any = {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
     return DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True, **options)
@@ -238,7 +237,7 @@ def distribute(module: nn.Module, world: World) -> nn.Module:
 
 @contextlib.contextmanager
 def without_sync(module: nn.Module, active: bool) -> Iterator[None]:
-    """While `active`, backward passes only add to this process's own gradients, which are full meanwhile."""
+    """While `active`, backward passes only add to this process's own gradients, which are unsharded then."""
     if not active:
         yield
     elif isinstance(module, DistributedDataParallel):

@@ -1,4 +1,4 @@
-"""This process among others: who started it, the signals that stop its run, and its end. Torch-free."""
+"""This process among others: its launcher, the signals that stop its run, and its end. Does not import torch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from comt_cli.errors import UserError
 
 
 def rank_and_size() -> tuple[int, int] | None:
-    """This process's rank and the number of processes, as a launcher sets them; None without one. Raises `UserError`
-    where its environment variables are not as torchrun sets them."""
+    """This process's rank and the number of processes from a launcher's environment variables; None without them.
+    Raises `UserError` if they are not as torchrun sets them."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return None
     rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
@@ -29,46 +29,46 @@ def rank_and_size() -> tuple[int, int] | None:
     are_numbers = all(re.fullmatch("[0-9]{1,9}", each) for each in numbers)
     if not (are_numbers and int(rank) < int(size) and os.environ.get("MASTER_ADDR") and os.environ.get("MASTER_PORT")):
         said = f"RANK={rank}, WORLD_SIZE={size}, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are not as torchrun sets them"
-        raise UserError(said, "Start comt with torchrun; or alone, with: env -u RANK -u WORLD_SIZE comt ...")
+        raise UserError(said, "Start comt with torchrun; or as one process: env -u RANK -u WORLD_SIZE comt ...")
     return int(rank), int(size)
 
 
 def is_main_process() -> bool:
-    """Whether this process prints and writes tables: it was started by hand, or is the first of torchrun's."""
+    """Whether this process prints and writes tables: it is the only one, or the first of torchrun's."""
     return (rank_and_size() or (0, 1))[0] == 0
 
 
 def check_device(device_name: str | None, processes: int) -> None:
-    """Several processes need a device each. Raises `UserError` where `device_name` names a single one."""
+    """Raises `UserError` if `device_name` is a single device for several processes, each of which needs its own."""
     if processes > 1 and device_name is not None and ":" in device_name:
         raise UserError(
-            f"--device {device_name} names one device for {processes} processes",
-            "Say --device cuda, and choose the GPUs with CUDA_VISIBLE_DEVICES.",
+            f"--device {device_name} names one device, but there are {processes} processes",
+            "Use --device cuda, and select the GPUs with CUDA_VISIBLE_DEVICES.",
         )
 
 
 def share_of_batch(batch_size: int, processes: int) -> int:
-    """Rows of the global batch that each process takes. Raises `UserError` where the batch does not divide evenly."""
+    """Rows of the global batch per process. Raises `UserError` if the batch does not divide evenly."""
     if batch_size % processes:
         raise UserError(
-            f"a batch of {batch_size} rows cannot be shared evenly by {processes} processes",
-            "Choose --gpus so that it divides train.batch_size, which stays as the recipe says.",
+            f"a batch of {batch_size} rows cannot be divided evenly among {processes} processes",
+            "Give --gpus a divisor of train.batch_size.",
         )
     return batch_size // processes
 
 
 def check_graphs(captures: bool | str, processes: int) -> None:
-    """Raises `UserError` where several processes should train in CUDA graphs, whether these can or not."""
+    """Raises `UserError` if the recipe insists on CUDA graphs and a run has several processes."""
     if captures is True and processes > 1:
         raise UserError(
-            f"train.cuda_graphs: true is for one process a run, not for {processes}",
-            "Say --set train.cuda_graphs=false, or leave --gpus out: then each GPU trains a run of its own.",
+            f"train.cuda_graphs: true needs one process per run, and there are {processes}",
+            "Use --set train.cuda_graphs=false, or leave out --gpus: then each GPU trains another run.",
         )
 
 
 @contextlib.contextmanager
 def environment_variable(name: str, value: str) -> Iterator[None]:
-    """The variable has this value in this context, and so in processes that are started in it."""
+    """Set the variable in this context, and so for processes started in it."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -83,13 +83,13 @@ def environment_variable(name: str, value: str) -> Iterator[None]:
 class StopSignal:
     """While it is open, a signal of `SIGNALS` sets `number` instead of ending the process.
 
-    SIGHUP comes when a terminal is closed; ignored under nohup, it stays so. Slurm sends SIGUSR2 before a job's time is
-    over. A second signal gets the treatment it had before, so that nobody is kept waiting by a step that hangs; one
-    that comes at once is the first one's echo: a terminal signals every process, and a launcher passes on what it
-    receives. `announce(again)` is called in the handler, with True at the second signal.
+    SIGHUP is sent when a terminal is closed; under nohup it stays ignored. Slurm sends SIGUSR2 before a job's time
+    limit. A second signal is handled as before, so that a step that hangs can be ended. A second signal within
+    `ECHO_SECONDS` repeats the first: a terminal signals every process, and launchers forward signals. The handler calls
+    `announce(again)`, with True for the second signal.
 
-    Signals are passed on to the processes that `children` names. While there are any, a second signal kills these,
-    frozen ones too, and the third ends this process.
+    Signals are forwarded to the processes of `children`. If there are any, a second signal kills them, and the third
+    ends this process.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP)
@@ -138,31 +138,30 @@ class StopSignal:
 
 
 def _is_ignored(number: int) -> bool:
-    """Whether a closed terminal is none of this process's business."""
     return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
 
 
 def begin_as_worker() -> None:
-    """First actions of a process that trains for its parent, and is started with the signals of `StopSignal` blocked:
-    it dies with its parent, and of a signal without a traceback."""
+    """Set up a process that trains for its parent and was started with the signals of `StopSignal` blocked: it dies
+    with its parent, and ends on a signal without a traceback."""
     die_with_parent()
     for number in StopSignal.SIGNALS:
         if not _is_ignored(number):
             signal.signal(number, signal.SIG_DFL)
-    if sys.platform == "linux":  # else the resource tracker complains of the lock of Inductor's progress bar
+    if sys.platform == "linux":  # else the resource tracker warns about the lock of Inductor's progress bar
         multiprocessing.set_start_method("fork", force=True)
 
 
 def die_with_parent() -> None:
-    """Have this process end when the one that wanted it is killed: an orphan would keep its run locked. On Linux the
-    system sees to it; one that was forked by a forkserver, which may live on, waits for the other in a thread."""
+    """End this process when its parent is killed: an orphan would keep its run locked. Linux does so by itself; a
+    process forked by a forkserver, which may outlive the parent, waits for the parent in a thread."""
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid != os.getppid():
         threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
     elif sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if parent is not None and not parent.is_alive():  # it was killed before
+    if parent is not None and not parent.is_alive():  # it was already killed
         os._exit(1)
 
 
@@ -172,9 +171,9 @@ def _end_after(parent: BaseProcess) -> None:
 
 
 def end_process(status: int) -> NoReturn:
-    """End a process that has saved everything, without tearing down its interpreter: gloo's threads outlive that
+    """End a process that has saved everything, without finalising the interpreter: gloo's threads outlive it
     (`parallel.join_world`), and might make C++ abort."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+        with contextlib.suppress(OSError, ValueError):  # the reader is gone
             stream.flush()
     os._exit(status)

@@ -1,4 +1,4 @@
-"""The files of a run, which its main process writes: environment, logged steps, checkpoints, result; and its speed."""
+"""The files of a run that its main process writes: environment, logged steps, checkpoints, result; and its speed."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from comt_cli.training.trackers import Trackers, trackers_in_use
 
 
 class LineLog:
-    """A JSON-lines file that is appended to, from `length` bytes on: what a run wrote after the checkpoint that it
-    resumes from is dropped. Raises `UserError` where the file is shorter."""
+    """A JSON-lines file to append to after its first `length` bytes: lines after the checkpoint from which a run
+    resumes are dropped. Raises `UserError` if the file is shorter."""
 
     def __init__(self, path: Path, length: int) -> None:
         self.path = path
@@ -49,8 +49,8 @@ class LineLog:
         if (found := self._handle.tell()) < length:
             self.close()
             raise UserError(
-                f"{path} has lost lines that its checkpoint counts on: {found} bytes of {length}",
-                "Put it back, or train anew with --fresh.",
+                f"{path} has {found} bytes, but its checkpoint expects at least {length}: lines were lost",
+                "Restore the file, or train again with --fresh.",
             )
         self._guard(lambda: self._handle.truncate(length))
         self._handle.seek(0, os.SEEK_END)
@@ -62,18 +62,18 @@ class LineLog:
         self._guard(self._handle.flush)
 
     def durable_length(self) -> int:
-        """Flush to disk; the file's length in bytes. Raises `UserError` where the file was deleted or replaced,
-        `StorageError` where the folder of all runs was: the next would fare no better."""
+        """Flush to disk; returns the file's length in bytes. Raises `UserError` if the file was deleted or replaced,
+        `StorageError` if the folder of all runs was, because the next run would fail too."""
         self._guard(lambda: os.fsync(self._handle.fileno()))
         if not self.path.exists() or not os.path.samestat(os.fstat(self._handle.fileno()), self.path.lstat()):
-            hint = "What was written since is lost. Put it back and run the same command again, or use --fresh."
+            hint = "Later lines are lost. Restore it and run the same command again, or use --fresh."
             if not (all_runs := self.path.parent.parent).is_dir():
-                raise StorageError(f"{all_runs}, the folder of the runs, was removed while one was writing to it", hint)
-            raise UserError(f"{self.path} was deleted or replaced while the run was writing to it", hint)
+                raise StorageError(f"{all_runs}, the folder of the runs, was removed during training", hint)
+            raise UserError(f"{self.path} was deleted or replaced during training", hint)
         return self._handle.tell()
 
     def close(self) -> None:
-        """Close the file. A line that the disk refused before is refused again here, which was reported already."""
+        """Close the file. A line that could not be written fails again here, but that was already reported."""
         with contextlib.suppress(OSError):
             self._handle.close()
 
@@ -90,9 +90,9 @@ class LineLog:
 def record_environment(
     directory: RunDirectory, task: TaskRun[Any], step: int, kernels: Mapping[str, Choice]
 ) -> dict[str, Any]:
-    """Append to `environment.json` the environment of this start of the run, after `step`; returns the new entry. Its
-    `differs` names what, of all that affects bitwise reproducibility, was not the same in every start since the one at
-    step 0. Raises `UserError` where the file is damaged."""
+    """Append the environment of this start of the run, after `step`, to `environment.json`; returns the new entry. Its
+    `differs` names the entries that affect bitwise reproducibility and have changed since the start at step 0. Raises
+    `UserError` if the file is damaged."""
     world = task.world
     fused = {op: choice for op, choice in kernels.items() if choice.fused}
     tiles = {  # those that are not the defaults
@@ -128,7 +128,7 @@ def record_environment(
     except ValueError:
         before = None
     if not isinstance(before, list) or not all(isinstance(each, dict) for each in before):
-        raise UserError(f"{directory.environment_file} is damaged", "Delete it; the run resumes without it.")
+        raise UserError(f"{directory.environment_file} is damaged", "Delete it; the run can resume without it.")
     beginnings = [index for index, each in enumerate(before) if each.get("step") == 0]
     counted = before[beginnings[-1] if beginnings else 0 :] if step else []
     own, others = _deciding(entry), list(map(_deciding, counted))
@@ -141,31 +141,31 @@ DECIDES_BITS = (
     *("numerics", "device", "processes", "threads", "torch"),
     *("products", "attention", "captured", "sharding", "kernels", "tiles", "instructions"),
 )
-"""Entries that must be the same at every start of a run for it to end as one never stopped, to the last bit."""
+"""Entries that must be equal at every start of a run for bitwise the same result as without interruption."""
 
 
 def _deciding(start: dict[str, Any]) -> dict[str, Any]:
-    """These entries of a start, of the kernels only the fused ones: reasons change with every measurement."""
+    """These entries of a start; of the kernels only the fused ones, since reasons change with every measurement."""
     kernels = start.get("kernels")
     fused = {op for op, choice in kernels.items() if choice.startswith("fused")} if isinstance(kernels, dict) else None
     return {key: start.get(key) for key in DECIDES_BITS} | {"kernels": fused}
 
 
 class Clock:
-    """Adds the time of steps to a run's counters. `rate` is what the task counts (`Task.counts_targets`) per second
-    over all devices in the steps before the last lap, `waiting_share` the part of that spent waiting for data."""
+    """Adds the time of steps to a run's counters. `rate` is the number of units (`Task.counts_targets`) per second over
+    all devices in the steps before the last lap, `waiting_share` the share of time spent waiting for data."""
 
     def __init__(self, device: torch.device, counters: Counters, spec: RunSpec) -> None:
         self.rate = self.waiting_share = 0.0
         self._device, self._counters, self._spec = device, counters, spec
 
     def start(self, waited: float) -> None:
-        """From here on steps are timed; `waited` are the seconds that the loader has cost so far."""
+        """Begin to time steps; `waited` are the seconds spent waiting for the loader so far."""
         self._time, self._waited = time.perf_counter(), waited
         self._step, self._tokens = self._counters.step, self._counters.tokens
 
     def lap(self, waited: float) -> None:
-        """Wait for the device, add what went by since the last `start` or `lap`, and time the next steps."""
+        """Wait for the device, add the time since the last `start` or `lap`, and begin to time the next steps."""
         synchronise(self._device)
         counters = self._counters
         seconds, waiting, steps = time.perf_counter() - self._time, waited - self._waited, counters.step - self._step
@@ -178,14 +178,14 @@ class Clock:
 
 
 def counted(spec: RunSpec, steps: int, targets: int) -> int:
-    """Number of units that speeds count in so many steps of a run, which had so many targets, on all devices."""
+    """The units of speed in `steps` steps of a run with `targets` targets, over all devices."""
     if spec.task.counts_targets:
         return targets
     return steps * spec.settings.train.batch_size * spec.task.positions(spec.settings)
 
 
 def mfu(spec: RunSpec, world: World, per_second: float) -> float | None:
-    """Model FLOP/s, at a speed as `Clock` counts it, over the peak of all devices, None where the peak is not known."""
+    """Model FLOP/s at a speed measured by `Clock`, over the peak of all devices; None if the peak is unknown."""
     peak = peak_flops(world.device, spec.settings.train.precision)
     if peak is None:
         return None
@@ -193,8 +193,8 @@ def mfu(spec: RunSpec, world: World, per_second: float) -> float | None:
 
 
 class RunWriter:
-    """The files of a run that resumes from `counters`; later lines in them are dropped. `environment` is that of this
-    start; {} where nothing is written."""
+    """Writes the files of a run that resumes from `counters`; later lines in them are dropped. `environment` is this
+    start's; {} in processes that do not write."""
 
     def __init__(
         self,
@@ -217,7 +217,7 @@ class RunWriter:
                 file = getattr(directory, f"{name}_file")
                 self._logs[name] = LineLog(file, getattr(counters, f"{name}_bytes"))
                 resources.callback(self._logs[name].close)
-            for leftover in directory.path.glob(".*.tmp"):  # of a process that was killed while saving
+            for leftover in directory.path.glob(".*.tmp"):  # of a process killed while saving
                 leftover.unlink(missing_ok=True)
             self.environment = record_environment(directory, task, counters.step, kernels)
         names = trackers_in_use() if world.is_main else []
@@ -225,7 +225,7 @@ class RunWriter:
         resources.push(self._trackers.close)
 
     def step(self, loss: float, rate: float, norm: Tensor | None, clock: Clock) -> None:
-        """A logged step: its loss, learning rate and gradient norm, and how fast it went."""
+        """Log a step: its loss, learning rate, gradient norm and speed."""
         if not self._world.is_main:
             return
         counters = self._counters
@@ -238,13 +238,13 @@ class RunWriter:
         self._trackers.log({**timing, **line})
 
     def gradients(self, norms: Tensor) -> None:
-        """The norms of the gradients of the task's observed parameters, in their order."""
+        """Log the gradient norms of the task's observed parameters, in their order."""
         if "gradients" in self._logs:
             by_name = {name: finite(norm) for name, norm in zip(self._observed, norms.tolist(), strict=True)}
             self._logs["gradients"].append({"step": self._counters.step, "norms": by_name})
 
     def evaluation(self, evaluation: Evaluation, split: str = "validation") -> None:
-        """An evaluation of the step at hand, or of the weights that were chosen after it, on a split."""
+        """Log an evaluation on a split, of the current step or of the weights chosen after it."""
         if self._world.is_main:
             chosen = {"chosen": 1} if self._counters.chosen else {}
             line = {"step": self._counters.step, **chosen, **evaluation.line(split)}
@@ -252,8 +252,7 @@ class RunWriter:
             self._trackers.log(line)
 
     def checkpoint(self, optimizer: torch.optim.Optimizer | None) -> bool:
-        """Save the step at hand, and wait until it is. False, in all processes, if the weights are not finite: no such
-        weights replace good ones."""
+        """Save the current step and wait for it. Returns False in all processes if the weights are not finite."""
         task = self._task
         finite_ones = [torch.isfinite(local_tensor(parameter)).all() for parameter in task.model.parameters()]
         if int(self._world.sum(torch.stack(finite_ones).all().long())) < self._world.size:
@@ -261,7 +260,7 @@ class RunWriter:
         counters, is_main = self._counters, self._world.is_main
         for name, log in self._logs.items():
             setattr(counters, f"{name}_bytes", log.durable_length())
-        # First of all: asking a sharded model for its state shards again what an evaluation has left gathered.
+        # First of all: reading a sharded model's state reshards the units that an evaluation has left gathered.
         weights = full_tensors(task.model.state_dict(), keep=is_main)
         state = None if optimizer is None else full_optimizer_state(task.model, optimizer, keep=is_main)
         if is_main:
@@ -275,7 +274,7 @@ class RunWriter:
         return True
 
     def weights(self, path: Path) -> None:
-        """Save the weights of the step at hand alone, for `load_weights`, and wait until they are."""
+        """Save only the weights of the current step, for `load_weights`, and wait for it."""
         weights = full_tensors(self._task.model.state_dict(), keep=self._world.is_main)
         if self._world.is_main:
             weights = merged(weights, self._task.settings)
@@ -283,7 +282,7 @@ class RunWriter:
         self._world.barrier()
 
     def result(self, result: dict[str, Any]) -> dict[str, Any]:
-        """The end of the run; returns its result."""
+        """Write the run's result, and return it."""
         if self._world.is_main:
             for log in self._logs.values():
                 log.durable_length()  # the result must not outlive its lines
@@ -293,12 +292,12 @@ class RunWriter:
             writer.writerows(lines)
             write_text(self._directory.metrics_table, table.getvalue())
             write_json(self._directory.result_file, result)
-            self._directory.remove_weights(self._task.settings.passing_steps)
+            self._directory.remove_weights(self._task.settings.temporary_steps)
         self._world.barrier()
         return result
 
     def done(self, evaluation: Evaluation, rows: int) -> dict[str, Any]:
-        """Result of a run that reached its last step; `rows` are those of one batch of one process in evaluations."""
+        """The result of a run that reached its last step; `rows` is the batch size per process in evaluations."""
         settings, counters = self._task.settings, self._counters
         return {
             "state": "done",
@@ -311,7 +310,7 @@ class RunWriter:
         }
 
     def diverged(self) -> dict[str, Any]:
-        """The end of a run whose loss was not finite at the step of the counters; returns its result."""
+        """Write and return the result of a run whose loss was not finite at the step of the counters."""
         ending = {"diverged_at": self._counters.step, "last_finite_loss": self._counters.last_finite_loss}
         return self.result({"state": "diverged", **self._common(), **ending})
 
@@ -319,7 +318,7 @@ class RunWriter:
         spec, world, unit = self._task.spec, self._world, self._unit
         counters, environment = self._counters, self.environment
         cost = cost_of(spec)
-        # Of the steps that were timed, which are more where a divergence was noticed some steps later.
+        # Over the timed steps, which may go beyond the diverged step: it is noticed some steps later.
         timed_targets = round(counters.tokens * counters.timed_steps / max(1, counters.step))
         rate = counted(spec, counters.timed_steps, timed_targets) / max(counters.seconds, 1e-9)
         return {

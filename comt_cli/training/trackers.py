@@ -1,7 +1,7 @@
-"""Trackers: what a run logs, passed on to TensorBoard or Weights & Biases. Off unless asked for.
+"""Trackers: send a run's logged values to TensorBoard or Weights & Biases, if asked for.
 
-They receive the lines of `metrics.jsonl` and `timings.jsonl`, change no number of a run, and are not part of its id.
-A tracker that fails is left out from then on, with one warning. Only a run's main process has any.
+They receive the lines of `metrics.jsonl` and `timings.jsonl`, change no number of a run, and are not part of its id. A
+tracker that fails is disabled with one warning. Only a run's main process has trackers.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from comt_cli.training.events import Listener, Note
 from comt_cli.training.processes import environment_variable
 
 VARIABLE: Final = "COMT_TRACK"
-"""The environment variable with the names in use, which every process that is started for a run inherits."""
+"""The environment variable with the names of the trackers, which every process of a run inherits."""
 
 
 Log = Callable[[int, dict[str, float]], object]  # the numbers of a step
-Close = Callable[[bool], object]  # whether the run has ended, or was stopped
+Close = Callable[[bool], object]  # whether the run ended without an error
 
 
 def tensorboard(spec: RunSpec, folder: Path, step: int) -> tuple[Log, Close]:
-    """Event files in `tensorboard/` of the run directory: readers drop what an earlier start logged beyond `step`."""
+    """Event files in `tensorboard/` of the run directory; steps that an earlier start logged later are purged."""
     from torch.utils.tensorboard import SummaryWriter
 
     writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else 0)
@@ -40,17 +40,17 @@ def tensorboard(spec: RunSpec, folder: Path, step: int) -> tuple[Log, Close]:
     def log(step: int, values: dict[str, float]) -> None:
         for name, value in values.items():
             writer.add_scalar(name, value, step)
-        writer.flush()  # a run that resumes from a checkpoint does not log the steps before it again
+        writer.flush()  # a resumed run does not log earlier steps again
 
     return log, lambda _: writer.close()
 
 
 def weights_and_biases(spec: RunSpec, folder: Path, _: int) -> tuple[Log, Close]:
-    """A run with this run's id, in the project that WANDB_PROJECT names, else `comt`. Every start continues there. With
-    WANDB_MODE=offline everything is kept in `wandb/` within the run directory."""
+    """A W&B run with this run's id, in the project of WANDB_PROJECT, else `comt`. Every start of the run continues it.
+    With WANDB_MODE=offline everything is stored in `wandb/` in the run directory."""
     import wandb
 
-    wait = {"init_timeout": 60.0, "finish_timeout": 60.0}  # seconds: a service that is down does not delay a run
+    wait = {"init_timeout": 60.0, "finish_timeout": 60.0}  # seconds, so that a service outage does not delay a run
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", "comt"),
         id=spec.id,
@@ -59,17 +59,17 @@ def weights_and_biases(spec: RunSpec, folder: Path, _: int) -> tuple[Log, Close]
         group=f"{spec.paper}/{spec.table} {spec.scale}",
         config=spec.model_dump(mode="json"),
         dir=str(folder),
-        settings=wandb.Settings(console="off", silent=True, **wait),  # prints nothing into the bars
+        settings=wandb.Settings(console="off", silent=True, **wait),  # prints nothing
     )
     return lambda step, values: run.log(values, step=step), lambda ended: run.finish(exit_code=0 if ended else 1)
 
 
 TRACKERS: Final = {"tensorboard": tensorboard, "wandb": weights_and_biases}
-"""By name, which is also that of the package that each needs, and of the extra that installs it."""
+"""Trackers by name, which is also the name of the required package and of the extra that installs it."""
 
 
 def tracked(line: Mapping[str, Any]) -> dict[str, float]:
-    """The finite numbers of a line of `metrics.jsonl` or `timings.jsonl` by their names in trackers."""
+    """The finite numbers of a line of `metrics.jsonl` or `timings.jsonl`, by their names in trackers."""
     kinds, chosen = {"validation": "evaluation", "test": "test"}, "-chosen" if "chosen" in line else ""
     found = {}
     for key, value in line.items():
@@ -83,8 +83,8 @@ def tracked(line: Mapping[str, Any]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def tracking(names: Sequence[str] | None) -> Iterator[None]:
-    """Runs that are trained, or submitted, in this context have these trackers; None: those of the environment. Raises
-    `UserError` where there is no such tracker, its package is not installed, or wandb is not logged in."""
+    """Set the trackers of runs that are trained or submitted in this context; None: those of the environment. Raises
+    `UserError` if a tracker is unknown, its package is not installed, or wandb is not logged in."""
     wanted = list(dict.fromkeys(names)) if names is not None else trackers_in_use()
     for name in wanted:
         if name not in TRACKERS:
@@ -97,21 +97,20 @@ def tracking(names: Sequence[str] | None) -> Iterator[None]:
         import wandb
 
         try:
-            wandb.login()  # asks for the key now, on a terminal, and not in the middle of training
+            wandb.login()  # asks for the key on a terminal now, not during training
         except Exception as error:
-            raise UserError(f"--track wandb: {error}", "Log in with: wandb login, or set WANDB_MODE=offline") from None
+            raise UserError(f"--track wandb: {error}", "Log in with: wandb login; or set WANDB_MODE=offline") from None
     with environment_variable(VARIABLE, ",".join(wanted)):
         yield
 
 
 def trackers_in_use() -> list[str]:
-    """The names that the environment holds."""
+    """The names in the environment variable."""
     return [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
 
 
 class Trackers:
-    """The trackers of one run that continues after `step`; of each that fails there is one `Note`. None of its methods
-    raises."""
+    """The trackers of one run that continues after `step`. A tracker that fails gives one `Note`; no method raises."""
 
     def __init__(self, names: Sequence[str], spec: RunSpec, folder: Path, step: int, listener: Listener) -> None:
         self._listener = listener
@@ -121,25 +120,25 @@ class Trackers:
                 self._open[name] = TRACKERS[name](spec, folder, step)
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """A line of `metrics.jsonl`, with the speed of its step."""
+        """Send a line of `metrics.jsonl`, with the speed of its step."""
         for name, (write, _) in list(self._open.items()):
             with self._guarded(name):
                 write(line["step"], tracked(line))
 
     def close(self, kind: type[BaseException] | None, *more: object) -> None:
-        """The end of the run, or of this start of it: a callback of an `ExitStack`."""
+        """End this start of the run; a callback of an `ExitStack`."""
         for name, (_, end) in list(self._open.items()):
             with self._guarded(name):
                 end(kind is None)
 
     @contextlib.contextmanager
     def _guarded(self, name: str) -> Iterator[None]:
-        """Whatever a tracker does, the run keeps its random states, and continues."""
+        """Disable a tracker that fails, and restore the random state."""
         state = random.getstate()
         try:
             yield
         except (Exception, SystemExit) as error:
             self._open.pop(name, None)
-            self._listener(Note(f"{name} is left out from here on: {type(error).__name__}: {error}"))
+            self._listener(Note(f"{name} is disabled from now on: {type(error).__name__}: {error}"))
         finally:
             random.setstate(state)

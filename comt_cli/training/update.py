@@ -23,12 +23,12 @@ from comt_cli.training.parallel import World, is_sharded, local_tensor, without_
 from comt_cli.training.tasks import TaskRun
 
 RATE = "rate"
-"""The key of an optimiser's parameter group with the factor on the learning rate."""
+"""The key of an optimiser's parameter groups for the factor of the learning rate."""
 NO_ROOM = "train.cuda_graphs: there is not enough memory for them"
 
 
 class Updater(Generic[B]):
-    """Updates a task's model through `module`, its objective, wrapped for the world it is in."""
+    """Updates a task's model through `module`, its objective, wrapped for its world."""
 
     def __init__(self, task: TaskRun[B], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.task, self.settings, self.world = task, task.settings, task.world
@@ -39,12 +39,12 @@ class Updater(Generic[B]):
         self._own_gradients: list[Tensor] = []
 
     def warm_up(self, sizes: Sequence[int], evaluated: Sequence[int] = ()) -> str | None:
-        """A forward and backward pass for every size of micro-batch, thrown away; no state changes. The compiler works
-        in it, and DistributedDataParallel settles how it groups, and so adds, the gradients.
+        """Run a forward and backward pass for every size of micro-batch, without changing any state. It triggers
+        compilation, and fixes the order in which DistributedDataParallel groups and adds gradients.
 
-        Where passes are captured in CUDA graphs, those of evaluations on `evaluated` samples at a time are tried, too,
-        beside as much memory as steps will take: if one cannot be, none is from now on, and the reason is returned.
-        Raises `NotCaptured` where the recipe insists.
+        With CUDA graphs, evaluations of `evaluated` samples at a time are tried too, with as much memory reserved as
+        steps will need. If a pass cannot be captured, graphs are disabled and the reason is returned. Raises
+        `NotCaptured` if the recipe requires graphs.
         """
         before = random_states(self.world.device)
         statistics = [(buffer, buffer.clone()) for buffer in self.task.model.buffers()]
@@ -58,7 +58,7 @@ class Updater(Generic[B]):
                 raise
             refused = error.message if isinstance(error, NotCaptured) else NO_ROOM
         held.clear()
-        if refused is not None:  # out of the handler: the error keeps the passes' tensors alive
+        if refused is not None:  # outside the handler: the error keeps the passes' tensors alive
             self.module.train()
             self.optimizer.zero_grad(set_to_none=True)
             self.task.captured = False
@@ -73,7 +73,7 @@ class Updater(Generic[B]):
         return refused
 
     def _kept_by_steps(self) -> Iterator[Tensor]:
-        """Parameters like which steps keep something, as often: states of the optimiser, sums of gradients."""
+        """Parameters, repeated once per tensor of their size that steps keep: optimiser states and gradient sums."""
         accumulates = self.settings.batch_size > self.task.rows_at_once
         for group in self.optimizer.param_groups:
             states = 2 if "betas" in group else group["momentum"] != 0
@@ -96,9 +96,9 @@ class Updater(Generic[B]):
     def step(
         self, micro_batches: Sequence[B], total: int, number: int, *, wants_norm: bool, wants_observed: bool = False
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Update `number` (from 0) from this process's part of the global batch, which has `total` targets over all
-        processes. Returns, on the device, the mean loss over targets; where they are wanted, the gradient norm before
-        clipping, and those of the task's observed parameters."""
+        """Perform update `number` (from 0) with this process's part of the global batch, which has `total` targets over
+        all processes. Returns, on the device, the mean loss over targets and, if wanted, the gradient norm before
+        clipping and those of the task's observed parameters."""
         world, clipping = self.world, self.settings.gradient_clipping
         for follower in self.followers:
             follower.at_update(number)
@@ -107,7 +107,7 @@ class Updater(Generic[B]):
             is_last = index == len(micro_batches) - 1
             with without_sync(self.module, active=world.size > 1 and not is_last):
                 loss = self._loss(batch)
-                # Gradients are averaged over processes: times their number, the sum over all targets is left.
+                # Gradients are averaged over processes; multiplying by their number gives the sum over all targets.
                 torch.autograd.backward(loss * (world.size / max(1, total)))
             loss_sum += loss.detach()
             if self.task.captured and index == 0 and not is_last:
@@ -129,7 +129,7 @@ class Updater(Generic[B]):
         return world.sum(loss_sum) / max(1, total), norm, observed_norms
 
     def _keep_gradients(self) -> None:
-        """Move the first micro-batch's gradients out of the CUDA graphs' memory, which the next one overwrites, to the
+        """Copy the first micro-batch's gradients out of the CUDA graphs' memory, which the next one overwrites, to the
         same addresses in every step."""
         having = [parameter for parameter in self.parameters if parameter.grad is not None]
         found = [parameter.grad for parameter in having if parameter.grad is not None]
@@ -146,7 +146,7 @@ class Updater(Generic[B]):
 
 
 def average_full(gradients: Sequence[Tensor], world: World) -> None:
-    """Average over processes the gradients of a sharded model that FSDP did not: those of single numbers."""
+    """Average over processes the gradients that FSDP does not: those of scalar parameters."""
     full = [gradient for gradient in gradients if not is_sharded(gradient)]
     if full:
         means = world.sum(torch.stack(full)) / world.size
@@ -154,12 +154,12 @@ def average_full(gradients: Sequence[Tensor], world: World) -> None:
 
 
 def gradient_norm(gradients: Sequence[Tensor], world: World) -> Tensor:
-    """The Euclidean norm of all gradients as one vector, the same in all processes."""
+    """The Euclidean norm of all gradients as one vector, equal in all processes."""
     local = [local_tensor(gradient) for gradient in gradients if is_sharded(gradient)]
     full = [gradient for gradient in gradients if not is_sharded(gradient)]
     if not local:
         return torch.nn.utils.get_total_norm(full)
-    # In fp64: a norm that fp32 holds has a square that it may not.
+    # In fp64: the square of a norm may overflow fp32.
     squares = world.sum(torch.nn.utils.get_total_norm(local).double().square())
     if full:
         squares = squares + torch.nn.utils.get_total_norm(full).double().square()
@@ -167,8 +167,9 @@ def gradient_norm(gradients: Sequence[Tensor], world: World) -> Tensor:
 
 
 def all_finite(unseen: list[tuple[Tensor, int, int]], counters: Counters) -> bool:
-    """Read and forget the losses of steps, one at least, each with its step and the targets seen up to its end. At one
-    that is not finite `counters` go back to its step: the result must not depend on when it was found."""
+    """Read and remove the losses of steps, at least one, each with its step and the targets seen until then. At a loss
+    that is not finite `counters` are set back to its step, so that the result does not depend on the time of this
+    call."""
     losses = torch.stack([loss for loss, *_ in unseen]).tolist()
     for loss, (_, step, tokens) in zip(losses, unseen, strict=True):
         if not math.isfinite(loss):
@@ -185,10 +186,10 @@ def all_finite(unseen: list[tuple[Tensor, int, int]], counters: Counters) -> boo
 def learning_rate(settings: Training, step: int) -> float:
     """The learning rate of update `step`, counted from 0.
 
-    All schedules rise linearly from 0 over `warmup_steps`, so the first update has rate 0, as in the papers' scripts;
-    then `cosine` and `linear` fall to `min_lr_ratio` of the peak at `steps`, and `noam` as `peak * sqrt(warmup / step)`
-    (Vaswani et al. 2017, Eq. 3, with the peak given). `step` divides by ten once each of the `milestones` updates are
-    done. A `warmup_learning_rate` is that of all of the warm-up.
+    All schedules rise linearly from 0 over `warmup_steps`, so the first update has rate 0, as in the papers' scripts.
+    Then `cosine` and `linear` fall to `min_lr_ratio` of the peak at `steps`, and `noam` as `peak * sqrt(warmup / step)`
+    (Vaswani et al. 2017, Eq. 3, with the peak given). `step` divides by ten after each of the `milestones`. If
+    `warmup_learning_rate` is given, it is the rate of the whole warm-up.
     """
     peak, warmup, floor = settings.learning_rate, settings.warmup_steps, settings.min_lr_ratio or 0.0
     if step < warmup:
@@ -212,13 +213,13 @@ def learning_rate(settings: Training, step: int) -> float:
 def optimizer_of(
     model: nn.Module, settings: Any, added: Collection[nn.Parameter] = frozenset()
 ) -> torch.optim.Optimizer:
-    """The optimiser that the settings name (`OPTIMIZERS`), of what is trained; parameters with a rule of the model's
-    own (`layers.learned.UpdateRule`) are updated by it. Where the settings say so (BERT's), biases, norms and single
-    numbers have no weight decay. What was `added` to weights that the run starts from has the rate and decay that the
-    settings give it, which such rules change as they change the others.
+    """The optimiser of the settings (`OPTIMIZERS`) for all trained parameters. Parameters with their own
+    `layers.learned.UpdateRule` follow it. With BERT's settings, biases, norms and scalars have no weight decay.
+    Parameters `added` to the weights from which the run starts have their own rate and decay in the settings; update
+    rules apply to them too.
 
-    One parameter group has all that are updated alike; one fused pass takes sharded ones or others. In a group the
-    largest come first: on CUDA one launch updates a few dozen tensors at most.
+    Each parameter group has the parameters that are updated alike; sharded ones are separate, because one fused pass
+    cannot mix them. The largest come first in a group: on CUDA one launch updates a few dozen tensors at most.
     """
     rules: dict[nn.Parameter, UpdateRule] = {}
     for module in model.modules():
@@ -243,6 +244,6 @@ def optimizer_of(
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the rate of every parameter group: `rate`, times the group's own."""
+    """Set the learning rate of every parameter group to `rate`, times the group's factor."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group.get(RATE, 1.0)

@@ -1,1 +1,1 @@
-"""What makes the site of documentation."""
+"""The generator of the documentation site."""

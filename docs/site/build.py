@@ -1,8 +1,8 @@
 """Build the documentation site: python docs/site/build.py [FOLDER]
 
-Pages are the Markdown of this repository, and what is generated from the program: the reference of commands, and the
-gallery of methods. They are put together in FOLDER/pages, and Zensical makes FOLDER/html of them. Nothing is fetched:
-formulas are MathML before Zensical sees them, and no fonts are named.
+Pages are the Markdown of this repository and three generated ones: the command reference, the Python API and the method
+gallery. They are collected in FOLDER/pages, and Zensical makes FOLDER/html from them. Nothing is fetched: formulas
+become MathML first, and the theme uses the reader's fonts.
 """
 
 from __future__ import annotations
@@ -13,43 +13,50 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from docs.site import commands, gallery  # noqa: E402
+from docs.site import gallery, reference  # noqa: E402
 
-GENERATED: dict[str, Callable[[], str]] = {"commands-reference.md": commands.page, **gallery.pages()}
-"""Pages that no file of the repository is, by their place in the site."""
-ELSEWHERE = {"comt_cli/methods/README.md": "methods/index.md"}
-"""Files that a generated page takes the place of."""
+GENERATED: dict[str, Callable[[], str]] = {
+    "commands-reference.md": reference.command_page,
+    "api.md": reference.api_page,
+    "methods/index.md": gallery.page,
+}
+"""Generated pages by their path in the site."""
+ELSEWHERE = {"comt_cli/methods/README.md": "methods/index.md", "results/index.html": "results/index.md"}
+"""Files that another page replaces in the site."""
+ARCHIVES = (".tar.xz",)
+"""Files that stay in the repository, as folders do: links to them become text."""
 LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()<?([^)\s>]+)>?((?:\s+\"[^\"]*\")?\))")
 FENCE = re.compile(r"^(```+|~~~+)[^\n]*\n.*?^\1\s*$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"(`+)[^`].*?\1", re.DOTALL)
 NOTE = re.compile(r"(?<![\\\]])\[(\d+)\](?!\()")
-"""The number of a footnote, as tables have it: Markdown would take two for a link."""
+"""The number of a footnote in a table: Markdown takes two of them for a link."""
+NAVIGATION = re.compile(r"^( *)- ([^:\n]+): (\S+(?:\.md|/))\n", re.MULTILINE)
 FORMULA = re.compile(r"\$\$(.+?)\$\$", re.DOTALL)
 
 
 def build(folder: Path) -> Path:
-    """Write the site below a folder; the path of its first page.
+    """Write the site below a folder and return the path of its first page.
 
     Raises:
-        SystemExit: Zensical found something wrong.
+        SystemExit: Zensical reported a problem.
     """
     pages = folder / "pages"
     shutil.rmtree(folder, ignore_errors=True)
-    for source in sorted(committed_pages()):
-        write(pages, place_of(source), with_links((ROOT / source).read_text(encoding="utf-8"), source, pages))
-    for place, made in GENERATED.items():
-        write(pages, place, with_links(made(), None, pages))
+    for source, text in sources().items():
+        page = pages / place_of(source)
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(with_links(text, source, pages), encoding="utf-8")
     for asset in ("site.css", "favicon.svg"):
         shutil.copy(Path(__file__).parent / asset, pages / asset)
     configuration = folder / "mkdocs.yml"
-    text = (Path(__file__).parent / "mkdocs.yml").read_text(encoding="utf-8")
-    configuration.write_text(text.replace("ROOT", str(ROOT)), encoding="utf-8")
+    text = (Path(__file__).parent / "mkdocs.yml").read_text(encoding="utf-8").replace("ROOT", str(ROOT))
+    configuration.write_text(navigation(text, pages), encoding="utf-8")
     program = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(configuration)]
     done = subprocess.run(program, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
     if done.returncode:
@@ -57,22 +64,37 @@ def build(folder: Path) -> Path:
     return folder / "html" / "index.html"
 
 
-def committed_pages() -> Iterator[str]:
-    """The Markdown that becomes pages, by its path in the repository."""
-    yield from ("README.md", "CONTRIBUTING.md")
-    for top in ("docs", "recipes", "results"):
-        for path in (ROOT / top).rglob("*.md"):
-            yield path.relative_to(ROOT).as_posix()
+def navigation(text: str, pages: Path) -> str:
+    """The configuration without navigation entries of absent pages, and with every page of the folders in it."""
+
+    def entry(match: re.Match[str]) -> str:
+        indent, title, path = match.groups()
+        if path.endswith(".md"):
+            return match[0] if (pages / path).is_file() else ""
+        names = sorted(page.relative_to(pages / path).as_posix()[:-3] for page in (pages / path).rglob("*.md"))
+        names.sort(key=lambda name: name != "index")
+        inner = [f"{indent}    - {'Overview' if name == 'index' else name}: {path}{name}.md" for name in names]
+        return "\n".join([f"{indent}- {title}:", *inner, ""]) if inner else ""
+
+    return NAVIGATION.sub(entry, text)
+
+
+def sources() -> dict[str, str]:
+    """The Markdown of every page by its path in the repository; generated pages have paths in docs/."""
+    paths = [path for top in ("docs", "recipes", "results") for path in (ROOT / top).rglob("*.md")]
+    paths = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(paths)]
+    committed = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+    return committed | {f"docs/{place}": made() for place, made in GENERATED.items()}
 
 
 def place_of(source: str) -> str:
-    """Where a file of the repository is in the site."""
+    """The path in the site of a file of the repository."""
     place = source.removeprefix("docs/")
     return re.sub(r"(^|/)README\.md$", r"\1index.md", place)
 
 
-def with_links(text: str, source: str | None, pages: Path) -> str:
-    """A page's text whose links lead to pages of the site, and to copies of other files; formulas as MathML."""
+def with_links(text: str, source: str, pages: Path) -> str:
+    """Point a page's links at pages of the site and at copies of other files, and write its formulas as MathML."""
     kept: list[str] = []
 
     def keep(match: re.Match[str]) -> str:
@@ -81,17 +103,20 @@ def with_links(text: str, source: str | None, pages: Path) -> str:
 
     def link(match: re.Match[str]) -> str:
         before, target, after = match.groups()
-        if source is None or re.match(r"[a-z]+:|#", target):
+        if re.match(r"[a-z]+:|#", target):
             return match[0]
         name, _, anchor = target.partition("#")
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), name))
+        if path.endswith(ARCHIVES) or (ROOT / path).is_dir():
+            return f"{before[1:-2]} (`{path}`)"
         if path in ELSEWHERE:
             place = ELSEWHERE[path]
         elif path.endswith(".md"):
             place = place_of(path)
         else:
-            place = f"files/{path}"
-            copy(ROOT / path, pages / place)
+            place = f"files/{path.lstrip('.')}"
+            (pages / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / path, pages / place)
         there = posixpath.relpath(place, posixpath.dirname(place_of(source)) or ".")
         return f"{before}{there}{'#' + anchor if anchor else ''}{after}"
 
@@ -103,23 +128,12 @@ def with_links(text: str, source: str | None, pages: Path) -> str:
 
 
 def mathml(formula: str) -> str:
-    """A formula of TeX as a block of MathML."""
+    """Convert a TeX formula to MathML: a block for each part between wide spaces, with words in indices upright."""
     from latex2mathml.converter import convert
 
-    return f'<div class="formula">{convert(formula.strip(), display="block")}</div>'
-
-
-def copy(source: Path, target: Path) -> None:
-    """Copy a file that pages link to; of a folder nothing."""
-    if source.is_file() and not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(source, target)
-
-
-def write(pages: Path, place: str, text: str) -> None:
-    """Write one page."""
-    (pages / place).parent.mkdir(parents=True, exist_ok=True)
-    (pages / place).write_text(text, encoding="utf-8")
+    formula = re.sub(r"_\{([a-z]{3,}|in)\}", r"_{\\text{\1}}", formula.strip())
+    parts = (convert(part, display="block") for part in re.split(r"\\q?quad", formula))
+    return f'<div class="formula">{"".join(parts)}</div>'
 
 
 if __name__ == "__main__":

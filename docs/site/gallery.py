@@ -1,4 +1,4 @@
-"""The gallery of methods: a card for each, made of its file, its wiring, and the committed results."""
+"""Generate the method gallery: a card per method, from its file, its wiring and the committed results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,73 +26,100 @@ SWEEP = RESULTS / "evening/ours/modern-sweep.csv"
 COSTS = RESULTS / "evening/ours/modern-costs.csv"
 START = RESULTS / "diagnose/start.csv"
 FAMILIES = {
-    "Gates": "Factors on what projections, convolutions or branches give, computed from the input.",
-    "Norms and their places": "What is normalised, where, and with which fixed weights a block adds.",
-    "Learned additions": "Skip path and branch get weights that are learned, or computed from the input.",
+    "Gates": "Factors on the outputs of projections, convolutions or branches, computed from the input.",
+    "Norms and initialisation": "The place and form of norms, fixed weights of the residual adds, and initial values.",
+    "Learned additions": "Learned or input-dependent weights on the skip path and the branch.",
     "Several residual streams": "Blocks read from, and write to, more than one stream.",
-    "Reading earlier layers": "Blocks read a mixture of what earlier ones gave.",
-    "Controls": "Plain networks that cost as much as another method.",
+    "Reading earlier layers": "Blocks read mixtures of earlier layers' outputs.",
+    "Controls": "Plain networks with the cost of another method.",
 }
 """Every family, in the order of the page."""
+GROUPS = {
+    "Language models, tuned rates": "Scale evening, with a learning rate tuned for each method. Lower is better.",
+    "Language models, one rate": "Scale evening, with one learning rate for all methods. Lower is better.",
+    "Language models, smoke": "Scale smoke: minutes of training, hence wide intervals. Lower is better.",
+    "Other networks": "BLEU, accuracy and correlations in points. Higher is better.",
+}
+"""Groups of comparable results, in the order of the page."""
 NETWORKS = {"train-lm": "language models", "train-resnet": "ResNets", "train-mt": "translators",
             "train-caption": "captioners", "train-bert": "BERTs"}  # fmt: skip
+INACTIVE = {"streams": "the differences between the streams", "mix": "the mixing of the streams"}
 HEAD = """\
 # Methods
 
-Every method that `comt` has, each in one file. A card says what it computes and where it acts, what deviates from its
-paper, how it starts, what it costs, and what came out. Results are of small networks and short training; those of
-[ours/modern](../results/evening/ours/modern-sweep.md) have a learning rate tuned for each row, others one rate for the
-whole table. Lower perplexity is better, and so are negative differences of it; accuracy and
-BLEU are the other way round. Any gate works with any residual connection.
-[How to add a method](../CONTRIBUTING.md#add-a-method).
+Each of the {count} methods is one file. Its card shows the equation, the changed parts of a block, the deviations from
+the paper, the cost, and one measured result. The results are of small networks and short training. Brackets are 95 %
+intervals; [How to read the tables](../statistics.md) explains them. Gates and residual connections can be combined.
+[How to add a method](../../CONTRIBUTING.md#add-a-method).
+
+Drawings show the branches of a block of a LLaMA (attention, feed-forward network) or of a ResNet, and "+" is the
+residual add. Blue parts are changed, dashed ones only start with other values. A blue dot is a changed input.
+
+## By family
+
+| family | methods |
+| --- | --- |
+"""
+COLUMNS = """\
+| method | metric | difference | baseline | seeds | verdict |
+| --- | --- | ---: | --- | ---: | --- |
 """
 
 
 @dataclass(frozen=True)
 class Result:
-    """A line of a committed table: the row of a method, with the options that are not its defaults."""
+    """A line of a committed table, with the method of its row (`given`) and of its baseline as text."""
 
     table: Path
     line: Mapping[str, str]
-    options: str
+    given: str
+    baseline: str
+    unit: str
+    difference: float
 
     @property
-    def unit(self) -> str:
-        return "percent" if "difference_percent" in self.line else "points"
+    def metric(self) -> str:
+        """Its metric as text."""
+        return str(recipe_of(self.line["recipe"]).task.metrics[self.line["metric"]].words)
 
     @property
-    def difference(self) -> float | None:
-        found = self.line.get(f"difference_{self.unit}")
-        return float(found) if found else None
+    def order(self) -> tuple[int, float]:
+        """Its group of comparable results, an index of `GROUPS`, and its place there: the best first."""
+        if self.unit == "points":
+            return 3, -self.difference
+        return (0 if self.table == SWEEP else 1 if self.line["scale"] == "evening" else 2), self.difference
 
-    @property
-    def gain(self) -> float:
-        """How much better than the baseline, for sorting."""
-        found = self.difference or 0.0
-        return -found if self.unit == "percent" else found
-
-
-def pages() -> dict[str, Callable[[], str]]:
-    """The page of the gallery by its place in the site."""
-    return {"methods/index.md": page}
+    def rank(self, name: str) -> tuple[int, ...]:
+        """Its place in the choice for a card: default options, tuned rate, scale evening, a paper's table and
+        value, most seeds."""
+        no_value, line = not self.line.get(f"paper_difference_{self.unit}"), self.line
+        is_ours = "ours" in self.table.parts
+        return self.given != name, self.table != SWEEP, line["scale"] != "evening", is_ours, no_value, -int(line["n"])
 
 
 def page() -> str:
     """The whole gallery."""
-    by_family: dict[str, list[str]] = {family: [] for family in FAMILIES}
-    for name in methods():
-        by_family[family_of(name)].append(name)
     found = {name: result_of(name) for name in methods()}
-    text = [HEAD, "\n| method | networks | difference to its baseline |\n| --- | --- | --- |\n"]
-    ordered = {
-        family: sorted(names, key=lambda name: (-found[name].gain if found[name] else 1e9, name))  # type: ignore[union-attr]
-        for family, names in by_family.items()
-    }
-    for names in ordered.values():
-        text += [f"| [{name}](#{anchor(name)}) | {networks_of(name)} | {in_short(found[name])} |\n" for name in names]
-    for family, names in ordered.items():
+    by_family: dict[str, list[str]] = {family: [] for family in FAMILIES}
+    for name in sorted(found, key=lambda name: (found[name].order if found[name] else (9, 0.0), name)):
+        by_family[family_of(name)].append(name)
+    text = [HEAD.format(count=len(found))]
+    text += [f"| {family} | {', '.join(map(link, names))} |\n" for family, names in by_family.items()]
+    text += ["\n## By result\n\nDifferences can be compared within a table only.\n", *by_result(found)]
+    for family, names in by_family.items():
         text += [f"\n## {family}\n\n{FAMILIES[family]}\n", *(card(name, found[name]) for name in names)]
     return "".join(text)
+
+
+def by_result(found: Mapping[str, Result | None]) -> Iterator[str]:
+    """The results of all cards, a table per group."""
+    for group, (title, text) in enumerate(GROUPS.items()):
+        yield f"\n### {title}\n\n{text}\n\n{COLUMNS}"
+        results = [(name, result) for name, result in found.items() if result and result.order[0] == group]
+        for name, result in sorted(results, key=lambda each: each[1].order):
+            line = result.line
+            cells = (link(name), result.metric, in_short(result), result.baseline, line["n"], line["verdict"])
+            yield f"| {' | '.join(cells)} |\n"
 
 
 def card(name: str, result: Result | None) -> str:
@@ -100,35 +127,36 @@ def card(name: str, result: Result | None) -> str:
     kind = methods()[name]
     file = Path(inspect.getfile(kind)).relative_to(ROOT).as_posix()
     title, equation, about, deviations = parts_of(inspect.getmodule(kind))
-    rows = [
-        ("networks", networks_of(name)),
-        ("options", (inspect.getdoc(kind) or "").replace("\n", " ") if options_of(kind) else "none"),
-        ("deviations", deviations),
-        ("at the start", start_of(name)),
-        ("cost", cost_of(name)),
-        ("result", in_words_of(result)),
-        ("in a recipe", f"`method: {line_of(kind)}`"),
-        ("in your model", wrapping_of(name)),
-        ("code", f"[{file}](files/{file})"),
-    ]
-    lines = [f'\n### {name} {{ #{anchor(name)} }}\n\n{title}\n', equation, f"\n{about}\n" if about else "",
-             f"\n{drawing.block(wiring_of(name), kind)}\n", "\n| | |\n| --- | --- |\n"]  # fmt: skip
-    lines += [f"| {what} | {cell(said)} |\n" for what, said in rows]
-    return "".join(lines)
+    start, change = start_of(name)
+    facts = {
+        "Networks": ", ".join(text for task, text in NETWORKS.items() if kind.fits(tasks()[task].sites)),
+        "Options": inspect.getdoc(kind) or "" if kind.model_fields else "none",
+        "Deviations from the paper": deviations,
+        "At initialisation": start,
+        "In training": change,
+        "Cost": cost_of(name, result),
+        "Result": in_full(name, result),
+        "In a recipe": f"`method: {line_of(kind)}`",
+        "In your model": wrapping_of(name),
+        "Code": f"[{file}](../../{file})",
+    }
+    text = [f"\n### {name} {{ #{anchor(name)} }}\n\n{title}\n{equation}\n{about}\n"]
+    text += [f"\n{drawing.block(name, wiring_of(name), kind)}\n"]
+    return "".join([*text, *(f"\n{term}\n:   {' '.join(fact.split())}\n" for term, fact in facts.items())])
+
+
+def link(name: str) -> str:
+    """A link to a method's card."""
+    return f"[{name}](#{anchor(name)})"
 
 
 def anchor(name: str) -> str:
-    """Where a method's card is on the page."""
+    """The anchor of a method's card."""
     return name.replace("+", "-and-")
 
 
-def cell(text: str) -> str:
-    """Text that may stand in a table."""
-    return re.sub(r"\s+", " ", text).replace("|", r"\|")
-
-
 def parts_of(module: Any) -> tuple[str, str, str, str]:
-    """Title, equation, what else is said, and deviations, of the text at the top of a method's file."""
+    """Title, equations, explanation and deviations, from the docstring of a method's file."""
     title, _, rest = (module.__doc__ or "").partition("\n")
     equation = "".join(f"\n{match}\n" for match in re.findall(r"\$\$.+?\$\$", rest, re.DOTALL))
     rest = re.sub(r"\$\$.+?\$\$\n*", "", rest, flags=re.DOTALL)
@@ -136,39 +164,25 @@ def parts_of(module: Any) -> tuple[str, str, str, str]:
     return title, equation, about.strip(), deviations.strip() or "none"
 
 
-def options_of(kind: type[Method]) -> Mapping[str, Any]:
-    """The options of a method."""
-    return kind.model_fields
-
-
 def line_of(kind: type[Method]) -> str:
-    """A method as a recipe names it: with an option where there is one that has to be given."""
+    """A method in a recipe, with the options that have no default."""
     required = [key for key, field in kind.model_fields.items() if field.is_required()]
     return f"{{name: {kind.name}, {', '.join(f'{key}: ...' for key in required)}}}" if required else kind.name
 
 
-def networks_of(name: str) -> str:
-    """The networks that can have a method."""
-    return ", ".join(words for command, words in NETWORKS.items() if methods()[name].fits(tasks()[command].sites))
-
-
 @functools.cache
 def wiring_of(name: str) -> Wiring:
-    """The wiring with the paper's options; of a method that needs another one to be like, with CoMT."""
+    """The wiring of a method with the paper's options; an option without a default names CoMT."""
     kind = methods()[name]
     required = [key for key, field in kind.model_fields.items() if field.is_required()]
     return method_from({"name": name, **{key: {"name": "comt"} for key in required}}).wiring()
 
 
-def residual_of(wiring: Wiring) -> Any:
-    """The class of a wiring's residual connection."""
-    return wiring.residual.func if isinstance(wiring.residual, functools.partial) else wiring.residual
-
-
 def family_of(name: str) -> str:
-    """The family of a method, by what its wiring changes."""
+    """The family of a method, found from its wiring."""
     wiring = wiring_of(name)
-    module = residual_of(wiring).__module__.rpartition(".")[2]
+    kind = wiring.residual.func if isinstance(wiring.residual, functools.partial) else wiring.residual
+    module = kind.__module__.rpartition(".")[2]
     if wiring.widening:
         return "Controls"
     if wiring.gates:
@@ -177,12 +191,12 @@ def family_of(name: str) -> str:
         return "Several residual streams"
     if wiring.shared_values or module in ("attention_residuals", "dense"):
         return "Reading earlier layers"
-    return "Norms and their places" if module == "norm_placement" else "Learned additions"
+    return "Norms and initialisation" if module == "norm_placement" else "Learned additions"
 
 
 @functools.cache
 def recipe_of(name: str) -> LoadedRecipe:
-    """A shipped recipe, by the name that tables give."""
+    """A shipped recipe by its name in a table."""
     return load_recipe(find_recipe(name), catalogue())
 
 
@@ -195,107 +209,99 @@ def lines_of(path: Path) -> tuple[dict[str, str], ...]:
 
 @functools.cache
 def results() -> tuple[Result, ...]:
-    """Every line of the committed tables with a difference: tuned ones first, then by scale and name."""
-    tables = [path for scale in ("evening", "smoke") for path in sorted((RESULTS / scale).glob("*/*.csv"))]
+    """Every line with a difference of the committed tables whose recipe is shipped, with that recipe's settings."""
     found = []
-    for path in [SWEEP, *tables]:
+    for path in sorted(RESULTS.glob("evening/*/*.csv")) + sorted(RESULTS.glob("smoke/*/*.csv")):
         lines = lines_of(path)
         if not lines or not {"recipe", "verdict", "row", "baseline"} <= {*lines[0]} or lines[0].get("changed_settings"):
             continue
         try:
-            known = recipe_of(lines[0]["recipe"]).methods
-        except UserError:  # a recipe that is no longer shipped
+            known = {row: in_words(given) for row, given in recipe_of(lines[0]["recipe"]).methods.items()}
+        except UserError:
             continue
         for line in lines:
-            if line["row"] in known and (line.get("difference_percent") or line.get("difference_points")):
-                found.append(Result(path, line, in_words(known[line["row"]])))
+            unit = "percent" if line.get("difference_percent") else "points"
+            if line.get(f"difference_{unit}") and {line["row"], line["baseline"]} <= {*known}:
+                pair, difference = (known[line["row"]], known[line["baseline"]]), float(line[f"difference_{unit}"])
+                found.append(Result(path, line, *pair, unit, difference))
     return tuple(found)
 
 
 def result_of(name: str) -> Result | None:
-    """The result that a card shows: with the method's default options if there is one, else with others."""
-    if name == lines_of(SWEEP)[0]["baseline"]:
-        return None
-    exact = (found for found in results() if found.options == name)
-    other = (found for found in results() if found.options.split(" (")[0] == name)
-    return next(exact, next(other, None))
+    """The result on a method's card; none of the baselines of all tables."""
+    found = [] if name in ("pre-ln", "addition") else [each for each in results() if each.given.split(" (")[0] == name]
+    return min(found, key=lambda result: result.rank(name), default=None)
 
 
-def in_short(result: Result | None) -> str:
+def in_short(result: Result) -> str:
     """A difference with its interval."""
-    if result is None or result.difference is None:
-        return "not measured"
-    sign = " %" if result.unit == "percent" else " points"
-    line = result.line
-    ends = [f"{float(line[end]):+.3g}" for end in ("interval_low", "interval_high") if line[end]]
-    return f"{result.difference:+.3g}{sign}" + (f" \\[{', '.join(ends)}\\]" if ends else "")
+    ends = [
+        f"{float(result.line[end]):+#.3g}".rstrip(".") for end in ("interval_low", "interval_high") if result.line[end]
+    ]
+    unit = "%" if result.unit == "percent" else "points"
+    return f"{result.difference:+#.3g} {unit}".replace(". ", " ") + f" \\[{', '.join(ends)}\\]" * bool(ends)
 
 
-def in_words_of(result: Result | None) -> str:
+def in_full(name: str, result: Result | None) -> str:
     """A result with its table, seeds and verdict."""
     if result is None:
-        return "not measured"
+        return "the baseline of most tables" if name in ("pre-ln", "addition") else "not measured"
     line = result.line
-    table = result.table.with_suffix(".md").relative_to(ROOT).as_posix()
-    options = "" if result.options == result.options.split(" (")[0] else f" of {result.options}"
+    options = "" if result.given == name else f" with `{result.given}`"
+    table = result.table.with_suffix(".md").relative_to(RESULTS).as_posix()
     return (
-        f"{in_short(result)} in {line['metric'].replace('_', ' ')}{options}, beside {line['baseline']}, "
-        f"{line['n']} seeds: {line['verdict']} ([{table.removeprefix('results/').removesuffix('.md')}](../{table}))"
+        f"{in_short(result)} in {result.metric}{options} against {result.baseline}; {line['column']}, {line['n']} "
+        f"seeds, scale {line['scale']}; verdict: {line['verdict']} "
+        f"([{table.removesuffix('.md')}](../../results/{table}))"
     )
 
 
-def cost_of(name: str) -> str:
-    """What a method adds in parameters, FLOPs and time of a training step, in ours/modern's network."""
-    rows = [row for row, given in recipe_of("ours/modern").methods.items() if in_words(given) == name]
-    lines = [line for line in lines_of(COSTS) if line["row"] in rows]
-    if not lines:
-        return "not measured"
-    line, plain = lines[0], lines_of(COSTS)[0]
-    more = 100 * (int(line["parameters"]) / int(plain["parameters"]) - 1)
-    return (
-        f"{more:+.2g} % parameters, {float(line['flops_ratio']):.3g} times the FLOPs, "
-        f"{float(line['compiled_step_ratio']):.3g} times the time of a compiled training step "
-        f"({line['device']}, {line['precision']})"
-    )
-
-
-def start_of(name: str) -> str:
-    """How far from Pre-LN a language model starts, and what 20 updates leave where it was."""
-    line = next((line for line in lines_of(START) if line["method"] == name), None)
+def cost_of(name: str, result: Result | None) -> str:
+    """Parameters, FLOPs and time of a training step from ours/modern; of other methods the result's parameters."""
+    row = result.line["row"] if result and result.table == SWEEP else name
+    line = next((line for line in lines_of(COSTS) if line["row"] == row), None)
     if line is None:
-        return "not measured"
-    difference = float(line["difference"])
-    said = "as Pre-LN, to rounding" if difference < 1e-6 else f"{difference:.2g} from Pre-LN (of its logits' norm)"
-    if line["published"]:
-        said += f"; published: {line['published']}"
-    if line["own"] not in ("", "0"):
-        asleep = f"Inactive after 20 updates: {line['asleep']}"
-        said += f". {asleep if line['asleep'] else 'All that it learns moves in 20 updates'}"
-    return said
+        extra = result and result.line.get("extra_parameters_percent")
+        known = f"{float(extra):+.2g} % parameters (network of the result); " if extra else ""
+        return f"{known}FLOPs and step time not measured"
+    more = 100 * (int(line["parameters"]) / int(lines_of(COSTS)[0]["parameters"]) - 1)
+    return (
+        f"{more:+.2g} % parameters, {float(line['flops_ratio']):.2f} times the FLOPs, "
+        f"{float(line['compiled_step_ratio']):.2f} times the time of a compiled training step "
+        f"({line['device']}, {line['precision']}, {line['column']})"
+    )
+
+
+def start_of(name: str) -> tuple[str, str]:
+    """The distance of a language model's initial logits from Pre-LN's, and the parts that 20 updates leave inactive."""
+    line = next((line for line in lines_of(START) if line["method"].split(" (")[0] == name), None)
+    if line is None:
+        return "not measured", "not measured"
+    difference, stated = float(line["difference"]), line["published"].replace("not said", "nothing")
+    start = f"logits differ from Pre-LN's by {100 * difference:.3g} % of their norm"
+    start = "logits equal Pre-LN's to rounding" if difference < 1e-6 else start
+    change = "all its parameters are active after 20 updates" if int(line["own"]) > 0 else "no parameters of its own"
+    if line["asleep"]:
+        parts = [INACTIVE.get(part, part.replace(" ", " parameter tensor ", 1)) for part in line["asleep"].split(", ")]
+        change = f"inactive after 20 updates: {', '.join(parts)}"
+    return start + f"; stated in the paper: {stated}" * bool(stated), change
 
 
 def wrapping_of(name: str) -> str:
-    """The line that puts a method into a model of another library, found by doing so; or why there is none."""
-    if not methods()[name].fits(tasks()["train-lm"].sites):
-        return "no `wrap`: it is for ResNets"
-    if "like" in methods()[name].model_fields:
-        return "no `wrap`: it changes widths"
-    lines = [f'wrap(model, "{name}"{more})' for more in ("", ", scale=2", ', start="paper"')]
-    for given, line in zip(({}, {"scale": 2}, {"start": "paper"}), lines, strict=True):
-        if "scale" in given and "scale" not in methods()[name].model_fields:
-            continue
-        try:
-            wrap(tiny_llama(), name, **given)
-        except UserError as error:
-            said = error.message
-        else:
-            return f"`{line}`" + (": not the identity at the start" if "start" in given else "")
-    return f"no `wrap`: {said.rpartition(': ')[2]}"
-
-
-def tiny_llama() -> Any:
-    """A network of another library, as small as can be."""
+    """The call that wraps a model of another library, found by calling it; or the reason why none works."""
     import transformers
 
     sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 2}
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=9, **sizes))
+    fields, said = methods()[name].model_fields, "it changes widths"
+    if not methods()[name].fits(tasks()["train-lm"].sites):
+        return "no `wrap`: it is for ResNets"
+    for given, more in (({}, ""), ({"scale": 2}, ", scale=2"), ({"start": "paper"}, ', start="paper"')):
+        if "like" in fields or ("scale" in given and "scale" not in fields):
+            continue
+        try:
+            wrap(transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=9, **sizes)), name, **given)
+        except UserError as error:
+            said = error.message.rpartition(": ")[2]
+        else:
+            return f'`wrap(model, "{name}"{more})`' + ": not the identity at the start" * ("start" in given)
+    return f"no `wrap`: {said}"

@@ -107,7 +107,7 @@ def test_its_verb_and_its_recipes_are_there(trained, tmp_path):
     assert "6 runs: 6 done" in status
     mistakes, wrong_method, wrong_start = (said for _, said in refused)
     assert re.search("line 4: metric: .*'rigth'.*did you mean right", mistakes), mistakes
-    assert "line 7: settings.model.size: no size is called 'tyni'; did you mean tiny?" in mistakes
+    assert "line 7: settings.model.size: there is no size 'tyni'; did you mean tiny?" in mistakes
     assert "line 8: settings.data.symbol: unknown key; did you mean symbols?" in mistakes
     assert "rows.gated.method: there is no method for train-copying called 'comt-pixel'" in wrong_method
     assert "whole, seed 1 cannot start from own/letters plain, tiny, seed 1: embedding.weight is [" in wrong_start

@@ -1,9 +1,9 @@
 """Numbers that prose quotes are those of the committed results, rounded once.
 
-README's table and the demo's rows in the quick start are compared to the letter. Every `x [low, high]` of README, of the pages of
-docs and recipes, of the overview of results, the findings and the notes on tables is computed anew from the committed
-runs. It is searched in the tables that its paragraph links to, else its section; in a line that begins with the name of
-a row in that row alone. Centre and both ends must be those of one pair of rows.
+README's table and the demo's rows in the quick start are compared to the letter. Every `x [low, high]` of README, of
+the pages of docs and recipes, of the overview of results, the findings and the notes on tables is computed anew from
+the committed runs. It is searched in the tables that its paragraph links to, else its section; in a line that begins
+with the name of a row in that row alone. Centre and both ends must be those of one pair of rows.
 """
 
 from __future__ import annotations

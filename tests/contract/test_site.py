@@ -1,23 +1,33 @@
-"""The site of documentation: what is generated for it, and that the links of its pages lead to pages of it."""
+"""The documentation site: its generated pages, the links of every page, and the built pages if Zensical is there."""
 
 from __future__ import annotations
 
+import csv
+import importlib.util
 import posixpath
 import re
+import shutil
 import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+import comt_cli
+from comt_cli import layers
 from comt_cli.app import VERBS
 from comt_cli.methods import methods
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # docs/ is no part of the package
 
-from docs.site import build, commands, drawing, gallery  # noqa: E402
-
 pytest.importorskip("transformers")
+
+from docs.site import build, drawing, gallery, reference  # noqa: E402
+
+FACTS = ["Networks", "Options", "Deviations from the paper", "At initialisation", "In training", "Cost", "Result",
+         "In a recipe", "In your model", "Code"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +35,21 @@ def page() -> str:
     return gallery.page()
 
 
+@pytest.fixture(scope="module")
+def texts(page) -> dict[str, str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(build.GENERATED, "methods/index.md", lambda: page)
+        return build.sources()
+
+
+@pytest.fixture(scope="module")
+def card(page) -> Callable[[str], str]:
+    found = {match[1]: match[0] for match in re.finditer(r"^### (\S+) \{.*?(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)}
+    return found.__getitem__
+
+
 def test_every_method_has_a_card_and_two_builds_are_equal(page):
-    cards = re.findall(r"^### (\S+) ", page, re.MULTILINE)
+    cards = re.findall(r"^### (\S+) \{", page, re.MULTILINE)
     assert sorted(cards) == sorted(methods())
     for function in vars(gallery).values():
         if hasattr(function, "cache_clear") and function.__module__ == gallery.__name__:
@@ -34,71 +57,180 @@ def test_every_method_has_a_card_and_two_builds_are_equal(page):
     assert gallery.page() == page
 
 
+def test_every_family_and_every_result_is_in_a_list_at_the_top(page):
+    family, result = page.split("\n## ")[1:3]
+    assert sorted(re.findall(r"\[(\S+)\]\(#", family)) == sorted(methods())
+    measured = {name for name in methods() if gallery.result_of(name)}
+    assert {*re.findall(r"\[(\S+)\]\(#", result)} == measured
+    for table in result.split("\n### ")[1:]:  # the best first
+        gains = [float(number) for number in re.findall(r"\| ([+-][\d.]+) (?:%|points) ", table)]
+        assert gains == sorted(gains, reverse="Higher is better" in table)
+
+
 @pytest.mark.parametrize("name", methods())
-def test_a_card_has_an_equation_a_drawing_and_what_one_asks_first(page, name):
-    (card,) = re.findall(rf"^### {re.escape(name)} .*?(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
-    assert re.search(r"^\$\$[^$]+\$\$$", card, re.MULTILINE)
-    assert "<svg" in card
-    rows = re.findall(r"^\| ([a-z ]+) \| (.+) \|$", card, re.MULTILINE)
-    asked = [
-        "networks",
-        "options",
-        "deviations",
-        "at the start",
-        "cost",
-        "result",
-        "in a recipe",
-        "in your model",
-        "code",
-    ]
-    assert [row for row, _ in rows] == asked
+def test_a_card_has_an_equation_a_drawing_and_every_fact(card, name):
+    text = card(name)
+    assert re.search(r"^\$\$[^$]+\$\$$", text, re.MULTILINE)
+    assert re.search(r"<svg [^>]*><title>[^<]+</title>.*<figcaption>[^<]+\.</figcaption>", text, re.DOTALL)
+    assert re.findall(r"^(\S.*)\n:   \S", text, re.MULTILINE) == FACTS
+    assert "asleep" not in text
 
 
-def test_cards_show_what_was_measured(page):
-    """Of CoMT: its row of the tuned table, what a step costs, how it starts, and that it can be put into a model."""
-    (card,) = re.findall(r"^### comt \{.*?(?=^##)", page, re.MULTILINE | re.DOTALL)
-    assert re.search(r"result \| -20\.9 % .*5 seeds: better.*modern-sweep", card)
-    assert re.search(r"cost \| \+0\.68 % parameters, 1\.0\d times the FLOPs, 1\.\d+ times the time", card)
-    assert re.search(r"at the start \| 0\.8 from Pre-LN", card)
-    assert '`wrap(model, "comt")`' in card
+def test_cards_quote_the_committed_tables(card):
+    with gallery.SWEEP.open(encoding="utf-8", newline="") as handle:
+        line = next(line for line in csv.DictReader(handle) if line["row"] == "pre-ln+comt")
+    number, low, high = (float(line[key]) for key in ("difference_percent", "interval_low", "interval_high"))
+    text = card("comt")
+    assert f"{number:+.3g} % \\[{low:+.3g}, {high:+.3g}\\] in test perplexity against pre-ln; " in text
+    assert f"{line['n']} seeds, scale evening; verdict: {line['verdict']} (" in text
+    assert re.search(r"\+0\.68 % parameters, 1\.0\d times the FLOPs, 1\.\d+ times the time", text)
+    assert "logits differ from Pre-LN's by 79.5 % of their norm" in text
+    assert '`wrap(model, "comt")`' in text
+    assert "inactive after 20 updates: the differences between the streams" in card("mhc")
+    assert "against transponder; " in card("transponder-path")  # its table has that baseline
+    assert "evening/sas/table3]" in card("sas")  # the table with the paper's value
+    assert "scale smoke" not in card("layernorm-scaling")
 
 
 @pytest.mark.parametrize(
     ("name", "changed"),
-    [("comt", "q_proj"), ("sdpa-gate", "sdpa"), ("comt-pixel", "norm1"), ("transponder-path", "attention gate"),
-     ("dyt", "norm"), ("sas", "+")],
+    [("comt", "q_proj"), ("sdpa-gate", "sdpa"), ("comt-pixel", "norm1"), ("transponder-path", "gate"), ("dyt", "norm"),
+     ("layernorm-scaling", "norm"), ("sas", "+"), ("lime", "k_proj"), ("wider", "up_proj")],
 )  # fmt: skip
-def test_a_drawing_marks_what_a_method_changes(name, changed):
-    marked = r'class="changed"[^>]*/><text [^>]*>([^<]+)'
-    assert changed in re.findall(marked, drawing.block(gallery.wiring_of(name), methods()[name]))
-    assert not re.findall(marked, drawing.block(gallery.wiring_of("pre-ln"), methods()["pre-ln"]))
+def test_a_drawing_marks_the_changed_parts(name, changed):
+    assert changed in re.findall(r'<text [^>]*class="changed">([^<]+)', drawn(name))
+    assert 'class="changed"' not in drawn("pre-ln")
+    assert 'class="changed"' not in drawn("addition")
+
+
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [("pre-ln", "norm down_proj +"), ("post-ln", "down_proj + norm"), ("sandwich-ln", "norm down_proj norm +"),
+     ("keel", "norm down_proj + norm"), ("rezero", "down_proj +"), ("deepnorm", "down_proj + norm")],
+)  # fmt: skip
+def test_norms_are_drawn_where_the_connection_calls_them(name, places):
+    mlp = drawn(name).rpartition("<svg ")[2]
+    placed = sorted((float(x), text) for x, text in re.findall(r'<text x="([\d.]+)"[^>]*class[^>]*>([^<]+)', mlp))
+    assert " ".join(text for _, text in placed if text not in ("gate_proj", "up_proj")) == places
+
+
+def test_both_kinds_of_block_are_drawn_where_they_differ():
+    assert drawn("mix-ln").count(">First block<") == drawn("mix-ln").count(">Last block<") == 2
+    assert "4 streams" in drawn("mhc")
+    assert "with earlier layers" in drawn("denseformer")
+    assert "initialisation of o_proj, down_proj" in drawn("scaled-init")
+
+
+def drawn(name: str) -> str:
+    return drawing.block(name, gallery.wiring_of(name), methods()[name])
 
 
 def test_the_reference_has_every_command_with_its_options():
-    found = re.findall(r"^## comt (\S+)", commands.page(), re.MULTILINE)
-    assert sorted({*found}) == sorted(VERBS)
-    (show,) = re.findall(r"^## comt show\n.*?(?=^## )", commands.page(), re.MULTILINE | re.DOTALL)
-    assert "comt show table3\n" in show
+    text = reference.command_page()
+    assert sorted({*re.findall(r"^### comt (\S+)", text, re.MULTILINE)}) == sorted(VERBS)
+    (show,) = re.findall(r"^### comt show\n.*?(?=^##)", text, re.MULTILINE | re.DOTALL)
+    assert "\ncomt show table3" in show  # test_docs.py checks the examples of every command
     assert "| `--plan-for GPU` |" in show
+    assert "```bash\n```" not in text
 
 
-def test_links_lead_to_pages_of_the_site(tmp_path):
-    sources = [*build.committed_pages()]
-    places = {build.place_of(source) for source in sources} | {*build.GENERATED}
-    for source in sources:
-        text = build.with_links((ROOT / source).read_text(encoding="utf-8"), source, tmp_path)
+def test_the_api_page_has_every_public_name():
+    text = reference.api_page()
+    for package, names in (("comt_cli", {*comt_cli.__all__} - {"__version__"}), ("comt_cli.layers", layers.__all__)):
+        assert {*names} <= {*re.findall(rf"heading: {package}\.(\w+)\n", text)}
+    assert "comt_cli.__version__" in text
+
+
+def test_links_lead_to_pages_of_the_site(tmp_path, texts, monkeypatch):
+    monkeypatch.setattr(build, "mathml", str)  # which needs a package of the documentation
+    places = {*map(build.place_of, texts)}
+    for source, given in texts.items():
+        text = build.with_links(given, source, tmp_path)
         text = build.CODE.sub("", build.FENCE.sub("", text))
         for _, target, _ in build.LINK.findall(text):
             if not re.match(r"[a-z]+:|#", target):
                 name = posixpath.join(posixpath.dirname(build.place_of(source)), target.partition("#")[0])
                 name = posixpath.normpath(name)
-                assert name in places or (tmp_path / name).exists() or (ROOT / name).is_dir(), (source, target)
+                assert name in places or (tmp_path / name).exists(), (source, target)
+
+
+def test_the_navigation_has_every_page(tmp_path, texts):
+    """Absent pages are left out, and folders are expanded."""
+    places = {*map(build.place_of, texts)}
+    for place in places:
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).touch()
+    text = (ROOT / "docs/site/mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[2]
+    listed = re.findall(r"(\S+\.md)$", build.navigation(text, tmp_path), re.MULTILINE)
+    assert len(listed) == len({*listed})
+    assert {*listed} == places
 
 
 def test_formulas_become_mathml_and_code_stays(tmp_path):
     pytest.importorskip("latex2mathml")
-    text = build.with_links("$$x^2$$ `$$y$$`\n```\n$$z$$\n```\n", None, tmp_path)
+    text = build.with_links("$$x^2$$ `$$y$$`\n```\n$$z$$\n```\n", "docs/x.md", tmp_path)
     assert "<math" in text
     assert "<msup>" in text
     assert "`$$y$$`" in text
     assert "\n$$z$$\n" in text
+
+
+class Read(HTMLParser):
+    """Anchors, links, fetched addresses and headings of a page, and the pictures that have no text."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.anchors: set[str] = {""}
+        self.links: list[str] = []
+        self.fetched: list[str] = []
+        self.headings: list[int] = []
+        self.silent: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        given = {key: value or "" for key, value in attrs}
+        self.anchors |= {given[key] for key in ("id", "name") if key in given}
+        self.links += [given["href"]] if tag == "a" and "href" in given else []
+        self.fetched += [given["src"]] if "src" in given else []
+        self.fetched += (
+            [given["href"]] if tag == "link" and given.get("rel") in ("stylesheet", "icon", "preload") else []
+        )
+        self.headings += [int(tag[1])] if re.fullmatch("h[1-6]", tag) else []
+        self.silent += [given.get("src", "")] if tag == "img" and not given.get("alt") else []
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory, page) -> dict[str, Read]:
+    if importlib.util.find_spec("zensical") is None:
+        pytest.skip("zensical is not installed: make docs installs it")
+    folder = tmp_path_factory.mktemp("site")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(build.GENERATED, "methods/index.md", lambda: page)
+        build.build(folder)
+    found = {path.relative_to(folder / "html").as_posix(): Read(path) for path in (folder / "html").rglob("*.html")}
+    for path in (folder / "html").rglob("*"):
+        if path.is_file():
+            found.setdefault(path.relative_to(folder / "html").as_posix(), None)
+    styles = "".join(path.read_text(encoding="utf-8") for path in (folder / "html").rglob("*.css"))
+    shutil.rmtree(folder)
+    assert not re.search(r"url\(['\"]?(https?:)?//", styles)
+    return found
+
+
+def test_the_built_site_is_whole(html):
+    """Links and anchors lead somewhere, nothing is fetched from elsewhere, headings skip no level."""
+    pages = {name: read for name, read in html.items() if read is not None and not name.startswith("files/")}
+    wrong = []
+    for name, read in pages.items():
+        for target in read.links:
+            if re.match(r"[a-z]+:|//", target) or name == "404.html":
+                continue
+            path, _, anchor = target.partition("#")
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(name), path)) if path else name
+            if path not in html or (anchor and html[path] is not None and anchor not in html[path].anchors):
+                wrong.append((name, target))
+        wrong += [(name, each) for each in read.fetched if re.match(r"https?:|//", each)]
+        wrong += [(name, f"picture {each} without a text") for each in read.silent]
+        wrong += [(name, pair) for pair in zip(read.headings, read.headings[1:], strict=False) if pair[1] > pair[0] + 1]
+    assert wrong == []
+    assert {*pages} >= {"index.html", "methods/index.html", "api.html", "commands-reference.html"}

@@ -109,7 +109,7 @@ def test_a_run_of_lora_that_is_under_way_loads_merged(source, tiny_corpus, tmp_p
     state = read_state(directory.checkpoint_file)
     del state["model"]["blocks.0.attention.qkv.lora.q_proj.B"]
     write_state(tmp_path / "damaged.pt", state)
-    with pytest.raises(UserError, match="matrices of LoRA do not fit"):
+    with pytest.raises(UserError, match="LoRA matrices do not fit"):
         load(tmp_path / "damaged.pt", LoadedModel)
 
 
@@ -159,14 +159,14 @@ def test_a_classifier_of_texts_is_adapted(tiny_corpus, tmp_path):
 
 
 WRONG = {
-    "without": ({"pretrained": "frozen"}, None, "settings.train.pretrained: is about weights that a run starts from"),
+    "without": ({"pretrained": "frozen"}, None, "settings.train.pretrained: requires weights to start from"),
     "rank": (
         {"lora_rank": 4},
         {"recipe": "first.yaml"},
-        "settings.train.lora_rank: is of LoRA, and pretrained is full",
+        "settings.train.lora_rank: applies to pretrained: lora, and pretrained is full",
     ),
-    "nothing": ({"pretrained": "frozen"}, {"recipe": "first.yaml"}, "train.pretrained is frozen, and nothing is added"),
-    "rate": ({"added_weight_decay": 0.1}, {"recipe": "first.yaml"}, "train.added_weight_decay is 0.1, and nothing is"),
+    "nothing": ({"pretrained": "frozen"}, {"recipe": "first.yaml"}, "train.pretrained is frozen, but nothing is added"),
+    "rate": ({"added_weight_decay": 0.1}, {"recipe": "first.yaml"}, "train.added_weight_decay is 0.1, but nothing is"),
 }
 
 
@@ -180,5 +180,5 @@ def test_what_would_be_ignored_is_refused_with_its_key(case, tiny_corpus, tmp_pa
     assert expected in comt("show", "second.yaml", status=2)
     if case == "without":
         said = comt("show", "first.yaml", "--set", "train.pretrained=frozen", "--set", "train.steps=5", status=2)
-        assert "--set train.pretrained=frozen: is about weights that a run starts from" in said
+        assert "--set train.pretrained=frozen: requires weights to start from" in said
         assert "train.steps" not in said

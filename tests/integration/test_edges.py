@@ -98,7 +98,7 @@ def test_going_on_under_something_else_is_said(tiny_corpus, tmp_path):
         with contextlib.suppress(Stopped):
             train(spec, tmp_path, listener=listener)
         heard.append(warned)
-    said = ["this run was begun under something else (device, threads)"]
+    said = ["the environment has changed since the run began (device, threads)"]
     assert heard == [[], [], [], said, said]
     assert [entry["step"] for entry in environment(directory)] == [0, 0, 4, 6, 6]
     assert directory.result()["mixed_environment"] is True
@@ -171,7 +171,7 @@ def test_a_process_that_sees_another_checkpoint(tiny_corpus, tmp_path, monkeypat
     spec = tiny_spec(tiny_corpus, steps=8, log_every=1, save_every=4)
     stopped_at([6], spec, tmp_path)
     monkeypatch.setattr(World, "broadcast", lambda self, value: 2 if value == 4 else value)
-    with pytest.raises(UserError, match="is of step 4 for process 0, and of step 2 for the first"):
+    with pytest.raises(UserError, match=r"process 0 found step 4 in .*, the first process step 2"):
         train(spec, tmp_path)
 
 

@@ -87,15 +87,15 @@ def test_a_value_that_comes_out_otherwise_is_named_and_nothing_is_added(language
     wrong = without(kept | {"test_perplexity": kept["test_perplexity"] * 1.01}, ("bits_per_byte",))
     directory.result_file.write_text(json.dumps(wrong))
     refused = evaluate(directory.path).exception
-    assert (type(refused).exit_status, "test_perplexity was" in refused.message) == (1, True)
+    assert (type(refused).exit_status, "test_perplexity:" in refused.message) == (1, True)
     assert directory.result() == wrong
     directory.result_file.write_text(text)
 
     other = train(tiny_spec(tiny_corpus, **SHORT, seed=2), folder)
     other.checkpoint_file.write_bytes(other.checkpoint_file.read_bytes()[:-500])
-    assert "checkpoint.pt is not a checkpoint, or is cut short" in evaluate(other.path).exception.message
+    assert "checkpoint.pt is not a checkpoint, or was cut off" in evaluate(other.path).exception.message
     other.checkpoint_file.unlink()
-    assert "checkpoint.pt is not there" in evaluate(directory.path, other.path).exception.message
+    assert "checkpoint.pt is missing" in evaluate(directory.path, other.path).exception.message
     other.result_file.write_text(json.dumps(other.result() | {"state": "diverged"}))
     assert "has diverged" in evaluate(other.path).exception.message
     other.result_file.unlink()
@@ -106,12 +106,12 @@ def test_a_value_that_comes_out_otherwise_is_named_and_nothing_is_added(language
     ("before", "tolerance", "differing"),
     [
         ({"loss": 3.001}, 1e-3, []),
-        ({"loss": 3.001}, 1e-4, ["loss was 3.001 and is 3"]),
+        ({"loss": 3.001}, 1e-4, ["loss: 3.001 before, 3 now"]),
         ({"perplexity": math.exp(3.002)}, 1e-3, []),  # the loss is off by less than a thousandth
-        ({"perplexity": math.exp(3.004)}, 1e-3, ["perplexity was 20.166 and is 20.0855"]),
+        ({"perplexity": math.exp(3.004)}, 1e-3, ["perplexity: 20.166 before, 20.0855 now"]),
         ({"test_accuracy": 80.9}, 1e-3, []),  # of 100 samples one
-        ({"test_accuracy": 82.0}, 1e-3, ["test_accuracy was 82 and is 80"]),
-        ({"evaluation": {"samples": 99}}, 1e-3, ["samples were 99 and are 100"]),
+        ({"test_accuracy": 82.0}, 1e-3, ["test_accuracy: 82 before, 80 now"]),
+        ({"evaluation": {"samples": 99}}, 1e-3, ["samples: 99 before, 100 now"]),
         ({"test_evaluation": {"tokens": 9}}, 1e-3, []),  # of a version that noted no samples
     ],
 )
@@ -138,5 +138,5 @@ def test_other_data_is_refused(language, monkeypatch):
     dataset = spec.task.prepare(spec.settings)
     dataset.content_hash = "another"
     monkeypatch.setattr(type(spec.task), "prepare", lambda *_: dataset)
-    said = f"is not the data any more that {directory.path} was planned with"
+    said = f"has changed since {directory.path} was planned"
     assert said in evaluate(directory.path).exception.message

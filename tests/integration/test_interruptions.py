@@ -133,7 +133,7 @@ def test_a_checkpoint_that_the_system_cuts_short(spec, expected, tmp_path, large
 
 def test_a_folder_of_all_runs_that_was_removed(spec, tmp_path):
     """The next run would fare no better: a queue ends."""
-    with pytest.raises(StorageError, match="by-id, the folder of the runs, was removed while one was writing to it"):
+    with pytest.raises(StorageError, match="by-id, the folder of the runs, was removed during training"):
         train(spec, tmp_path / "runs", listener=After(4, lambda: shutil.rmtree(tmp_path / "runs")))
     assert not (tmp_path / "runs").exists()
 

@@ -154,7 +154,7 @@ WRONG = {
     "method": ({"wrapping": {"method": {"name": "no-such"}, "start": "paper"}}, r"config\.json"),
     "start": ({"wrapping": {"method": {"name": "comt"}, "start": "anyhow"}}, r"config\.json.*start"),
     "nothing": ({"wrapping": 3}, r"config\.json"),
-    "another": ({"wrapping": {"method": {"name": "laurel-lr"}, "start": "paper"}}, r"gate\.A has no place"),
+    "another": ({"wrapping": {"method": {"name": "laurel-lr"}, "start": "paper"}}, r"gate\.A is unexpected"),
 }
 
 

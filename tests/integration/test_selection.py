@@ -123,10 +123,10 @@ def test_weights_that_are_kept_change_nothing_and_can_be_averaged_afterwards(tin
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"select": "best"}, "give evaluate_every"),
+        ({"select": "best"}, "set evaluate_every"),
         (AVERAGE | {"select": "best", "evaluate_every": 2}, "leave one of the two keys out"),
-        ({"average_every": 2}, "give it with average_last alone"),
-        ({"average_last": 4, "average_every": 4}, "12 steps have no 4 that lie 4 apart"),
+        ({"average_every": 2}, "give it together with average_last"),
+        ({"average_last": 4, "average_every": 4}, "4 weights, 4 steps apart, need more than 12 steps"),
     ],
 )
 def test_contradictions_are_refused(tiny_corpus, settings, said):

@@ -169,21 +169,21 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no package": ({"start": "package:no_such_thing/a.gguf"}, "no package no_such_thing with a file a.gguf"),
     "no file of a package": ({"start": "package:numpy/a.gguf"}, "no package numpy with a file a.gguf"),
     "no package but a script": ({"start": "package:__main__/a.gguf"}, "no package __main__ with a file a.gguf"),
-    "a hub without network": ({"start": "hub:some/body"}, "cannot be had from the Hugging Face hub: no network"),
+    "a hub without network": ({"start": "hub:some/body"}, "fetching it from the Hugging Face hub failed: no network"),
     "other numbers": (
         {"model__heads": 8, "model__kv_heads": 8, "model__rope_theta": 10000.0},
         "model.heads is 8, theirs is 4; model.kv_heads is 8, theirs is 2; model.rope_theta is 10000, theirs is 5000",
     ),
     "untied": ({"model__tied_embeddings": False}, "model.tied_embeddings is false, theirs is true"),
     "more tokens": ({"data__vocabulary": 300}, "data.vocabulary is 300, theirs is 257"),
-    "fewer tokens": ({"data__vocabulary": 200}, "data.vocabulary is 200, and the tokenizer of llama has 257 tokens"),
+    "fewer tokens": ({"data__vocabulary": 200}, "data.vocabulary is 200, but the tokenizer of llama has 257 tokens"),
     "no identity": (
         {"rows": {"r": "post-ln"}},
-        "r (method post-ln) would not start as what the weights compute",
+        "r (method post-ln) would not start with the weights' function",
     ),
-    "identity but for an epsilon": ({"rows": {"r": "attention-residuals"}}, "outputs are off by"),
-    "no gate at one": ({"rows": {"r": "full-rank-gate"}}, "its FullRankGate cannot be one"),
-    "nothing to train": ({"train__pretrained": "frozen"}, "train.pretrained is frozen, and nothing is added"),
+    "identity but for an epsilon": ({"rows": {"r": "attention-residuals"}}, "outputs differ by"),
+    "no gate at one": ({"rows": {"r": "full-rank-gate"}}, "its FullRankGate cannot start at 1"),
+    "nothing to train": ({"train__pretrained": "frozen"}, "train.pretrained is frozen, but nothing is added"),
 }
 
 
@@ -225,9 +225,9 @@ DAMAGES = {
     "a tensor is missing": (lambda: without(NAMED), f"{NAMED} is missing"),
     "a tensor has another shape": (lambda: narrower(NAMED), f"{NAMED} is [47, 32], not [48, 32]"),
     "no tokenizer": (lambda: Path("llama/tokenizer.json").unlink(), "data.tokenizer: llama has no tokenizer.json"),
-    "an end of no token": (lambda: edited("config.json", eos_token_id=257), "does not say which token ends a text"),
-    "no end": (lambda: edited("config.json", eos_token_id=None), "does not say which token ends a text"),
-    "cut short": (lambda: Path("llama/model.safetensors").write_bytes(b"\0" * 9), "is not a whole safetensors file"),
+    "an end of no token": (lambda: edited("config.json", eos_token_id=257), "has no token that ends a text"),
+    "no end": (lambda: edited("config.json", eos_token_id=None), "has no token that ends a text"),
+    "cut short": (lambda: Path("llama/model.safetensors").write_bytes(b"\0" * 9), "is not a complete safetensors file"),
 }
 
 

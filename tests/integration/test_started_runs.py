@@ -96,7 +96,7 @@ def test_a_source_without_weights_is_refused_by_name(source, tiny_corpus, tmp_pa
     directory = train(source, tmp_path)
     average = {key: value for key, value in read_state(directory.checkpoint_file).items() if key != "progress"}
     write_state(directory.checkpoint_file, average)
-    assert refused(spec, tmp_path).endswith("checkpoint.pt is not of the last step")
+    assert refused(spec, tmp_path).endswith("checkpoint.pt is not from the last step")
     directory.checkpoint_file.unlink()
     assert refused(spec, tmp_path) == f"there is no checkpoint {directory.checkpoint_file}"
     diverging = tiny_spec(tiny_corpus, **STEPS | {"warmup_steps": 0}, learning_rate=1e30)

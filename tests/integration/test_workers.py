@@ -149,7 +149,7 @@ def test_a_run_is_not_trained_on_other_text_than_it_was_planned_with(tiny_corpus
     assert crew.pool._size == 1
     crew.pool.run()  # what was prepared before is read by the worker, and is other text by then
     assert crew.endings() == [Ending.failed]
-    assert "is not the data any more" in str(RunDirectory.of(tmp_path, spec).error())
+    assert "has changed since" in str(RunDirectory.of(tmp_path, spec).error())
 
 
 def test_a_worker_without_work_does_not_hold_up_the_end(tiny_corpus, tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
-"""Images as regions, patches of a scene or features from a file, each with a caption, as padded batches.
+"""Captioned images as padded batches of regions (patches of a scene, or features from a file).
 
-Shapes: N images of a split, C its captions, B samples of a batch, R regions of an image at most, F numbers of a region,
-S pixels of an image's side, T words of the longest caption of a batch with the word that closes it.
+Shapes: N images of a split, C its captions, B samples of a batch, R most regions of an image, F numbers of a region, S
+pixels of an image's side, T words of a batch's longest caption, with its end token.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from comt_cli.files import open_file, read_json, write_json
 @dataclass(frozen=True)
 class CaptionBatch(AnyBatch):
     """Images for one forward pass, each with one caption, padded on the right: `regions` float32 [B, R, F] and
-    `region_mask` bool [B, R], at least one an image; `target_in` and `target_out` int64 [B, T], see
-    `TokenLists.shifted`; `positions` int64 [B], which dropout follows; `images` int64 [B], numbers in their split."""
+    `region_mask` bool [B, R], at least one region per image; `target_in` and `target_out` int64 [B, T], see
+    `TokenLists.shifted`; `positions` int64 [B], for dropout masks; `images` int64 [B], numbers in their split."""
 
     counted = "target_out"
 
@@ -41,7 +41,7 @@ class CaptionBatch(AnyBatch):
 
 
 class PatchRegions:
-    """Images in memory or mapped into it, uint8 [N, S, S, 3], cut in patches."""
+    """Images in memory or memory-mapped, uint8 [N, S, S, 3], cut into patches."""
 
     def __init__(self, pixels: NDArray[np.uint8]) -> None:
         self.pixels = pixels
@@ -52,53 +52,53 @@ class PatchRegions:
 
 
 def patches(pixels_BSS3: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Square patches row by row, float32 [B, R, F] in [-1, 1]: the pixels of each row by row, red, green, blue."""
+    """Square patches in rows, float32 [B, R, F] in [-1, 1]; each is its pixels in rows, as red, green, blue."""
     count, side = len(pixels_BSS3), pixels_BSS3.shape[1] // SCENE_PATCH
     cut = pixels_BSS3.reshape(count, side, SCENE_PATCH, side, SCENE_PATCH, 3).transpose(0, 1, 3, 2, 4, 5)
     return np.asarray(cut.reshape(count, side * side, -1).astype(np.float32) / np.float32(127.5) - 1)
 
 
 class FeatureFiles:
-    """Images as files of features, read when needed. A batch has as many regions as its image with the most."""
+    """Images as files of features, read when needed. A batch is as wide as its largest image."""
 
     def __init__(self, files: Sequence[Path], counts_N: Ints, features: int) -> None:
         """File i holds `counts_N[i]` regions of `features` numbers."""
         self._files, self._counts_N, self._features = files, counts_N, features
 
     def regions(self, images_B: Ints) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """float32 [B, R, F], 0 where there is no region, and bool [B, R]. Raises `UserError` where a file changed."""
+        """float32 [B, R, F], 0 for missing regions, and bool [B, R]. Raises `UserError` if a file has changed."""
         counts_B = self._counts_N[images_B]
         mask_BR = np.arange(counts_B.max()) < counts_B[:, None]
         regions_BRF = np.zeros((*mask_BR.shape, self._features), dtype=np.float32)
         for row, (image, count) in enumerate(zip(images_B.tolist(), counts_B.tolist(), strict=True)):
             found = read_features(self._files[image], count, self._features)
             if len(found) != count:
-                said = f"it has {len(found)} regions; it had {count} when it was prepared"
+                said = f"it has {len(found)} regions, but had {count} when the data was prepared"
                 raise UserError(f"{self._files[image]}: {said}")
             regions_BRF[row, :count] = found
         return regions_BRF, mask_BR
 
 
 def read_features(file: Path, most: int, features: int) -> NDArray[np.float32]:
-    """The regions in a file, .npy or .npz with one array or one called `feat`; float32 [at most `most`, `features`].
-    Raises `UserError` that names the file where it cannot be read, has another shape or not finite numbers."""
+    """The regions in a file, .npy or .npz with one array or an array `feat`; float32 [at most `most`, `features`].
+    Raises `UserError` if it cannot be read, has another shape, or has numbers that are not finite."""
     try:
         with open_file(file) as handle:
             found = np.load(handle, allow_pickle=False)
             if isinstance(found, np.lib.npyio.NpzFile):
                 found = found["feat" if "feat" in found.files or len(found.files) != 1 else found.files[0]]
-    # Of a damaged file NumPy raises what comes first: a dozen types, zipfile's and zlib's among them.
+    # For damaged files NumPy raises a dozen types, including zipfile's and zlib's.
     except Exception as error:
         form = "It should be .npy, or .npz with an array `feat`."
         raise UserError(f"{file}: its features cannot be read: {error}", form) from error
     if found.ndim != 2 or found.shape[1] != features or not 1 <= len(found) <= most or found.dtype.kind not in "fiub":
-        hint = "data.regions and data.features say how many regions an image has at most, of how many numbers each."
+        hint = "data.regions is the maximum number of regions, data.features the numbers per region."
         said = f"its features have the shape {list(found.shape)} ({found.dtype}), not [1 to {most}, {features}]"
         raise UserError(f"{file}: {said}", hint)
-    with np.errstate(over="ignore"):  # what is too large for fp32 is not finite, and refused below
+    with np.errstate(over="ignore"):  # values too large for fp32 become infinite, and are refused below
         regions = np.asarray(found, dtype=np.float32)
     if not np.isfinite(regions).all():
-        raise UserError(f"{file}: a number in it is not finite")
+        raise UserError(f"{file}: a value is not finite")
     return regions
 
 
@@ -106,10 +106,10 @@ Regions = PatchRegions | FeatureFiles
 
 
 class CaptionSplit(PositionedSplit[CaptionBatch]):
-    """Images with a caption each: in training every caption of every image, for evaluation the first."""
+    """Images with a caption each: in training every caption of every image, in evaluation the first."""
 
     def __init__(self, source: Regions, captions: TokenLists, images_C: Ints, special: SpecialTokens) -> None:
-        """Caption c, a list of words without special ones, is one of image `images_C[c]`."""
+        """Caption c, a list of tokens without special ones, belongs to image `images_C[c]`."""
         super().__init__(captions.lengths() + 1)
         self.source, self._captions, self._images_C, self._special = source, captions, images_C, special
 
@@ -121,7 +121,7 @@ class CaptionSplit(PositionedSplit[CaptionBatch]):
 
 
 class CaptionDataset(PreparedTokens[CaptionSplit]):
-    """Captioned images; `texts` are the captions by split. Of a training caption the first `max_length` words count."""
+    """Captioned images; `texts` are the captions by split. Training captions are cut to `max_length` words."""
 
     def __init__(self, kind: Kind, folder: Path, manifest: CaptionManifest) -> None:
         super().__init__(folder, manifest)
@@ -132,11 +132,11 @@ class CaptionDataset(PreparedTokens[CaptionSplit]):
 
     @property
     def scenes(self) -> Mapping[str, Sequence[Scene]] | None:
-        """The scene of each image of these splits; None where nobody knows it (mscoco)."""
+        """The scene of each image by split; None if it is unknown (mscoco)."""
         return {split: images.scenes for split, images in self.texts.items() if images.scenes is not None} or None
 
     def image(self, split: str, number: int) -> NDArray[np.uint8] | None:
-        """The pixels, uint8 [H, W, 3], of an image; None where there are features alone (mscoco)."""
+        """The pixels of an image, uint8 [H, W, 3]; None if there are only features (mscoco)."""
         source: Regions = getattr(self, split).source
         return np.array(source.pixels[number]) if isinstance(source, PatchRegions) else None
 
@@ -160,7 +160,7 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
     for split, each in images.items():
         write_json(folder / f"{split}.json", each.to_json())
     names = [TOKENIZER, *(f"{split}.json" for split in images), *(f"{split}.pixels" for split in images)]
-    names = [each for each in names if (folder / each).exists()]  # features of a user's folder have no pixels
+    names = [each for each in names if (folder / each).exists()]  # features have no pixels
     counts = {split: len(each.references) for split, each in images.items()}
     own = {"format": CAPTION_FORMAT, "corpus": corpus.identity(), "stamp": stamp, "images": counts}
     return kind.record(name, folder, names, **own)

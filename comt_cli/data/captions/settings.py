@@ -27,9 +27,9 @@ CAPTION_SPLITS: tuple[CaptionSplitName, ...] = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class CaptionedImages:
-    """The images of a split, in order: `references`, the captions of each as scores get them; `learned`, the same as
-    words (None: equal); `scenes` of each (None: unknown); `features`, the file of each, its number of regions and its
-    SHA-256 (None: pixels are regions)."""
+    """The images of a split, in order: `references`, their captions for scores; `learned`, the captions as words for
+    training (None: the references); `scenes` (None: unknown); `features`, each image's file, number of regions and
+    SHA-256 (None: patches of pixels)."""
 
     references: Sequence[Sequence[str]]
     learned: Sequence[Sequence[str]] | None = None
@@ -46,7 +46,7 @@ class CaptionedImages:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> CaptionedImages:
-        """The images whose `to_json` is `value`. Raises `ValueError`, `KeyError` or `TypeError` at anything else."""
+        """The images with this `to_json` value. Raises `ValueError`, `KeyError` or `TypeError` for any other value."""
         scenes = value["scenes"] and [
             Scene(tuple(SceneObject(*[*own, (right, down)]) for *own, (right, down) in objects), paper)
             for paper, *objects in value["scenes"]
@@ -61,32 +61,32 @@ class CaptionCorpus(Named):
     data: CaptionData
 
     def stamp(self) -> str | None:
-        """State of the files of a user's folder. None: nothing is read from one. Raises `OSError`."""
+        """A stamp of the files in a user's folder; None if there is no folder. Raises `OSError`."""
         return None
 
     @abstractmethod
     def write(self, folder: Path, progress: ProgressCallback) -> dict[CaptionSplitName, CaptionedImages]:
-        """The images of every split; rendered pixels are put into `folder`. Raises `UserError`."""
+        """The images of every split; writes rendered pixels to `folder`. Raises `UserError`."""
 
     @abstractmethod
     def tokenizer(self, images: Mapping[CaptionSplitName, CaptionedImages]) -> WordTokenizer:
-        """The tokenizer of the captions' words. Raises `UserError` where they are not as many as was said."""
+        """The tokenizer of the captions' words. Raises `UserError` if their number is not `vocabulary_size`."""
 
     @abstractmethod
     def regions(self, split: CaptionSplitName, images: CaptionedImages, folder: Path) -> Any:
-        """The images of a split as regions (`dataset.Regions`), of which `folder` has what was prepared."""
+        """The images of a split as regions (`dataset.Regions`); `folder` has the prepared data."""
 
 
 VocabularyRule = Literal["all", "karpathy-gt5", "nltk-ge5"]
-"""Words of the vocabulary: all; those that occur more than 5 times in the captions of all splits, as Karpathy's tokens
-(as most published captioners have it); those that occur at least 5 times in training's, in NLTK-like tokens."""
+"""The words of the vocabulary: all; Karpathy's tokens with more than 5 occurrences in the captions of all splits (the
+rule of most published captioners); or NLTK-like tokens with at least 5 occurrences in training captions."""
 
 Images = Annotated[WholeNumber, Field(ge=1, le=10**6)]  # their captions are held in memory
 
 
 class CaptionData(DataSection):
-    """Data of captioning. `images`, `validation_images` and `test_images` are how many `scenes` has. Of a training
-    caption the first `max_length` words are kept. An image is at most `regions` vectors of `features` numbers."""
+    """Data of captioning. `images`, `validation_images` and `test_images` are the sizes of `scenes`. Training captions
+    are cut to `max_length` words. An image has at most `regions` vectors of `features` numbers."""
 
     kind = CaptionCorpus
 
@@ -113,7 +113,7 @@ class CaptionManifest(Manifest):
 
 
 class Kind(Prepared[CaptionData, CaptionCorpus]):
-    """Captioned images, rendered, or read from a user's folder, whose files have to be as they were."""
+    """Captioned images, rendered or read from a user's folder, whose files must not change."""
 
     cache = "captions"
     manifest = CaptionManifest
@@ -127,7 +127,7 @@ class Kind(Prepared[CaptionData, CaptionCorpus]):
         return super().folder(f"{name}-{sha256(str(Path(own).expanduser().absolute()))[:8]}" if own else name)
 
     def is_current(self, folder: Path, name: str) -> bool:
-        with contextlib.suppress(OSError):  # the files are gone: writing says which
+        with contextlib.suppress(OSError):  # missing files are reported when they are read
             is_whole = super().is_current(folder, name)
             return is_whole and CaptionManifest.read(folder, name).stamp == self.corpus.stamp()
         return False

@@ -1,9 +1,9 @@
-"""The words of captions: what is in a scene, the facts about it, and how captions say them; and the tokens of MSCOCO's
-English ones, nearly as the Penn Treebank's rules cut them, without Java and NLTK. Importing it imports no NumPy.
+"""The vocabulary of scenes and their captions, the facts of a scene, and tokens of MSCOCO's English captions, similar
+to the Penn Treebank's, without Java and NLTK. Importing it imports no NumPy.
 
-Tokens are in lower case; `don't` is `do n't` and `it's` is `it 's`. Unlike Stanford's PTBTokenizer and NLTK's
-`word_tokenize`, an abbreviation loses its last dot, `cannot` and `gonna` stay whole, an ellipsis is three dots,
-brackets and quotes keep their form, and emoticons fall apart.
+Tokens are in lower case; `don't` is `do n't` and `it's` is `it 's`. Differences to Stanford's PTBTokenizer and NLTK's
+`word_tokenize`: an abbreviation loses its last dot, `cannot` and `gonna` stay whole, an ellipsis is three dots,
+brackets and quotes keep their form, and emoticons are split.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from itertools import permutations
 from comt_cli.data.draws import Draws
 
 SCENE_PIXELS, SCENE_PATCH = 48, 8
-"""The side of a scene's image, and of a patch of it that is a region."""
+"""The side of a scene's image, and of the patches that are its regions, in pixels."""
 
 Fact = tuple[str, ...]
-"""(object), (object, attribute), (object, relation, object) or ("paper", colour). An object is known by its symbol,
-since a scene has no symbol twice. Relations are said one way: what is right of something has that left of it."""
+"""(object), (object, attribute), (object, relation, object) or ("paper", colour). Objects are identified by their
+symbols, which differ within a scene. Relations have one direction: "right of" is stored as "left of", "below" as
+"above"."""
 
 LETTERS = tuple("abcdefghjklmnpqrstuvwxyz")  # no i and o, which look like 1 and 0
 DIGITS = tuple("23456789")
@@ -45,7 +46,7 @@ PAPERS: Mapping[str, tuple[int, int, int]] = {
     "grey": (140, 140, 140),
 }
 FACES: Mapping[str, str] = {"plain": "DejaVuSans", "bold": "DejaVuSans-Bold", "slanted": "DejaVuSans-Oblique"}
-"""The faces of matplotlib's fonts; nothing is said of a plain one, and shapes have no other."""
+"""The faces of matplotlib's fonts. Captions do not mention the plain face; shapes have no other."""
 
 SIZES: Mapping[str, tuple[str, ...]] = {"small": ("small", "little", "tiny"), "large": ("large", "big", "huge")}
 RELATIONS: Mapping[str, tuple[str, ...]] = {
@@ -66,12 +67,12 @@ _LINKS = "a an and it with there is of"
 _NAMES = (*SYMBOLS, *KINDS.values(), *INKS, *PAPERS, *FACES, *PAPER_NOUNS, *PICTURE_NOUNS, _LINKS)
 _SYNONYMS = (text for texts in (*SIZES.values(), *RELATIONS.values(), *COUNTS.values()) for text in texts)
 WORDS = tuple(sorted({word for text in (*_NAMES, *_SYNONYMS) for word in text.split()} - {"plain"}))
-"""Every word that a caption may have, in the order of their ids."""
+"""All words of captions, in the order of their ids."""
 
 
 @dataclass(frozen=True)
 class SceneObject:
-    """A symbol in a cell of the 3 x 3 grid, from the top left, from 0; `shift`, pixels right and down of its middle."""
+    """A symbol in a cell of the 3 x 3 grid, from the top left; `shift` moves its centre right and down, in pixels."""
 
     symbol: str
     colour: str
@@ -82,7 +83,7 @@ class SceneObject:
     shift: tuple[int, int]
 
     def relation_to(self, other: SceneObject) -> str:
-        """Relation to `other` in the direction in which they are farther apart."""
+        """The relation to `other`, in the direction of the larger distance."""
         right, down = self.column - other.column, self.row - other.row
         if abs(right) > abs(down):
             return "right" if right > 0 else "left"
@@ -91,13 +92,13 @@ class SceneObject:
 
 @dataclass(frozen=True)
 class Scene:
-    """One to three objects on paper of a colour."""
+    """One to three objects on coloured paper."""
 
     objects: tuple[SceneObject, ...]
     paper: str
 
     def facts(self) -> frozenset[Fact]:
-        """All that captions can say of it."""
+        """All facts that captions can state."""
         found: set[Fact] = {("paper", self.paper)}
         for each in self.objects:
             found |= {(each.symbol,), (each.symbol, each.colour), (each.symbol, each.size)}
@@ -110,7 +111,7 @@ class Scene:
 
 
 def relation(one: str, where: str, other: str) -> Fact:
-    """That `one` is left of, right of, above or below `other`, said one way."""
+    """A relation between two objects in its stored direction."""
     return (one, where, other) if where in ("left", "above") else (other, OPPOSITE[where], one)
 
 
@@ -121,18 +122,18 @@ def paper_words(colour: str, draws: Draws) -> str:
 
 
 def article(word: str) -> str:
-    """The word behind its article."""
+    """The word with its article."""
     return f"an {word}" if word[0] in "aeiou" else f"a {word}"
 
 
 # ---- MSCOCO's
 
 PUNCTUATION = frozenset(".,:;?!-'\"`()[]{}“”‘…–—")
-"""Tokens that COCO's evaluation leaves out; it keeps brackets, by mistake, as `-lrb-`."""
+"""Tokens that COCO's evaluation ignores; by mistake it keeps brackets, as `-lrb-`."""
 
 _TOKEN = re.compile(r"\d+(?:[.,:]\d+)+|\w+?(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+(?:[-./&]\w+)*|[^\w\s]")
 
 
 def treebank_tokens(text: str) -> list[str]:
-    """The tokens of a text, punctuation among them."""
+    """The tokens of a text, including punctuation."""
     return _TOKEN.findall(text.lower().replace("’", "'"))

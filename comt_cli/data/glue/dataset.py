@@ -1,6 +1,6 @@
-"""One text or two as a sequence, with its class or its number, as padded batches: fine-tuning's samples.
+"""Samples of fine-tuning as padded batches: one text or two as a sequence, with a class or a number.
 
-A sequence is the begin token, the first text, a separator, and where there is a second text that and a separator.
+A sequence is the begin token, the first text and a separator, then the second text and a separator if there is one.
 Shapes: N examples of a split, B samples of a batch, T tokens of its longest sequence.
 """
 
@@ -24,16 +24,16 @@ from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.errors import UserError
 from comt_cli.files import read_json, sha256, write_json
 
-_AT_ONCE = 1 << 13  # examples whose tokens are held as lists
+_AT_ONCE = 1 << 13  # examples whose tokens are held as lists at a time
 
 Targets = NDArray[np.int64] | NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class GlueBatch(AnyBatch):
-    """Sequences for one forward pass, padded on the right: `tokens` int64 [B, T]; `segments` int64 [B, T], 1 at the
-    second text and the separator behind it; `targets` [B], int64 classes or float32 numbers, `IGNORE` where a sample
-    does not count; `positions` int64 [B], which dropout follows."""
+    """Sequences for one forward pass, padded on the right: `tokens` int64 [B, T]; `segments` int64 [B, T], 1 for the
+    second text and its separator; `targets` [B], int64 classes or float32 numbers, `IGNORE` for samples that do not
+    count; `positions` int64 [B], for dropout masks."""
 
     tokens: NDArray[np.int64]
     segments: NDArray[np.int64]
@@ -42,11 +42,11 @@ class GlueBatch(AnyBatch):
 
 
 class GlueSplit(PositionedSplit[GlueBatch]):
-    """The examples of a split. Of those that are longer than `length` tokens, special ones included, the longer text
-    loses its last token until they fit; of equally long ones the second does."""
+    """The examples of a split. Sequences longer than `length` tokens, special ones included, are shortened: the longer
+    text, or the second of equally long ones, loses its last token until the sequence fits."""
 
     def __init__(self, examples: Sequence[Example], tokenizer: Tokenizer, classes: int, length: int) -> None:
-        """Labels are numbers where there is one class. Raises `ValueError` without a begin or separator token."""
+        """Labels are numbers if `classes` is 1. Raises `ValueError` if a begin or separator token is missing."""
         special = tokenizer.special
         begin, separator = special.need("begin"), special.need("separator")
         self._pad = special.pad
@@ -63,7 +63,7 @@ class GlueSplit(PositionedSplit[GlueBatch]):
                 sequences.append(np.array(sequence, dtype=np.uint32))
         offsets = np.cumsum([0, *map(len, sequences)], dtype=np.int64)
         self._sequences = TokenLists(np.concatenate([np.zeros(0, dtype=np.uint32), *sequences]), offsets)
-        self._second_N = np.array(seconds, dtype=np.int64)  # where the second text begins
+        self._second_N = np.array(seconds, dtype=np.int64)  # start of the second text
         labels = [each.label for each in examples]
         self.targets: Targets = np.array(labels, np.float32) if classes == 1 else np.array(labels, np.int64)
         super().__init__(np.ones(len(examples), dtype=np.int64))
@@ -77,7 +77,7 @@ class GlueSplit(PositionedSplit[GlueBatch]):
 
 
 def cut(first: int, second: int | None, length: int) -> tuple[int, int]:
-    """Tokens kept of a first and a second text (None: there is none), in `length` with three special tokens."""
+    """Tokens kept of a first and a second text (None: missing) in `length` tokens with the special ones."""
     if second is None:
         return min(first, length - 2), 0
     room = length - 3
@@ -88,8 +88,8 @@ def cut(first: int, second: int | None, length: int) -> tuple[int, int]:
 
 
 class GlueDataset(PreparedTokens[GlueSplit]):
-    """The examples of a task, `examples` their texts and labels. The validation split is held out of training; the test
-    split of GLUE's own tasks is their development set, since the labels of their test sets are secret."""
+    """The examples of a task; `examples` are their texts and labels. The validation split is held out of training. For
+    GLUE's own tasks the test split is the development set, because the labels of the test sets are secret."""
 
     def __init__(self, kind: Kind, folder: Path, manifest: GlueManifest) -> None:
         super().__init__(folder, manifest)
@@ -100,7 +100,7 @@ class GlueDataset(PreparedTokens[GlueSplit]):
 
     @cached_property
     def unseen(self) -> GlueSplit | None:
-        """Texts of other kinds than those of training; only mnli has them."""
+        """A second test set with texts of other kinds than training's; only for mnli, else None."""
         return self.split("unseen") if "unseen" in self.examples else None
 
     def split(self, name: str) -> GlueSplit:
@@ -122,8 +122,8 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
 
 
 def divided(read: Mapping[GlueSplitName, Sequence[Example]], data: GlueData) -> dict[GlueSplitName, Sequence[Example]]:
-    """Training divided into training and validation by the hash of the first text, so that all examples of a premise
-    are on one side; which are used depends on their own text alone. Raises `UserError` where a split has too few."""
+    """Divide training into training and validation by the hash of the first text, so that all examples of a premise are
+    in one split. The selection depends on their texts alone. Raises `UserError` if a split has too few examples."""
     parts: dict[str, list[Example]] = {"train": [], "validation": []}
     for example in read["train"]:
         parts[split_of(example.first, data.held_out)].append(example)
@@ -131,7 +131,7 @@ def divided(read: Mapping[GlueSplitName, Sequence[Example]], data: GlueData) -> 
     wanted = data.train_examples
     if wanted is not None:
         if wanted > len(kept):
-            said = f"{data.task} has {len(kept):,} to train on beside those held out, not {wanted:,}"
+            said = f"{data.task} has {len(kept):,} examples to train on, without those held out, not {wanted:,}"
             raise UserError(f"train_examples: {said}", f"Use at most {len(kept):,}, or leave the key out for all.")
         by_hash = sorted(range(len(kept)), key=lambda number: sha256(kept[number].texts))
         kept = [kept[number] for number in sorted(by_hash[:wanted])]

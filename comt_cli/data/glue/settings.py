@@ -22,15 +22,15 @@ GlueSplitName = Literal["train", "validation", "test", "unseen"]
 Measure = Literal["accuracy", "f1", "mcc", "pearson", "spearman"]  # of `scoring.classification`
 
 
-class Asked(NamedTuple):
-    """Answer of a task: one of so many classes, or a number (`classes` 1); its measures, the main one first."""
+class Labels(NamedTuple):
+    """The labels of a task: `classes` classes, or a number (`classes` 1); and its measures, the main one first."""
 
     classes: int
     measures: tuple[Measure, ...]
 
 
 class Example(NamedTuple):
-    """One text or two, and the class or the number that is right."""
+    """One text or two, with the correct class or number."""
 
     first: str
     second: str | None
@@ -42,21 +42,21 @@ class Example(NamedTuple):
 
 
 class GlueSource(Named):
-    """The examples of tasks, which are its `names`."""
+    """A source of examples; its `names` are tasks."""
 
     package = "comt_cli.data.glue.sources"
-    tasks: ClassVar[Mapping[str, Asked]]
-    is_of_text: ClassVar[bool] = False  # made of the pre-training's corpus, the test of its validation documents
+    tasks: ClassVar[Mapping[str, Labels]]
+    is_of_text: ClassVar[bool] = False  # made from the pre-training corpus; tests use its validation documents
     data: GlueData
 
     @abstractmethod
     def read(self, progress: ProgressCallback) -> dict[GlueSplitName, list[Example]]:
-        """The examples of training, "train", of "test" and perhaps of "unseen". Raises `UserError`."""
+        """The examples of "train", "test" and, for some tasks, "unseen". Raises `UserError`."""
 
 
 class GlueData(TextSettings):
     """Data of fine-tuning: the task, and the text of the pre-training. The share `held_out` of the training examples is
-    the validation split; of the others there are `train_examples`, of at most `sequence_length` tokens each."""
+    the validation split; `train_examples` of the others are used, each of at most `sequence_length` tokens."""
 
     extras: ClassVar[tuple[Extra, ...]] = MaskedData.extras
 
@@ -69,19 +69,19 @@ class GlueData(TextSettings):
 
     def contradictions(self) -> Iterator[str]:
         yield from super().contradictions()
-        # Of an endless corpus pre-training reads a part, so that nobody can say which texts it has not seen.
+        # Pre-training reads only a part of an endless corpus, so its unseen texts are unknown.
         is_endless = Corpus.named(self.corpus).endless
         if self.source.is_of_text and is_endless:
-            said = f"is made of documents that pre-training holds out, and {self.corpus} is not read to its end"
+            said = f"uses documents that pre-training holds out, which are unknown for the endless {self.corpus}"
             yield f"task: {self.task} {said}; use corpus: python-docs, files:GLOB or wikitext-103, or another task"
         if self.max_train_tokens is not None and not is_endless:
-            yield f"max_train_tokens: the vocabulary of {self.corpus} does not depend on it here; leave the key out"
+            yield f"max_train_tokens: does not change the vocabulary of {self.corpus}; leave the key out"
         if self.glue_folder is not None and "glue_folder" not in self.source.keys:
-            yield f"glue_folder: this is a key of GLUE's own tasks; leave it out of {self.task}"
+            yield f"glue_folder: applies to GLUE's own tasks, not to {self.task}; leave it out"
 
     @property
     def text(self) -> MaskedData:
-        """The text of the pre-training whose vocabulary this is."""
+        """The text settings of the pre-training with this vocabulary."""
         return MaskedData(**{key: getattr(self, key) for key in TextSettings.model_fields})
 
     @property
@@ -106,7 +106,7 @@ class GlueManifest(Manifest):
 
 
 class Kind(Prepared[GlueData, GlueSource]):
-    """The examples of a task, and the vocabulary of the pre-training that fine-tuning starts from."""
+    """The examples of a task, and the vocabulary of the pre-trained model."""
 
     cache = "glue"
     manifest = GlueManifest

@@ -1,4 +1,4 @@
-"""A data set of images: what a classifier must know of it, its two splits, and rendered ones in the cache.
+"""Data sets of images: their splits, and rendered images in the cache.
 
 Shapes: N images of a split, B of a batch, H rows and W columns of pixels, D draws of a sample.
 """
@@ -22,10 +22,10 @@ from comt_cli.data.split import AnyBatch, Split
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.files import atomic_file
 
-_PIXELS_AT_ONCE = 1 << 13  # of one thread: small arrays are reused, large ones go back to the system every time
+_PIXELS_AT_ONCE = 1 << 13  # per thread: memory of small arrays is reused, that of large ones is returned every time
 
 CROP_DRAWS = 3
-"""Of cropping and mirroring: `draws[:, 0]` decides the mirror, 1 the rows and 2 the columns of the crop."""
+"""Draws for cropping and mirroring: 0 for the mirror, 1 for the crop's rows, 2 for its columns."""
 
 Colours = tuple[float, float, float]
 
@@ -33,7 +33,7 @@ Colours = tuple[float, float, float]
 @dataclass(frozen=True)
 class ImageBatch(AnyBatch):
     """Images for one forward pass: `indices` int64 [B] within the split; `labels` int64 [B], or `IGNORE`; `draws`
-    float64 [B, D] in [0, 1), chance in training, or None; `pixels` uint8 [B, H, W, 3] (None: the split's)."""
+    float64 [B, D] in [0, 1) for augmentation, or None; `pixels` uint8 [B, H, W, 3] (None: the split's)."""
 
     counted = "labels"
 
@@ -44,7 +44,7 @@ class ImageBatch(AnyBatch):
 
 
 class ImageSplit(Split[ImageBatch]):
-    """Images in memory or mapped into it: `labels` int64 [N]; `pixels` uint8 [N, H, W, 3] (None: files)."""
+    """Images in memory or memory-mapped: `labels` int64 [N]; `pixels` uint8 [N, H, W, 3] (None: files)."""
 
     def __init__(self, labels: NDArray[np.int64], pixels: NDArray[np.uint8] | None) -> None:
         self.labels, self.pixels = labels, pixels
@@ -65,8 +65,8 @@ class ImageSplit(Split[ImageBatch]):
 
 @dataclass(frozen=True)
 class ImageDataset:
-    """Images of one fingerprint. `content_hash` is over pixels and labels (imagenet: file names and labels); `mean` and
-    `std` are of each colour of the training split, where 1 is the brightest; `size` is height and width."""
+    """Images of one fingerprint. `content_hash` covers pixels and labels (imagenet: file names and sizes). `mean` and
+    `std` are per colour over the training split, with 1 as the maximum brightness. `size` is height and width."""
 
     fingerprint: str
     content_hash: str
@@ -79,13 +79,14 @@ class ImageDataset:
 
 
 def histograms(pixels: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Counts of every brightness of each colour of images [..., 3]: int64 [3, 256]."""
+    """Counts of each brightness per colour of images [..., 3]: int64 [3, 256]."""
     return np.array([np.bincount(pixels[..., colour].reshape(-1), minlength=256) for colour in range(3)], np.int64)
 
 
 def mean_and_std(histograms_3V: NDArray[np.int64]) -> tuple[Colours, Colours]:
-    """Mean and standard deviation of each colour, where 1 is the brightest, from whole numbers, so that no order of
-    pixels matters; the latter is at least half a step of brightness, so that it divides."""
+    """Mean and standard deviation of each colour, with 1 as the maximum brightness. They are computed from integers, so
+    that the order of pixels does not matter. The standard deviation is at least half a step of brightness, so that it
+    can divide."""
     found = []
     for histogram in histograms_3V.tolist():
         count, first, second = (
@@ -129,7 +130,7 @@ def opened(kind: Kind, folder: Path, manifest: ImageManifest) -> ImageDataset:  
     def split(name: ImageSplitName) -> ImageSplit:
         labels = np.fromfile(folder / f"{name}.labels", dtype="<i8").astype(np.int64)
         shape = (manifest.images[name], manifest.size, manifest.size, 3)
-        # Copy on write: torch wants memory that may be written, and nothing here does.
+        # Copy on write: torch requires writable memory, although nothing is written.
         return ImageSplit(labels, np.memmap(folder / f"{name}.pixels", dtype=np.uint8, mode="c", shape=shape))
 
     content, names, size = manifest.content_hash(), manifest.class_names, manifest.size
@@ -138,11 +139,11 @@ def opened(kind: Kind, folder: Path, manifest: ImageManifest) -> ImageDataset:  
 
 
 def _rendered(renderer: glyphs.GlyphRenderer, count: int) -> Iterator[NDArray[np.uint8]]:
-    """All images in order, in blocks; several blocks are rendered at once, since NumPy lets threads run."""
+    """All images in order, in blocks, several of which are rendered in parallel threads."""
     block = max(1, _PIXELS_AT_ONCE // renderer.size**2)
     starts = range(0, count, block)
     threads = min(os.cpu_count() or 1, 16)
     with ThreadPoolExecutor(threads, thread_name_prefix="comt-render") as pool:
-        for begin in range(0, len(starts), 2 * threads):  # no more blocks than that are held at once
+        for begin in range(0, len(starts), 2 * threads):  # limits the blocks in memory
             some = starts[begin : begin + 2 * threads]
             yield from pool.map(lambda start: renderer.render(start, min(block, count - start)), some)

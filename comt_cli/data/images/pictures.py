@@ -1,4 +1,4 @@
-"""Files of pictures that anybody may have made; and torchvision's data sets."""
+"""Picture files from users; and torchvision's data sets."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from comt_cli.files import open_file
 from comt_cli.installing import install_package
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "TGA", "ICO", "AVIF")
-"""What Pillow reads by itself: it gives PostScript, whatever the file is called, to Ghostscript, which runs it."""
+"""Formats that Pillow reads itself. It passes PostScript, under any name, to Ghostscript, which executes it."""
 
 CAPTIONED = "PNG and JPEG files can be captioned, or .npy and .npz files of features."
 
-# Pillow warns of a picture of 90 million pixels, and refuses twice as many: what it reads needs no warning.
+# Pillow warns about pictures of 90 million pixels, and refuses twice as many; the warning is not needed.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 def check_image(path: Path) -> UserError | None:
-    """The error of a picture, or of a file of features, that its begin shows before a model is loaded to caption it."""
+    """The error that a picture or a file of features shows before a model is loaded; None if there is none."""
     try:
         with open_file(path) if path.suffix in (".npy", ".npz") else open_picture(path, CAPTIONED):
             return None
@@ -38,28 +38,28 @@ def check_image(path: Path) -> UserError | None:
 
 @contextlib.contextmanager
 def open_picture(path: Path, hint: str) -> Iterator[Image.Image]:
-    """The picture in a file. Raises `UserError` where it is none of `FORMATS`, too large for Pillow, or damaged."""
+    """The picture in a file. Raises `UserError` if it is not in `FORMATS`, too large for Pillow, or damaged."""
     Image.init()
     built = [each for each in FORMATS if each in Image.OPEN]
     try:
         with open_file(path) as file, Image.open(file, formats=built) as image:
             yield image
     except Image.DecompressionBombError:
-        reason = f"it has too many pixels: {2 * (Image.MAX_IMAGE_PIXELS or 0):,} are the most that are read"
+        reason = f"it has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels"
         raise UserError(f"cannot read the image {path}: {reason}", "Make it smaller first.") from None
     except (OSError, ValueError, SyntaxError, RuntimeError, EOFError, struct.error) as error:  # Pillow's, by format
         reason = getattr(error, "strerror", None) or first_line(error)
         if isinstance(error, UnidentifiedImageError):
-            reason = "it is no picture that can be read"
+            reason = "it is not a picture in a supported format"
         raise UserError(f"cannot read the image {path}: {reason}", hint) from error
 
 
 def torchvision_datasets() -> Any:
-    """The module `torchvision.datasets`. Raises `UserError` where it cannot be imported."""
+    """The module `torchvision.datasets`. Raises `UserError` if it cannot be imported."""
     try:
         from torchvision import datasets
     except (ImportError, OSError, RuntimeError) as error:
-        hint = "Install the torchvision that belongs to the installed torch: "
+        hint = "Install the version of torchvision that fits the installed torch: "
         hint += install_package("--upgrade", "torch", "torchvision")
         raise UserError(f"torchvision cannot be imported: {error}", hint) from error
     return datasets

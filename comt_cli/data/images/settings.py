@@ -1,4 +1,4 @@
-"""Images: what a set of them offers, the settings of one, and what identifies it. Importing it imports no NumPy."""
+"""Sets of images, their settings and their identity. Importing it imports no NumPy."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from comt_cli.errors import UserError
 from comt_cli.files import Cache, cache_folder
 from comt_cli.recipe.settings import Count, WholeNumber
 
-FORMAT = 4  # version of images and their order, as tests/contract/test_cache_versions.py says
-_CONTENTS = ("image-contents", str(FORMAT))  # the cache of the content hashes of folders
+FORMAT = 4  # version of images and their order, see tests/contract/test_cache_versions.py
+_CONTENTS = ("image-contents", str(FORMAT))  # the cache of folders' content hashes
 
 Augmentation = Literal["none", "crop", "crop-flip", "resized-crop-flip"]
-"""`crop`: the image padded by an eighth of its side and cut at a random place; `crop-flip`: mirrored half of the time
-too; `resized-crop-flip`: a random part of random area and aspect, scaled to size, mirrored half of the time."""
+"""`crop`: the image padded by an eighth of its side and cropped at a random position; `crop-flip`: also mirrored with
+probability 1/2; `resized-crop-flip`: a random part scaled to size, and mirrored with probability 1/2."""
 
 ImageSplitName = Literal["train", "validation"]
 IMAGE_SPLITS: tuple[ImageSplitName, ...] = ("train", "validation")
 
 
 class ImageSet(Named):
-    """Images of classes, rendered into the cache or read from a folder. `names` are those of `classes`."""
+    """Images of classes, rendered into the cache or read from a folder. `names` are the keys of `classes`."""
 
     package = "comt_cli.data.images.sets"
     classes: ClassVar[Mapping[str, int]]
@@ -39,33 +39,33 @@ class ImageSet(Named):
         return [self.data.images]
 
     def count(self, split: ImageSplitName, there_are: int) -> int:
-        """As many images of a split as are wanted, or all. Raises `UserError` where there are fewer."""
+        """The number of images to use of a split: the requested one, or all. Raises `UserError` if there are fewer."""
         key = f"{split}_images"
         wanted: int | None = getattr(self.data, key)
         if wanted is not None and wanted > there_are:
-            said = f"{wanted:,} images are asked for; this split of {self.data.images} has {there_are:,}"
-            raise UserError(f"{key}: {said}", f"Use {key}: {there_are} or fewer; leave it out to use all.")
+            said = f"{wanted:,} images are requested, but this split of {self.data.images} has {there_are:,}"
+            raise UserError(f"{key}: {said}", f"Use {key}: {there_are} or fewer, or leave it out to use all.")
         return wanted or there_are
 
 
 class FolderSet(ImageSet):
-    """Images that lie in a folder."""
+    """Images in a folder."""
 
     cache: ClassVar[str]
 
     @property
     def folder(self) -> Path:
-        """`data.folder`, else `cache` in that of cached images."""
+        """`data.folder`, by default the folder `cache` of the image cache."""
         return Path(self.data.folder).expanduser() if self.data.folder else cache_folder() / "images" / self.cache
 
     @abstractmethod
     def read(self, name: str, progress: ProgressCallback) -> Any:
-        """The `ImageDataset` of fingerprint `name`. Raises `UserError`, and `StorageError` where the disk refuses."""
+        """The `ImageDataset` with fingerprint `name`. Raises `UserError`, and `StorageError` if writing fails."""
 
 
 class ImageDataSettings(DataSection):
-    """Data of image classification: the first `train_images` and `validation_images` of either split, or all. `folder`
-    is where the images lie (None: the cache); it is no part of a run's identity."""
+    """Data of image classification: the first `train_images` and `validation_images` of the splits, or all. `folder`
+    has the images (None: the cache); it is not part of a run id."""
 
     kind = ImageSet
     named_by = "images"
@@ -94,18 +94,18 @@ class ImageManifest(Manifest):
 
 
 class Kind(Prepared[ImageDataSettings, ImageSet]):
-    """Images, rendered into the cache, or read from a folder, of whose content a note is kept."""
+    """Images, rendered into the cache, or read from a folder whose content hash is cached."""
 
     cache = "images"
     manifest = ImageManifest
     keys = ("size", "train_images", "validation_images")
 
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
-        """Without augmentation, except of imagenet, whose images are cropped as they are read."""
+        """Without augmentation, except for imagenet, whose images are cropped when they are read."""
         return {"format": FORMAT, "source": self.corpus.identity()}
 
     def known_content(self, name: str) -> str | None:
-        """Content hash of a folder as it was last prepared here; None if files came, went or changed since."""
+        """The content hash of a folder when it was last prepared here; None if its files have changed since."""
         if not isinstance(self.corpus, FolderSet):
             return super().known_content(name)
         with contextlib.suppress(OSError):
@@ -123,6 +123,5 @@ class Kind(Prepared[ImageDataSettings, ImageSet]):
 
 
 def _stamp(folder: Path) -> str:
-    """The stamp of what is in a folder and in its folders. Raises `OSError`."""
     folders = [folder, *(entry for entry in folder.iterdir() if entry.is_dir())]
     return stamp_of(sorted(entry for each in folders for entry in each.iterdir()))

@@ -1,9 +1,9 @@
-"""The values in the almanac's sentences: drawn once for all languages, formatted by Babel from CLDR for each.
+"""The values in the almanac's sentences: drawn once for all languages, formatted from CLDR by Babel for each.
 
-Babel 2.18 with CLDR 47 has traps. Of units that have no long form in a language (Vietnamese hours, miles) it prints the
-id, "3 duration-hour" (python-babel/babel issue 1217): the short form is taken there. No-break and thin spaces (French
-numbers, German per cent, English times) become plain ones. Counts are 2 or more, so that nouns of the carriers are
-plurals; no date is the first of a month, which would be "le 1er" in French and is "1" in CLDR.
+Babel 2.18 with CLDR 47 has pitfalls. For units without a long form in a language (Vietnamese hours, miles) it prints
+the id, "3 duration-hour" (python-babel/babel issue 1217); the short form is used instead. No-break and thin spaces
+(French numbers, German per cent, English times) become plain ones. Counts are 2 or more, so that nouns of the carriers
+are plurals. No date is the first of a month, which should be "le 1er" in French but is "1" in CLDR.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ UNITS: dict[str, tuple[str, ...]] = {
     "temperature": ("temperature-celsius",),
     "heat": ("temperature-celsius",),
 }
-"""The units of every type of measure."""
+"""The units of each type of measure."""
 
 
 class Limits(NamedTuple):
-    """Limits of values: `easy`, numbers below 100 and no decimals; `years`, the first and the last."""
+    """Limits of values: `easy` for numbers below 100 without decimals; `years`, the first and the last."""
 
     easy: bool
     years: tuple[int, int]
 
 
-_WHOLE = {"minutes": (2, 99), "hours": (2, 23), "days": (2, 60)}  # bounds of durations, whatever the difficulty
+_WHOLE = {"minutes": (2, 99), "hours": (2, 23), "days": (2, 60)}  # bounds of durations for any difficulty
 _PER_TIME = {"minute": 60, "hour": 3600, "day": 86_400, "week": 604_800, "month": 2_592_000, "year": 31_536_000}
 _CURRENCIES = (
     *("EUR", "USD", "GBP", "CHF", "JPY", "CNY", "VND", "INR", "KRW", "THB", "IDR", "MYR", "PHP", "SGD", "AUD"),
@@ -65,20 +65,20 @@ _SPACES = str.maketrans(dict.fromkeys("\u00a0\u2007\u2009\u202f", " "))
 
 
 def draw(kind: str, draws: Draws, limits: Limits) -> Any:
-    """A value of the type `kind`, the same for all languages; takes at most five draws."""
+    """A value of the type `kind`, the same for all languages; uses at most five draws."""
     if kind in UNITS:
         return draws.one_of(UNITS[kind]), _measure(kind, draws, limits)
     return _TYPES[kind][0](draws, limits)
 
 
 def show(kind: str, value: Any, language: str) -> str:
-    """The value as CLDR's translators write it, with plain spaces."""
+    """The value formatted with CLDR, with plain spaces."""
     text = format_unit(value[0], value[1], language) if kind in UNITS else _TYPES[kind][1](value, language)
     return text.translate(_SPACES)
 
 
 def format_unit(unit: str, number: Decimal | int, language: str) -> str:
-    """A measure in the long form, or in the short one where the language has no long one: never with the unit's id."""
+    """A measure in the long form, or in the short one if the language has no long one; never with the unit's id."""
     units = babel("units")
     for length in ("long", "short"):
         text: str = units.format_unit(number, unit, length, locale=language)
@@ -87,12 +87,12 @@ def format_unit(unit: str, number: Decimal | int, language: str) -> str:
     raise ValueError(f"CLDR has no words for {unit} in {language}")
 
 
-_Type = tuple[Callable[[Draws, Limits], Any], Callable[[Any, str], str]]  # what draws and shows a value
+_Type = tuple[Callable[[Draws, Limits], Any], Callable[[Any, str], str]]  # (draws a value, formats it)
 
 
 @cache
 def babel(module: str) -> Any:
-    """A module of Babel's, imported where it is first needed. Raises `UserError` where there is none."""
+    """A module of Babel, imported at its first use. Raises `UserError` if it is missing."""
     try:
         return importlib.import_module(f"babel.{module}")
     except ImportError as error:
@@ -106,7 +106,7 @@ def _locale(language: str) -> Any:
 
 
 def _number(draws: Draws, limits: Limits, whole: bool = True) -> Decimal | int:
-    """2 to 99; where not easy, half of the time larger, or with a decimal where it need not be whole."""
+    """2 to 99; if not easy, half of the numbers are larger, or have a decimal unless `whole`."""
     part = 0 if limits.easy else draws.below(4)
     if part < 2:
         return draws.between(2, 99)
@@ -135,7 +135,7 @@ def _date(draws: Draws, limits: Limits) -> datetime.date:
 def _period(draws: Draws, limits: Limits) -> tuple[datetime.date, datetime.date]:
     begin = _date(draws, limits)
     end = begin + datetime.timedelta(days=draws.between(2, 200))
-    return begin, min(end, datetime.date(limits.years[1], 12, 31))  # no year of the unseen test set
+    return begin, min(end, datetime.date(limits.years[1], 12, 31))  # not in the years of the unseen test set
 
 
 def _time(first_hour: int, last_hour: int) -> Callable[[Draws, Limits], datetime.time]:
@@ -149,7 +149,7 @@ def _relative(units: tuple[str, ...], sign: int) -> _Type:
     def shown(value: tuple[str, int], language: str) -> str:
         unit, count = value
         delta = datetime.timedelta(seconds=sign * count * _PER_TIME[unit])
-        # The threshold keeps 14 days from becoming 2 weeks in the unit that was drawn.
+        # The threshold keeps 14 days from becoming 2 weeks.
         how = {"granularity": unit, "threshold": 10_000, "add_direction": True}
         return str(babel("dates").format_timedelta(delta, locale=language, **how))
 
@@ -157,7 +157,7 @@ def _relative(units: tuple[str, ...], sign: int) -> _Type:
 
 
 def _formatted(module: str, function: str, **arguments: Any) -> Callable[[Any, str], str]:
-    """A formatter of Babel's, which is given the value, or the parts of one that is a tuple."""
+    """A Babel formatter, called with the value, or with the parts of a tuple."""
 
     def shown(value: Any, language: str) -> str:
         values = value if isinstance(value, tuple) else (value,)
@@ -167,12 +167,11 @@ def _formatted(module: str, function: str, **arguments: Any) -> Callable[[Any, s
 
 
 def _skeleton(name: str) -> Callable[[Any, str], str]:
-    """The parts of a date that the letters of `name` stand for, in the language's order."""
+    """Formats the parts of a date that `name` selects, in the language's order."""
     return lambda value, language: str(babel("dates").format_skeleton(name, value, locale=language))
 
 
 def _span(value: Any, language: str) -> str:
-    """Two times of a day, with the twelve hours of English."""
     skeleton = "hm" if language == "en" else "Hm"
     return _formatted("dates", "format_interval", skeleton=skeleton)(value, language)
 
@@ -193,7 +192,7 @@ def _large(draws: Draws, limits: Limits) -> int:
 
 @cache
 def _codes(what: Literal["territories", "languages", "currencies"], easy: bool) -> tuple[str, ...]:
-    """The codes that all four languages name without brackets; easily those of two letters."""
+    """The codes that all four languages name without brackets; if easy, only codes of two letters."""
     if what == "currencies":
         return _CURRENCIES
     names = [getattr(_locale(language), what) for language in LANGUAGES]
@@ -245,4 +244,4 @@ _TYPES: dict[str, _Type] = {
     "countries": _named("territories", 4),
     "languages": _named("languages", 4),
 }
-"""Every type of value that is not a measure."""
+"""All types of values that are not measures."""

@@ -1,13 +1,13 @@
-"""Pairs of token sequences, a source and a target, read as padded batches of whole buckets.
+"""Pairs of token sequences, a source and a target, as padded batches of whole buckets.
 
-A bucket is a numbered sample like a row of tokens or an image. One of n pairs has n * max(source length) <= N and
-n * max(target length) <= N, so N bounds each of the two padded arrays; lengths count the token that closes a source,
-and the one that opens or closes a target.
+A bucket is a numbered sample, like a row of tokens or an image. A bucket of n pairs has n * max(source length) <= N and
+n * max(target length) <= N, so N bounds each of the two padded arrays. Lengths include the end token of a source, and
+the begin or end token of a target.
 
-Packing is greedy along the pairs sorted by the longer of both lengths, and then by their difference, upwards and
-downwards in turn (so that neighbours differ little in both); pairs equal in both lie in an order drawn from the seed.
-The buckets are then numbered in a drawn order: those that evaluation reads first are of all lengths. Which pairs share
-a bucket is the same in every epoch.
+Packing is greedy along the pairs, sorted by the larger of their two lengths, then by their difference, alternately
+rising and falling (so that neighbours have similar lengths); pairs with both equal are in an order drawn from the seed.
+The buckets are then numbered in a drawn order, so that evaluations begin with buckets of all lengths. The assignment of
+pairs to buckets is the same in every epoch.
 
 Shapes: P pairs, B pairs of a micro-batch, S and T its longest source and target.
 """
@@ -36,17 +36,17 @@ from comt_cli.errors import UserError
 from comt_cli.files import atomic_file, read_json, write_json
 from comt_cli.recipe.settings import MAX_LENGTH
 
-ROWS = MAX_LENGTH  # positions are counted as if every bucket had so many pairs: room for any bucket's
+ROWS = MAX_LENGTH  # positions reserved per bucket, enough for any bucket's pairs
 TEXTS = "texts.json"
 OFFSETS = np.dtype("<i8")
 
-_SEED = 0  # of the packing: the data's own, so that every run sees the same buckets
+_SEED = 0  # of the packing, independent of the run's seed, so that all runs see the same buckets
 _CHUNK_PAIRS = 1 << 10
 
 
 class BucketPlan(NamedTuple):
-    """Pairs of each bucket: `members`, the packed pairs' numbers, bucket after bucket, int64; `offsets`, where each
-    bucket begins among them, and the end of the last, int64 [buckets + 1]."""
+    """Pairs of each bucket: `members`, the pairs' numbers, bucket after bucket, int64; `offsets`, the start of each
+    bucket in `members`, and the end of the last, int64 [buckets + 1]."""
 
     members: Ints
     offsets: Ints
@@ -56,11 +56,11 @@ class BucketPlan(NamedTuple):
 
 
 def pack_buckets(source_P: Ints, target_P: Ints, batch_tokens: int, seed: int) -> BucketPlan:
-    """Pack pairs of these lengths, int64 [P], each at least 1, into buckets of at most `batch_tokens` tokens a side. A
-    pure function of its arguments: every pair is in exactly one bucket. Raises `ValueError` where one is too long."""
+    """Pack pairs of these lengths, int64 [P], each at least 1, into buckets of at most `batch_tokens` tokens per side.
+    A pure function; every pair is in exactly one bucket. Raises `ValueError` if one is too long."""
     longer_P = np.maximum(source_P, target_P)
     if len(source_P) != len(target_P) or not len(longer_P) or min(source_P.min(), target_P.min()) < 1:
-        raise ValueError("lengths are of pairs, and at least 1")
+        raise ValueError("sources and targets should be equally many, at least one, with lengths of 1 or more")
     if longer_P.max() > batch_tokens:
         raise ValueError(f"a pair of {longer_P.max()} tokens does not fit in {batch_tokens}")
     drawn_P, difference_P = sample_indices(seed, 0, len(longer_P), len(longer_P)), source_P - target_P
@@ -73,15 +73,15 @@ def pack_buckets(source_P: Ints, target_P: Ints, batch_tokens: int, seed: int) -
     numbering = sample_indices(seed, 0, len(bounds) - 1, len(bounds) - 1)
     sizes = np.diff(bounds)[numbering]
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    # For every place: its bucket's beginning in the sorted order, and its place within the bucket.
+    # For every position: its bucket's start in the sorted order, plus its index within the bucket.
     places = np.repeat(np.array(bounds)[numbering] - offsets[:-1], sizes) + np.arange(len(sorted_P))
     return BucketPlan(sorted_P[places], offsets)
 
 
 @dataclass(frozen=True)
 class PairBatch(AnyBatch):
-    """Pairs for one forward pass, all int64, padded on the right: `source` [B, S], each closed by the end token;
-    `target_in` and `target_out` [B, T], see `TokenLists.shifted`; `positions` [B], which dropout follows."""
+    """Pairs for one forward pass, all int64, padded on the right: `source` [B, S], each with the end token; `target_in`
+    and `target_out` [B, T], see `TokenLists.shifted`; `positions` [B], for dropout masks."""
 
     counted = "target_out"
 
@@ -92,17 +92,17 @@ class PairBatch(AnyBatch):
 
 
 class PairBuckets(PositionedSplit[PairBatch]):
-    """One split of a corpus of pairs, as buckets numbered from 0, by `plan`. Several in a batch are padded to the
-    longest: `batch_tokens` bounds a micro-batch of one bucket."""
+    """One split of a corpus of pairs, as numbered buckets of `plan`. Several buckets in a batch are padded to the
+    longest pair: `batch_tokens` bounds a micro-batch of one bucket."""
 
     def __init__(
         self, sources: TokenLists, targets: TokenLists, special: SpecialTokens, batch_tokens: int, seed: int
     ) -> None:
-        """Sources and targets are texts without special tokens; `seed` is the data's. Raises `ValueError` where a pair
-        or a bucket does not fit, the tokenizer has no begin token, or there are not as many sources as targets."""
+        """Sources and targets are texts without special tokens; `seed` is the data's. Raises `ValueError` if a pair or
+        a bucket does not fit, the tokenizer has no begin token, or the numbers of sources and targets differ."""
         special.need("begin")
         self._sources, self._targets, self._special = sources, targets, special
-        # With the end of a source; with the end of a target, which is as long behind its begin.
+        # Both include the end token; a target has as many tokens after its begin token.
         self._source_P, self._target_P = sources.lengths() + 1, targets.lengths() + 1
         self.plan = pack_buckets(self._source_P, self._target_P, batch_tokens, seed)
         super().__init__(np.add.reduceat(self._target_P[self.plan.members], self.plan.offsets[:-1]))
@@ -112,12 +112,12 @@ class PairBuckets(PositionedSplit[PairBatch]):
         return np.concatenate([self.plan.pairs(bucket) for bucket in self._check(indices).tolist()])
 
     def numbers(self, batch: PairBatch) -> Ints:
-        """The numbers of the pairs of a batch that `batch` made, int64 [B]."""
+        """The numbers of the pairs of a batch from `batch`, int64 [B]."""
         buckets_B, within_B = np.divmod(batch.positions, ROWS)
         return self.plan.members[self.plan.offsets[buckets_B] + within_B]
 
     def _batch(self, indices: Ints, positions: Ints) -> PairBatch:
-        """The buckets' pairs; pair j of the bucket at position i is at position i * `ROWS` + j."""
+        """The buckets' pairs; pair j of the bucket at position i has position i * `ROWS` + j."""
         pairs_B = self.pairs(indices)
         source_B = self._source_P[pairs_B]
         source_BS = self._sources.padded(pairs_B, int(source_B.max()), self._special.pad)
@@ -131,8 +131,9 @@ class PairBuckets(PositionedSplit[PairBatch]):
 
 
 class PairDataset(PreparedTokens[PairBuckets]):
-    """Pairs in buckets, of one vocabulary. `texts` are of "validation", "test" and, of almanac, "unseen": text i
-    belongs to pair i of the split. None is left out: where one is longer than `batch_tokens`, buckets are as large."""
+    """Pairs in buckets, with one vocabulary. `texts` has "validation", "test" and, for almanac, "unseen": text i
+    belongs to pair i of the split. All of these pairs are kept: if one is longer than `batch_tokens`, the buckets are
+    as large."""
 
     def __init__(self, kind: Kind, folder: Path, manifest: PairManifest) -> None:
         super().__init__(folder, manifest)
@@ -150,7 +151,7 @@ class PairDataset(PreparedTokens[PairBuckets]):
 
     @cached_property
     def unseen(self) -> PairBuckets | None:
-        """A second test split, of combinations that training does not have; only almanac has one."""
+        """A second test split with combinations that training does not have; only for almanac, else None."""
         return self.split("unseen") if "unseen" in self.texts else None
 
     def split(self, name: str) -> PairBuckets:
@@ -187,14 +188,14 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
     pairs, left_out = _tokenise(kind, tokenizer, folder, progress)
     if pairs == 0:
         hint = str(left_out) or "Use more pairs, or smaller shares for validation and test."
-        raise UserError(f"corpus: there is no pair to train on in {data.corpus}", hint)
+        raise UserError(f"corpus: {data.corpus} has no pair to train on", hint)
     about = {"format": PAIR_FORMAT, "corpus": corpus.identity(), "pairs": pairs, "left_out": left_out}
     about |= {"dtype": token_dtype(tokenizer.vocabulary_size).str, "vocabulary_size": tokenizer.vocabulary_size}
     return kind.record(name, folder, (TOKENIZER, TEXTS, *itertools.chain(*map(side_files, SIDES))), **about)
 
 
 def _tokenise(kind: Kind, tokenizer: Tokenizer, folder: Path, progress: ProgressCallback) -> tuple[int, LeftOut]:
-    """Write the files of both sides: the number of pairs in them, and what was left out."""
+    """Write the files of both sides; returns the number of pairs in them, and the pairs left out."""
     pairs, left_out, ends = 0, LeftOut(), dict.fromkeys(SIDES, 0)
     dtype, read = token_dtype(tokenizer.vocabulary_size), kind.corpus.train()
     with contextlib.ExitStack() as stack:
@@ -205,7 +206,7 @@ def _tokenise(kind: Kind, tokenizer: Tokenizer, folder: Path, progress: Progress
             encoded = [tokenizer.encode_batch(texts) for texts in zip(*chunk, strict=True)]
             kept = []
             for pair, source, target in zip(chunk, *encoded, strict=True):
-                length = 1 + max(len(source), len(target))  # with the token that closes it
+                length = 1 + max(len(source), len(target))  # with the end token
                 if not source or not target:
                     left_out = left_out.with_one("empty", f"{''.join(pair)[:30]!r}")
                 elif length > kind.data.max_length:
@@ -223,7 +224,7 @@ def _tokenise(kind: Kind, tokenizer: Tokenizer, folder: Path, progress: Progress
 
 
 def side_files(side: Side) -> tuple[str, str]:
-    """The files of a side: its tokens, and the begins of its texts among them with the end of the last."""
+    """The files of a side: its tokens, and the starts of its texts with the end of the last."""
     return f"train.{side}.tokens", f"train.{side}.offsets"
 
 
@@ -231,9 +232,9 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def nearest_translations(sources: Sequence[str], targets: Sequence[str], asked: Sequence[str]) -> list[str]:
-    """For each text of `asked` the target of the training pair whose source has the largest cosine of tf-idf, the first
-    of equals: words and punctuation marks are the terms, counted within a text, weighted by log(N / n) of the N
-    `sources` of which n have the term. A trained model is expected to beat this by much."""
+    """For each text of `asked` the target of the training pair whose source has the largest tf-idf cosine (the first of
+    equals). Terms are words and punctuation marks, counted within a text, weighted by log(N / n), where n of the N
+    `sources` have the term. A trained model should be much better."""
     from scipy.sparse import csr_array
 
     counts = [Counter(_WORD.findall(text.lower())) for text in (*sources, *asked)]

@@ -19,7 +19,7 @@ from comt_cli.files import sha256
 from comt_cli.recipe.settings import MAX_LENGTH, Count, Vocabulary, WholeNumber, matching
 
 PAIR_FORMAT = PACKING = 1
-"""Versions of prepared pairs and of their buckets, as tests/contract/test_cache_versions.py says."""
+"""Versions of prepared pairs and of their buckets, see tests/contract/test_cache_versions.py."""
 
 BYTE_VOCABULARY = 259  # padding, end, 256 bytes, begin
 
@@ -29,13 +29,13 @@ SIDES: tuple[Side, Side] = ("source", "target")
 
 
 def is_blank(text: str) -> bool:
-    """Whether nothing of a text can be seen: spaces, and marks without a width such as U+200B, U+00AD or U+FEFF."""
+    """Whether a text has no visible characters: only spaces and characters such as U+200B, U+00AD or U+FEFF."""
     return all(each.isspace() or unicodedata.category(each) in ("Cc", "Cf") for each in text)
 
 
 @dataclass(frozen=True)
 class PairTexts:
-    """Texts of a split that is decoded; `slots` are the formatted values in each reference (None: unknown)."""
+    """The texts of a split that is decoded; `slots` are the formatted values in each reference (None: unknown)."""
 
     sources: Sequence[str]
     references: Sequence[str]
@@ -53,38 +53,38 @@ class PairCorpus(Named):
     """A source of pairs."""
 
     package = "comt_cli.data.pairs.corpora"
-    is_own_text: ClassVar[bool] = False  # whose long lines are cut before a vocabulary is trained on it
+    is_own_text: ClassVar[bool] = False  # its long lines are cut before a vocabulary is trained
     data: PairData
 
     @classmethod
     def implied(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Without the shares of splits that are files of their own."""
+        """The implied keys, without the shares of splits that have their own files."""
         files = {key.replace("files", "fraction") for key in ("validation_files", "test_files") if given.get(key)}
         return {key: value for key, value in cls.keys.items() if key not in files}
 
     @abstractmethod
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
-        """The texts of every split but training's, "validation" and "test" among them. Raises `UserError`."""
+        """The texts of every split except training, including "validation" and "test". Raises `UserError`."""
 
     @abstractmethod
     def train(self) -> Iterator[Pair]:
         """The training pairs in order. Raises `UserError`."""
 
     def vocabulary_texts(self) -> Iterator[str]:
-        """Texts of the training split, sources and targets, to train a vocabulary on; all, or an even selection."""
+        """Texts of the training split, sources and targets, to train a vocabulary: all, or an even selection."""
         return itertools.chain.from_iterable(self.train())
 
     def trained_on(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
-        """The training pairs of all that `split_of_source` divides."""
+        """The training pairs among pairs that `split_of_source` divides."""
         return (pair for pair in pairs if split_of_source(pair[0], self.data) == "train")
 
 
 SHARES: Mapping[str, float] = {"validation_fraction": 0.02, "test_fraction": 0.02}
-"""The settings of corpora that `split_of_source` divides."""
+"""The default shares of corpora that `split_of_source` divides."""
 
 
 def split_of_source(source: str, data: PairData) -> Literal["train", "validation", "test"]:
-    """The split of a pair by the hash of its source text: equal sources are never in two of them."""
+    """The split of a pair by the hash of its source text: equal sources are always in the same split."""
     validation, test = data.validation_fraction or 0.0, data.test_fraction or 0.0
     if split_of(source, validation) == "validation":
         return "validation"
@@ -92,14 +92,14 @@ def split_of_source(source: str, data: PairData) -> Literal["train", "validation
 
 
 Share = Annotated[float, Field(gt=0, lt=1)]
-_CODE = matching(r"[a-z]{2,3}([_-][A-Za-z]{2,4})*", "is no code of a language, such as en, vi or zh_CN")
+_CODE = matching(r"[a-z]{2,3}([_-][A-Za-z]{2,4})*", "is not a language code such as en, vi or zh_CN")
 Language = Annotated[str, _CODE]
-TwoFiles = Annotated[str, matching(r"[^,]+,[^,]+", "is not two files with a comma between, SOURCES,TARGETS")]
+TwoFiles = Annotated[str, matching(r"[^,]+,[^,]+", "is not two files separated by a comma, SOURCES,TARGETS")]
 
 
 class PairData(DataSection):
-    """Data of translation: the corpus, its languages, the vocabulary of both, and the size of buckets. Lengths count
-    tokens with the token that closes a text."""
+    """Data of translation: the corpus, its languages, their joint vocabulary, and the size of buckets. Lengths include
+    the end token."""
 
     kind = PairCorpus
 
@@ -121,30 +121,30 @@ class PairData(DataSection):
     batch_tokens: Annotated[WholeNumber, Field(ge=2, le=MAX_LENGTH)] = 4096
 
     @classmethod
-    def said_once(cls, given: dict[str, Any]) -> dict[str, Any]:
+    def with_implied(cls, given: dict[str, Any]) -> dict[str, Any]:
         is_implied = given.get("tokenizer") == "bytes" and given.get("vocabulary_size") is None
         return given | {"vocabulary_size": BYTE_VOCABULARY} if is_implied else given
 
     def contradictions(self) -> Iterator[str]:
         if self.source == self.target:
-            yield f"target: source and target are both {self.source}"
+            yield f"target: is {self.source}, the same as source"
         yield from super().contradictions()
         for split in ("validation", "test"):
             if getattr(self, f"{split}_files") is not None and getattr(self, f"{split}_fraction") is not None:
-                yield f"{split}_fraction: {split}_files has the whole split; leave one of both out"
+                yield f"{split}_fraction: {split}_files already gives this split; leave one of the two out"
         if (self.validation_fraction or 0) + (self.test_fraction or 0) >= 1:
-            yield "validation_fraction: with test_fraction it leaves nothing to train on"
+            yield "validation_fraction: together with test_fraction it leaves nothing to train on; reduce one of them"
         if self.tokenizer == "sentencepiece" and self.vocabulary_size is None:
-            yield "vocabulary_size: a SentencePiece vocabulary is trained to a size; say which, for instance 2000"
+            yield "vocabulary_size: is missing, and a SentencePiece vocabulary needs it, for instance 2000"
         if self.tokenizer == "bytes" and self.vocabulary_size != BYTE_VOCABULARY:
             yield f"vocabulary_size: the tokenizer bytes has {BYTE_VOCABULARY} tokens; leave the key out"
         if self.batch_tokens < self.max_length:
-            said = f"has no room for a sentence of max_length {self.max_length}; use at least {self.max_length}"
+            said = f"cannot hold a sentence of max_length {self.max_length}; use at least {self.max_length}"
             yield f"batch_tokens: a bucket of {self.batch_tokens} tokens {said}, or a smaller max_length"
 
 
 class LeftOut(Record):
-    """Training pairs longer than `max_length` or with an empty side; `named` are the first few, with the reason."""
+    """Training pairs longer than `max_length` or with an empty side; `named` has the first few."""
 
     too_long: NonNegativeInt = 0
     empty: NonNegativeInt = 0
@@ -171,13 +171,13 @@ class PairManifest(Manifest):
     left_out: LeftOut
 
     def content_hash(self) -> str:
-        """16 hexadecimal digits over tokens, texts and tokenizer, and how they are packed."""
+        """16 hexadecimal digits over tokens, texts, tokenizer and packing."""
         content = super().content_hash()
-        return content if PACKING == 1 else sha256(f"{PACKING} {content}")[:16]  # the first runs' ids are without it
+        return content if PACKING == 1 else sha256(f"{PACKING} {content}")[:16]  # the first runs' ids have no version
 
 
 class Kind(Prepared[PairData, PairCorpus]):
-    """Pairs as tokens of one vocabulary."""
+    """Pairs as tokens of a joint vocabulary."""
 
     cache = "pairs"
     manifest = PairManifest

@@ -1,8 +1,8 @@
-"""Text as token shards: written in one pass over a corpus, found again after a kill, opened as rows.
+"""Text as token shards: written in one pass over a corpus, resumed after a kill, opened as rows.
 
-A part is written as up to four files, `train-00000.tokens` (ids, uint16 or uint32), `train-00000.offsets` (uint32,
-where each document begins within the shard, and the end) and the same for validation; then its record,
-`part-00000.json`. The record comes last: a part without one was cut off and is written again.
+A part has up to four files, `train-00000.tokens` (ids, uint16 or uint32), `train-00000.offsets` (uint32, the start of
+each document within the shard, and the end) and the same for validation; then its record, `part-00000.json`. The record
+is written last: a part without one was interrupted and is written again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CHUNK_CHARACTERS = 4_000_000
 
 
 class Dataset(PreparedTokens[Rows]):
-    """Memory-mapped token shards. Opening reads next to nothing; rows are read when asked for."""
+    """Memory-mapped token shards. Rows are read when they are used."""
 
     def __init__(self, data: DataSettings, folder: Path, manifest: TextManifest) -> None:
         super().__init__(folder, manifest)
@@ -68,7 +68,7 @@ class Dataset(PreparedTokens[Rows]):
 
 
 class MaskedDataset:
-    """A prepared `text` with its splits masked."""
+    """A prepared `text` with masked splits."""
 
     def __init__(self, data: MaskedData, text: Dataset) -> None:
         self.text, self.tokenizer = text, text.tokenizer
@@ -80,7 +80,7 @@ class MaskedDataset:
 
 
 def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Manifest:
-    """Tokenise the corpus into shards, behind those that are there."""
+    """Tokenise the corpus into shards, after those that exist."""
     data, corpus = kind.data, kind.corpus
     if not (folder / TOKENIZER).exists():
         tokenizer_for(data, corpus, progress).save(folder / TOKENIZER)
@@ -101,8 +101,8 @@ def opened(kind: Kind, folder: Path, manifest: TextManifest) -> Dataset | Masked
 
 
 def tokenizer_for(data: TextSettings, corpus: Corpus, progress: ProgressCallback) -> Tokenizer:
-    """The tokenizer of `data`; a trained one is kept in the cache. Raises `UserError` where its corpus cannot be read,
-    or published weights have more tokens than the model is to have."""
+    """The tokenizer of `data`; trained ones are cached. Raises `UserError` if its corpus cannot be read, or the
+    tokenizer of published weights has more tokens than `data.vocabulary`."""
     if data.tokenizer == "bytes":
         return ByteTokenizer(data.extras)
     if data.tokenizer == "t5":
@@ -111,8 +111,8 @@ def tokenizer_for(data: TextSettings, corpus: Corpus, progress: ProgressCallback
     if data.weights is not None:
         of_weights = tokenizer_of(data.weights)
         if (most := of_weights.vocabulary_size) > data.vocabulary_size:
-            said = f"data.vocabulary is {data.vocabulary_size}, and the tokenizer of {data.weights} has {most} tokens"
-            raise UserError(said, f"A model of these weights has as many or more: data.vocabulary: {most}")
+            said = f"data.vocabulary is {data.vocabulary_size}, but the tokenizer of {data.weights} has {most} tokens"
+            raise UserError(said, f"Set data.vocabulary: {most}, or the larger size of the weights' model.")
         return of_weights
     key = canonical_json([FORMAT, *vocabulary_identity(data, corpus, progress)])
     path = cache_folder() / "tokenizers" / f"{sha256(key)[:16]}.json"
@@ -130,8 +130,8 @@ def tokenizer_for(data: TextSettings, corpus: Corpus, progress: ProgressCallback
 
 
 class PartWriter:
-    """Collects documents and writes them to `folder` part by part, resuming after the parts that are there. `tokens`
-    are those of each split so far. A shard stays within `part_bytes`, unless a single document is larger."""
+    """Collects documents and writes them to `folder` part by part, after the existing parts. `tokens` counts the tokens
+    of each split. A shard has at most `part_bytes`, unless a single document is larger."""
 
     def __init__(self, folder: Path, dtype: np.dtype[Unsigned], part_bytes: int) -> None:
         self._folder, self._dtype, self._limit = folder, dtype, part_bytes // dtype.itemsize
@@ -142,7 +142,7 @@ class PartWriter:
         self._held, self._bytes = Counter[SplitName](), Counter[SplitName]()
 
     def add(self, split: SplitName, ids: Sequence[int], text_bytes: int, place: tuple[int, int, int]) -> None:
-        """Take one document, at `place` in the corpus; write a part first when it would not fit."""
+        """Add one document, at `place` in the corpus; write a part first if it would not fit."""
         if self._held[split] and self._held[split] + len(ids) > self._limit:
             self.flush(place)
         self._documents[split].append(np.asarray(ids, dtype=self._dtype))
@@ -151,7 +151,7 @@ class PartWriter:
         self.tokens[split] += len(ids)
 
     def flush(self, after: tuple[int, int, int]) -> None:
-        """Write what is in memory as one part; `after` is the place of the first document that is not in it."""
+        """Write the documents in memory as one part; `after` is the position of the next document."""
         if any(self._documents.values()):
             number = len(self.parts)
             train, validation = (self._write_split(split, number) for split in SPLITS)
@@ -172,7 +172,7 @@ class PartWriter:
 
 
 def _whole_parts(folder: Path) -> list[Part]:
-    """The parts of an earlier preparation, up to the first that is not as its hashes say."""
+    """The parts of an earlier preparation, up to the first with a wrong hash."""
     parts: list[Part] = []
     while True:
         try:
@@ -186,16 +186,15 @@ def _whole_parts(folder: Path) -> list[Part]:
 def _tokenise(
     data: DataSettings, corpus: Corpus, tokenizer: Tokenizer, writer: PartWriter, progress: ProgressCallback
 ) -> None:
-    """Each document to its split, to ids, to the writer, from where its parts end."""
     limits = {"train": data.max_train_tokens, "validation": corpus.validation_tokens}
 
     def room(split: SplitName) -> int | None:
-        """Tokens that the split still takes; None: any number."""
+        """The tokens that still fit in the split; None: any number."""
         most = limits[split]
         return None if most is None else max(0, most - writer.tokens[split])
 
     def is_finished(stream: Stream) -> bool:
-        """Whether reading on would add nothing, or (of an endless corpus) nothing that was asked for."""
+        """Whether all requested tokens have been read; for an endless corpus those of training decide."""
         if stream.split is not None:
             return room(stream.split) == 0
         return room("train") == 0 and (corpus.endless or room("validation") == 0)
@@ -210,11 +209,11 @@ def _tokenise(
             wanted = [(split, document) for split, document in zip(splits, chunk, strict=True) if room(split) != 0]
             encoded = tokenizer.encode_batch([document.text for _, document in wanted])
             for (split, document), ids in zip(wanted, encoded, strict=True):
-                # In the layout `pad` a row keeps the first tokens and the end-of-text token, as the papers' tokenizer
-                # does when it truncates: a row always ends with it. The last document before a limit is cut to fit it.
+                # With `rows: pad` a row keeps its first tokens and the end token, as after the papers' truncation: it
+                # always ends with that token. The last document before a limit is cut to fit.
                 kept = ids[: data.sequence_length - 1] if data.rows == "pad" else ids
                 kept = [*kept, tokenizer.special.end][: room(split)]
-                if kept:  # else the split was filled by the documents before, in this chunk
+                if kept:  # else earlier documents of this chunk have filled the split
                     text = document.text if len(kept) > len(ids) else tokenizer.decode(kept)
                     writer.add(split, kept, len(text.encode()), (number, *document.place))
             shown = stream.split or "train"
@@ -223,7 +222,7 @@ def _tokenise(
 
 
 def _chunks(documents: Iterator[Document]) -> Iterator[list[Document]]:
-    """Documents in groups that occupy all cores without filling the memory. Their size does not change the result."""
+    """Documents in groups that use all cores and limited memory. Their size does not change the result."""
     for first in documents:
         chunk, characters = [first], len(first.text)
         while len(chunk) < _CHUNK_DOCUMENTS and characters < _CHUNK_CHARACTERS and (more := next(documents, None)):
@@ -233,12 +232,9 @@ def _chunks(documents: Iterator[Document]) -> Iterator[list[Document]]:
 
 
 def _check_rows(data: DataSettings, parts: Sequence[Part]) -> None:
-    """Refuse a data set that has no row in a split. Raises `UserError`."""
     for split in SPLITS:
         tokens = sum(part.of(split).tokens for part in parts)
         if tokens < (data.sequence_length if data.rows == "pack" else 1):
-            said = (
-                f"the {split} split of {data.corpus} has {tokens} tokens, less than one row of {data.sequence_length}"
-            )
+            said = f"the {split} split of {data.corpus} has {tokens} tokens, less than a row of {data.sequence_length}"
             hint = "Use more (or more, smaller) documents, another validation_fraction, or a shorter sequence_length."
             raise UserError(f"{'sequence_length' if tokens else 'corpus'}: {said}", hint)

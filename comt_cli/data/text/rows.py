@@ -1,7 +1,7 @@
-"""Rows of tokens, cut from memory-mapped shards in the two layouts; and masked sequences, a view of such rows.
+"""Rows of tokens from memory-mapped shards, in two layouts; and masked sequences as a view of such rows.
 
-Shapes: B rows of a batch, T tokens of a row (`sequence_length`, and of a masked sequence one more), K the most that are
-chosen in one, V vocabulary.
+Shapes: B rows of a batch, T tokens of a row (`sequence_length`; one more in a masked sequence), K most chosen tokens of
+a row, V vocabulary.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from comt_cli.data.tokenizer import PAD, SpecialTokens
 from comt_cli.errors import UserError
 
 MASKED, RANDOM = 0.8, 0.1
-"""Of the chosen tokens, the share that is hidden, and the share that becomes another one; the others stay."""
+"""The shares of the chosen tokens that are hidden, and that become random ones; the others stay."""
 
 Shards = Sequence[NDArray[Unsigned]]
 
@@ -34,8 +34,8 @@ class Batch(AnyBatch):
 
 
 class Rows(Split[Batch]):
-    """One split of a data set as numbered rows. Its shards hold `tokens` of `documents`, which stand for `bytes` of
-    UTF-8: nats a token become bits a byte by nats / ln 2 * tokens / bytes."""
+    """One split of a data set as numbered rows. Its shards have `tokens` tokens of `documents` documents, from `bytes`
+    bytes of UTF-8. A loss in nats per token is nats / ln 2 * tokens / bytes in bits per byte."""
 
     def __init__(self, shards: Shards, sequence_length: int, documents: int, text_bytes: int) -> None:
         self.sequence_length, self.documents, self.bytes = sequence_length, documents, text_bytes
@@ -44,12 +44,12 @@ class Rows(Split[Batch]):
 
     @property
     def tokens_per_byte(self) -> float:
-        """Tokens per byte of text: the factor from a loss per token to one per byte."""
+        """Tokens per byte of text: the factor that converts a loss per token to one per byte."""
         return self.tokens / self.bytes
 
     @abstractmethod
     def _locate(self, indices: Ints) -> tuple[Ints, Ints]:
-        """Where each row begins among the tokens of all shards, and its number of tokens."""
+        """The start of each row in the concatenated shards, and its number of tokens."""
 
     def target_counts(self, indices: Ints) -> Ints:
         return self._locate(np.asarray(indices, dtype=np.int64))[1] - 1
@@ -68,13 +68,13 @@ class Rows(Split[Batch]):
                 shard, begin = shard + 1, 0  # noqa: PLW2901 - the row continues in the next shard
         targets_BT = np.full_like(tokens_BT, IGNORE)
         targets_BT[:, :-1] = tokens_BT[:, 1:]
-        # By the rows' lengths, not by comparing with the padding id: lengths are right whatever the text holds.
+        # By the rows' lengths, not by the padding id, which a text might contain.
         targets_BT[np.arange(1, self.sequence_length + 1) >= length_B[:, None]] = IGNORE
         return Batch(tokens_BT, targets_BT)
 
 
 class RowRange(Rows):
-    """The rows of another split from `first` to before `last`; `tokens_per_byte` is that of the whole split."""
+    """The rows of another split from `first` to before `last`; `tokens_per_byte` is the whole split's."""
 
     def __init__(self, whole: Rows, first: int, last: int) -> None:
         super().__init__(whole._shards, whole.sequence_length, whole.documents, whole.bytes)
@@ -88,7 +88,7 @@ class RowRange(Rows):
 
 
 def without_last(rows: Rows, share: float) -> tuple[RowRange, RowRange]:
-    """`rows` in two: all but the last `share` of them, and these. Raises `UserError` where there are not two rows."""
+    """`rows` without the last `share` of them, and these. Raises `UserError` if there are fewer than two."""
     if len(rows) < 2:
         hint = "Use more text, a shorter sequence_length, or leave test_share out."
         raise UserError(f"{len(rows)} validation sequence cannot be divided into validation and test", hint)
@@ -97,7 +97,7 @@ def without_last(rows: Rows, share: float) -> tuple[RowRange, RowRange]:
 
 
 class PackedRows(Rows):
-    """The stream of all documents in windows of T tokens, which may run from shard to shard, without the last part."""
+    """The stream of all documents in windows of T tokens, which may cross shards; a partial one is dropped."""
 
     def __len__(self) -> int:
         return self.tokens // self.sequence_length
@@ -107,7 +107,7 @@ class PackedRows(Rows):
 
 
 class PaddedRows(Rows):
-    """One document a row, at most T tokens (preparation truncated it), padded on the right."""
+    """One document per row, truncated to T tokens in preparation, padded on the right."""
 
     def __init__(self, shards: Shards, offsets: Shards, sequence_length: int, text_bytes: int) -> None:
         self._offsets = offsets
@@ -129,8 +129,8 @@ class PaddedRows(Rows):
 
 @dataclass(frozen=True)
 class MaskedBatch(AnyBatch):
-    """Sequences for one forward pass, all int64: `tokens` [B, T] as the model sees them; `places` [B, K] of the chosen
-    ones; `targets` [B, K], the chosen ones, or `IGNORE`; `positions` [B], which dropout follows."""
+    """Sequences for one forward pass, all int64: `tokens` [B, T] as the model sees them; `places` [B, K], the masked
+    positions; `targets` [B, K], the original tokens there, or `IGNORE`; `positions` [B], for dropout masks."""
 
     tokens: Ints
     places: Ints
@@ -139,15 +139,15 @@ class MaskedBatch(AnyBatch):
 
 
 class MaskedRows(Split[MaskedBatch]):
-    """A split of text as masked sequences (Devlin et al. 2019, section 3.1), a token longer than its rows: the begin
-    token comes first.
+    """A split of text as masked sequences (Devlin et al. 2019, section 3.1): the begin token, then a row.
 
-    Of the tokens that are no special ones a share is chosen, in every sequence the nearest whole number to it: 80 % of
-    these are replaced by the mask token, 10 % by a token of the vocabulary, any but the special ones, and 10 % stay.
-    Which and how is a pure function of (seed, position in training's order); in evaluation of the sample's number."""
+    In every sequence a share of the tokens that are not special is chosen, rounded to the nearest whole number: 80 % of
+    these are replaced by the mask token, 10 % by a random token of the vocabulary (not special), and 10 % stay. The
+    choice is a pure function of (seed, position in the training order), in evaluation of the sample's number.
+    """
 
     def __init__(self, rows: Rows, special: SpecialTokens, vocabulary: int, share: float) -> None:
-        """Raises `ValueError` where the tokenizer has no begin or no mask token."""
+        """Raises `ValueError` if the tokenizer has no begin or mask token."""
         self.rows, self.share = rows, share
         self._begin, self._mask = special.need("begin"), special.need("mask")
         self._is_special_V = np.zeros(vocabulary, dtype=bool)
@@ -155,14 +155,14 @@ class MaskedRows(Split[MaskedBatch]):
         self._words = np.flatnonzero(~self._is_special_V)
         self._length = rows.sequence_length + 1
         self._most = predicted(rows.sequence_length, share)
-        # Of a sequence: an order of its tokens; for each chosen one its replacement, and a token.
+        # Draws per sequence: the order of its tokens; an action and a random token for each chosen one.
         self._draws = self._length + 2 * self._most
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def target_counts(self, indices: Ints) -> Ints:
-        """Numbers of chosen tokens. Reads the rows, since special tokens are not counted."""
+        """The numbers of chosen tokens. Reads the rows, because special tokens do not count."""
         return self._chosen(~self._is_special_V[self.rows.batch(indices).tokens])
 
     def batch(self, indices: Ints) -> MaskedBatch:
@@ -185,7 +185,7 @@ class MaskedRows(Split[MaskedBatch]):
         tokens_BT = np.concatenate([np.full((len(text_BT), 1), self._begin, dtype=np.int64), text_BT], axis=1)
         order_BT, action_BK, word_BK = draws[:, :T], draws[:, T : T + K], draws[:, T + K :]
         is_word_BT = ~self._is_special_V[tokens_BT]
-        # The chosen are the first K of the words in a random order; what is no word stands behind all.
+        # The chosen tokens are the first K words in a random order; special tokens come last.
         places_BK = np.argsort(np.where(is_word_BT, order_BT, 1.0), axis=1, kind="stable")[:, :K]
         is_chosen_BK = np.arange(K) < self._chosen(is_word_BT)[:, None]
         own_BK = np.take_along_axis(tokens_BT, places_BK, axis=1)

@@ -1,4 +1,4 @@
-"""Text: what a corpus offers, the settings of one, and what identifies its tokens. Importing it imports no NumPy."""
+"""Text corpora, their settings, and the identity of their tokens. Importing it imports no NumPy."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from comt_cli.recipe.settings import MAX_LENGTH, Tokens, Vocabulary, WholeNumber
 FORMAT = 4  # version, as tests/contract/test_cache_versions.py says
 
 FIXED_VOCABULARY = {"t5": 32000, "bytes": 258}
-"""Sizes of the vocabularies that are not trained; no text has T5's sentinels (32000 to 32099)."""
+"""Sizes of vocabularies that are not trained; texts never contain T5's sentinels (32000 to 32099)."""
 
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, SplitName] = ("train", "validation")
 
 PART_BYTES = 128 * 1024 * 1024
-"""Bounds what a kill loses, and how many files stay open: the papers' largest corpus makes 160 parts."""
+"""The size of parts limits the loss by a kill, and the number of open files (160 for the largest corpus)."""
 
 Place = tuple[int, int]
 
 
 class Document(NamedTuple):
-    """One text and its place in its stream: (file, number within the file), both counted from 0."""
+    """One text and its position in its stream: (file, number within the file), both counted from 0."""
 
     text: str
     place: Place
 
 
 class Stream(NamedTuple):
-    """Documents in a fixed order, readable from any place on (included), all of one `split` (None: by their hash)."""
+    """Documents in a fixed order, readable from any position, all of one `split` (None: by their hash)."""
 
     split: SplitName | None
     documents: Callable[[Place], Iterator[Document]]
 
 
 class Corpus(Named):
-    """A source of text. `is_own_text`: its long lines are cut before a vocabulary is trained on it. `endless`: reading
-    stops when the train split has its tokens. The validation split gets no more than `validation_tokens` (None: no
-    limit). Equal identities give equal documents in equal order."""
+    """A source of text. `is_own_text`: long lines are cut before a vocabulary is trained. `endless`: reading stops when
+    the train split has its tokens. The validation split has at most `validation_tokens` (None: no limit). Equal
+    identities give equal documents in equal order."""
 
     package = "comt_cli.data.text.corpora"
     keys: ClassVar[Mapping[str, Any]] = {"validation_fraction": 0.05}
@@ -62,7 +62,7 @@ class Corpus(Named):
     @classmethod
     def contradictions(cls, data: TextSettings) -> Iterator[str]:
         if cls.endless and data.max_train_tokens is None:
-            yield "max_train_tokens: say how many tokens of this corpus to prepare"
+            yield "max_train_tokens: is missing; give the number of tokens of this corpus to prepare"
 
     @abstractmethod
     def streams(self) -> Sequence[Stream]:
@@ -70,7 +70,7 @@ class Corpus(Named):
 
 
 def split_of(text: str, validation_fraction: float) -> SplitName:
-    """The split of a document, by the hash of its text: equal documents are never in both."""
+    """The split of a document by the hash of its text: equal documents are always in the same split."""
     place = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
     return "validation" if place < validation_fraction else "train"
 
@@ -89,15 +89,15 @@ def train_texts(corpus: Corpus, validation_fraction: float | None) -> Iterator[s
 
 
 _OF_WEIGHTS = "weights:"
-"""Before the name of published weights: their tokenizer. A recipe's `start` stands for the weights of its start."""
+"""The prefix of published weights whose tokenizer is used. `start` in a recipe means the run's start."""
 TokenizerName = Annotated[
     str,
-    matching(f"{_OF_WEIGHTS}.+", "weights:WEIGHTS, that of published ones", ("sentencepiece", "t5", "bytes", "start")),
+    matching(f"{_OF_WEIGHTS}.+", "weights:WEIGHTS (published ones)", ("sentencepiece", "t5", "bytes", "start")),
 ]
 
 
 class TextSettings(DataSection):
-    """The corpus and its tokenizer, which has the special tokens `extras` beside padding, end and unknown."""
+    """The corpus and its tokenizer, which has the special tokens `extras` besides padding, end and unknown."""
 
     kind = Corpus
     later: ClassVar[frozenset[str]] = frozenset({"folder"})
@@ -111,14 +111,14 @@ class TextSettings(DataSection):
     folder: str | None = None
 
     @classmethod
-    def said_once(cls, given: dict[str, Any]) -> dict[str, Any]:
+    def with_implied(cls, given: dict[str, Any]) -> dict[str, Any]:
         is_implied = given.get("vocabulary") == cls._fixed(str(given.get("tokenizer")))
         return given | {"vocabulary": None} if is_implied else given
 
     def contradictions(self) -> Iterator[str]:
         fixed = self._fixed(self.tokenizer)
         if fixed is None and self.vocabulary is None:
-            yield f"vocabulary: say how many tokens the tokenizer {self.tokenizer} has, for instance 2048"
+            yield f"vocabulary: is missing; give the size of the tokenizer {self.tokenizer}, for instance 2048"
         if fixed is not None and self.vocabulary not in (None, fixed):
             yield f"vocabulary: the tokenizer {self.tokenizer} has {fixed} tokens; leave the key out"
         yield from super().contradictions()
@@ -130,33 +130,33 @@ class TextSettings(DataSection):
 
     @property
     def weights(self) -> str | None:
-        """The published weights whose tokenizer it is, if it is such a one."""
+        """The published weights whose tokenizer is used; None for other tokenizers."""
         return self.tokenizer.removeprefix(_OF_WEIGHTS) if self.tokenizer.startswith(_OF_WEIGHTS) else None
 
     def stored(self, *without: str) -> dict[str, Any]:
-        """Published weights may go by several names: their tokenizer is part of the data's content."""
+        """Without the name of published weights, which can have several: the data's content covers their tokenizer."""
         return super().stored(*without) | ({} if self.weights is None else {"tokenizer": "weights"})
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of token ids, special ones included: the model's embedding rows."""
+        """The number of token ids, special ones included: the model's embedding rows."""
         return self._fixed(self.tokenizer) or self.vocabulary or 0
 
 
 class DataSettings(TextSettings):
-    """Data of language models: the corpus, its tokenizer, and the layout of tokens in rows."""
+    """Data of language models: the corpus, its tokenizer, and the layout of rows."""
 
     rows: Literal["pad", "pack"] = "pack"
     sequence_length: Annotated[WholeNumber, Field(ge=2, le=MAX_LENGTH)] = 256
 
     @property
     def text(self) -> Self:
-        """The part of it that is prepared."""
+        """The settings that decide the prepared data."""
         return self
 
 
 class MaskedData(DataSettings):
-    """The same for a model that predicts `mask_share` of the tokens behind a begin token."""
+    """Data of masked language models, which predict `mask_share` of the tokens after the begin token."""
 
     extras: ClassVar[tuple[Extra, ...]] = ("begin", "mask", "separator")
 
@@ -174,12 +174,12 @@ class MaskedData(DataSettings):
 
 
 def predicted(words: int, share: float) -> int:
-    """Number of predicted tokens among so many: the nearest whole number to the share, at least 1."""
+    """The number of predicted tokens of a sequence: the share rounded to the nearest whole number, at least 1."""
     return max(1, math.floor(words * share + 0.5))
 
 
 class SplitPart(Record):
-    """Content of one part in one split: `tokens` ids, of `documents` texts, standing for `bytes` of UTF-8."""
+    """Content of one part in one split: `tokens` ids of `documents` texts with `bytes` bytes of UTF-8."""
 
     tokens: NonNegativeInt
     documents: NonNegativeInt
@@ -188,7 +188,7 @@ class SplitPart(Record):
 
 
 class Part(Record):
-    """Documents in at most one shard of each split; reading resumes at `after`: (stream, file, number in the file)."""
+    """Documents in at most one shard per split; reading resumes at `after`: (stream, file, number in the file)."""
 
     number: NonNegativeInt
     after: tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt]
@@ -211,36 +211,36 @@ class TextManifest(Manifest):
     vocabulary_size: int
     tokenizer: FileRecord
     parts: tuple[Part, ...]
-    files: tuple[FileRecord, ...] = Field((), exclude=True)  # they are those of tokenizer and parts
+    files: tuple[FileRecord, ...] = Field((), exclude=True)  # stored in tokenizer and parts
 
     def all_files(self) -> list[FileRecord]:
         return [self.tokenizer, *(file for part in self.parts for file in part.files())]
 
 
 def sentencepiece_identity(size: int | None, *marks: str) -> list[Any]:
-    """All that decides a trained vocabulary besides the texts that it is trained on."""
+    """Everything besides its training texts that decides a trained vocabulary."""
     made_by = [VOCABULARY_VERSION, metadata.version("sentencepiece")]
     return ["sentencepiece", size, TRAINER, TRAINING_CHARACTERS, *made_by, *marks]
 
 
 def tokenizer_identity(data: TextSettings) -> list[Any]:
-    """All that decides the tokenizer besides the corpus that a vocabulary is trained on."""
+    """Everything besides its training texts that decides the tokenizer."""
     if data.tokenizer == "sentencepiece":
         own = [LONG_LINES_CUT] if Corpus.named(data.corpus).is_own_text else []
         return sentencepiece_identity(data.vocabulary_size, *own, *data.extras)
     if data.weights is not None:
-        return ["weights", data.weights, data.vocabulary_size]  # as asked for: the content tells them apart
+        return ["weights", data.weights, data.vocabulary_size]  # the request; the content hash covers their content
     return ["t5", T5_SHA256] if data.tokenizer == "t5" else ["bytes", *data.extras]
 
 
 def vocabulary_identity(data: TextSettings, corpus: Corpus, progress: ProgressCallback = no_progress) -> list[Any]:
-    """All that decides the tokenizer and the text that it is trained on."""
+    """Everything that decides the tokenizer, with its training texts."""
     return [corpus.identity(progress), data.validation_fraction, tokenizer_identity(data)]
 
 
 class Kind(Prepared[DataSettings, Corpus]):
     """Text as rows of tokens, in shards of at most `part_bytes`. A killed preparation resumes after its last shard.
-    Masked text is prepared like any other, and masked by the settings `asked` when it is read."""
+    Masked text is prepared like any other, and masked when it is read, with the settings `asked`."""
 
     cache = "corpora"
     manifest = TextManifest
@@ -251,8 +251,9 @@ class Kind(Prepared[DataSettings, Corpus]):
         self.asked, self.part_bytes = data, part_bytes
 
     def folder(self, name: str) -> Path:
-        """That of published weights' tokenizer follows the content of this, which no fingerprint has: the same is
-        planned where the weights are not. There, what was made with one is taken, if all of it was made with that."""
+        """The folder depends on the content of the published weights' tokenizer, which fingerprints do not cover,
+        because plans do not need the weights. Without the weights, prepared data is used if all of it was made with one
+        tokenizer."""
         folder = super().folder(name)
         if self.data.weights is None:
             return folder

@@ -1,4 +1,4 @@
-"""The settings of each task's runs; the optimisers that recipes can name, and the keys of Adam that several share."""
+"""The settings of each task's runs; the optimisers by name, and the keys of Adam that several tasks share."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ def _adam(settings: Any) -> dict[str, Any]:
 
 def _sgd(settings: Any) -> dict[str, Any]:
     """`g = gradient + weight_decay * w`, `v = momentum * v + g` from `v = g`, `w = w - rate * v` (Nesterov's: `w - rate
-    * (g + momentum * v)`); the decay is of all parameters, biases and norms too, as in the published scripts."""
+    * (g + momentum * v)`); all parameters decay, biases and norms too, as in the published scripts."""
     return {"momentum": settings.momentum, "nesterov": settings.nesterov, "fused": True}
 
 
 OPTIMIZERS = {"adam": ("Adam", _adam), "adamw": ("AdamW", _adam), "sgd": ("SGD", _sgd)}
-"""By a recipe's name a class of `torch.optim`, and its arguments beside learning rate and weight decay."""
+"""Optimiser name -> class of `torch.optim`, and its arguments besides learning rate and weight decay."""
 
 Dropped = Annotated[float, Field(ge=0, lt=1)]  # the probability with which dropout sets a number to zero
 
 AdamName = Literal["adam", "adamw"]
 
-UNEQUAL_BATCHES = {"compile": "every batch has another shape, and each would be compiled anew"}
-"""What is refused of tasks whose batches have several shapes."""
+UNEQUAL_BATCHES = {"compile": "every batch has another shape, and each would be compiled again"}
+"""Keys refused for tasks whose batches have several shapes."""
 
 
 class AdamSettings(Training):
@@ -37,7 +37,7 @@ class AdamSettings(Training):
     moments: ClassVar[Mapping[str, Any]] = {**Training.moments, "average_every": StepsOrShare | None}
     later: ClassVar[frozenset[str]] = Training.later | {"average_last", "average_every"}
     refused: ClassVar[Mapping[str, str]] = {}
-    """Keys whose defaults alone a task can have, and why."""
+    """Keys that must keep their defaults in a task, with the reason."""
 
     learning_rate: PositiveFloat = 1e-3
     schedule: Literal["cosine", "linear", "noam", "constant"] = "cosine"
@@ -59,11 +59,12 @@ class AdamSettings(Training):
     def _contradictions(self) -> Iterator[str]:
         yield from super()._contradictions()
         if self.select == "best" and self.average_last > 1:
-            yield "average_last: belongs to select: last; leave one of the two keys out"
+            yield "average_last: applies to select: last, not to select: best; leave one of the two keys out"
         if (self.average_last > 1) != (self.average_every is not None):
-            yield "average_every: is how many steps the averaged weights lie apart; give it with average_last alone"
+            yield "average_every: is the number of steps between averaged weights; give it together with average_last"
         elif self.average_every is not None and (self.average_last - 1) * self.average_every >= self.steps:
-            yield f"average_last: {self.steps} steps have no {self.average_last} that lie {self.average_every} apart"
+            said = f"{self.average_last} weights, {self.average_every} steps apart, need more than {self.steps} steps"
+            yield f"average_last: {said}"
         for key, reason in self.refused.items():
             if getattr(self, key) != type(self).model_fields[key].default:
                 yield f"{key}: {reason}; leave it out"
@@ -82,8 +83,8 @@ class AdamSettings(Training):
 
 
 class StartedTraining(AdamSettings):
-    """Training that may start from weights: these are `pretrained`, and trained, frozen, or adapted by LoRA (Hu et al.
-    2021); parameters that did not come from the start are added ones."""
+    """Training that may start from weights, which are `pretrained`: trained, frozen, or adapted by LoRA (Hu et al.
+    2021). Parameters that are not in the start are `added`."""
 
     of_start: ClassVar = ("pretrained", "lora_rank", "lora_alpha", "added_learning_rate", "added_weight_decay")
     later: ClassVar[frozenset[str]] = AdamSettings.later | {*of_start}
@@ -103,4 +104,4 @@ class StartedTraining(AdamSettings):
         yield from super()._contradictions()
         for key in {"lora_rank", "lora_alpha"} & self.stored().keys():
             if self.pretrained != "lora":
-                yield f"{key}: is of LoRA, and pretrained is {self.pretrained}; say pretrained: lora, or leave it out"
+                yield f"{key}: applies to pretrained: lora, and pretrained is {self.pretrained}; leave it out"

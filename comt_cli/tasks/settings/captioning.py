@@ -14,8 +14,8 @@ from comt_cli.tasks.settings.translation import MAX_BEAM, BeamSettings, DecoderT
 
 
 class CaptionerSettings(EncoderDecoderSettings):
-    """An encoder-decoder over regions, whose vectors a linear map with ReLU and `region_dropout` takes to the width.
-    `region_positions`: `learned` adds a vector to each place, for patches of a grid; `none` leaves a set."""
+    """An encoder-decoder over regions. A linear map with ReLU and `region_dropout` maps their vectors to the width.
+    `region_positions`: `learned` adds a vector per position, for patches of a grid; `none` treats them as a set."""
 
     family: Literal["captioner"] = "captioner"
     region_positions: Literal["learned", "none"] = "none"
@@ -27,9 +27,10 @@ MAX_SAMPLES = 1000
 
 class CaptionTrainSettings(DecoderTrainSettings):
     """Training of a captioner. Batch sizes count images, each with one of its captions, which `objective:
-    cross-entropy` predicts. `objective: cider` is self-critical training (Rennie et al. 2017): of every image `samples`
-    captions are drawn from the model, and one becomes likelier as far as its CIDEr-D is above `self_critical_baseline`:
-    that of the `greedy` caption, or the mean of the `others`. Dropout is off then: the trained network draws."""
+    cross-entropy` predicts. `objective: cider` is self-critical training (Rennie et al. 2017): `samples` captions per
+    image are drawn from the model, and each becomes likelier in proportion to its CIDEr-D above
+    `self_critical_baseline`: that of the `greedy` caption, or the mean of the `others`. It has no dropout: captions are
+    drawn from the trained network."""
 
     objective: Literal["cross-entropy", "cider"] = "cross-entropy"
     samples: Annotated[WholeNumber, Field(ge=1, le=MAX_SAMPLES)] | None = None
@@ -40,7 +41,7 @@ class CaptionTrainSettings(DecoderTrainSettings):
     @model_validator(mode="before")
     @classmethod
     def _implied(cls, given: Any) -> Any:
-        """A value that is implied is stored in one way, so that saying it does not make another run."""
+        """Store an implied value explicitly, so that giving it does not change the run id."""
         if not isinstance(given, dict) or given.get("objective") != "cider":
             return given
         return given | {key: value for key, value in cls._of_cider.items() if given.get(key) is None}
@@ -50,15 +51,15 @@ class CaptionTrainSettings(DecoderTrainSettings):
         if self.objective != "cider":
             for key in self._of_cider:
                 if getattr(self, key) is not None:
-                    yield f"{key}: this is a key of objective: cider; leave it out"
+                    yield f"{key}: applies to objective: cider; leave it out"
         elif self.label_smoothing:
-            yield "label_smoothing: objective: cider has no labels; leave the key out"
+            yield "label_smoothing: objective: cider has no labels to smooth; leave the key out"
         if self.self_critical_baseline == "others" and self.samples == 1:
-            yield "samples: with self_critical_baseline: others there must be two or more"
+            yield "samples: self_critical_baseline: others needs 2 or more"
 
 
 class CaptionDecodeSettings(BeamSettings):
-    """Beam search, by default as captions are searched for: five beams, long captions not favoured."""
+    """Beam search with the usual defaults for captions: five beams, no preference for long captions."""
 
     beam: Annotated[WholeNumber, Field(gt=0, le=MAX_BEAM)] = 5
     alpha: Annotated[float, Field(ge=0, le=10)] = 0.0

@@ -13,7 +13,7 @@ from comt_cli.tasks.settings.masked_lm import BertSettings, BertTrainSettings, c
 
 
 class GlueTrainSettings(BertTrainSettings, StartedTraining):
-    """Fine-tuning as BERT had it, unless said otherwise. Batch sizes count examples."""
+    """Fine-tuning with BERT's defaults. Batch sizes count examples."""
 
     later: ClassVar[frozenset[str]] = StartedTraining.later
     refused: ClassVar = {**BertTrainSettings.refused, **UNEQUAL_BATCHES}

@@ -22,7 +22,7 @@ from comt_cli.recipe.settings import (
 
 class ResNetSize(NamedTuple):
     """Block, blocks of each stage, and channels of the first stage, which double with each stage. `basic` and
-    `bottleneck` (four times as wide outside) are He et al. 2016a, `preact` is the two-layer block of 2016b."""
+    `bottleneck` (four times as wide outside) are from He et al. 2016a, `preact` is the two-layer block of 2016b."""
 
     block: Literal["basic", "bottleneck", "preact"]
     blocks: tuple[int, ...]
@@ -55,19 +55,19 @@ class ResNetSettings(NetworkSettings):
 
 
 def _listed(given: Any) -> Any:
-    return tuple(given) if isinstance(given, list) else given  # a recipe's list: checking is strict after this
+    return tuple(given) if isinstance(given, list) else given  # later checks are strict and refuse lists
 
 
 Milestones = Annotated[tuple[Count, ...], BeforeValidator(_listed)]
 
 MilestonesOrShares = Annotated[tuple[StepsOrShare, ...], BeforeValidator(_listed)]
-"""What recipes and `--set` may say: each in steps, or as a share of them."""
+"""Milestones as in recipes and `--set`: each in steps, or as a share of them."""
 
 
 class ImageTrainSettings(CapturedTraining):
-    """Training of an image classifier: stochastic gradient descent with momentum. `step` multiplies the rate by a tenth
-    after each of `milestones`. `warmup_learning_rate` is held during the warm-up where it is given; else the rate rises
-    from 0. `gradient_norms_every` logs every convolution's gradient norm."""
+    """Training of an image classifier: stochastic gradient descent with momentum. `step` multiplies the rate by 0.1
+    after each of `milestones`. The rate equals `warmup_learning_rate` during the warm-up if that is given; else it
+    rises from 0. `gradient_norms_every` logs the gradient norm of every convolution."""
 
     moments: ClassVar[Mapping[str, Any]] = {"warmup_steps": StepsOrShare, "milestones": MilestonesOrShares}
     optimizer: ClassVar[str] = "sgd"
@@ -88,13 +88,13 @@ class ImageTrainSettings(CapturedTraining):
     def _contradictions(self) -> Iterator[str]:
         yield from super()._contradictions()
         if (self.schedule == "step") != bool(self.milestones):
-            yield "milestones: belong to the schedule step, which needs at least one"
+            yield "milestones: apply to schedule: step, which needs at least one"
         if list(self.milestones) != sorted(set(self.milestones)):
             yield "milestones: should be steps in rising order"
         if self.milestones and self.milestones[-1] >= self.steps:
-            yield f"milestones: no rate falls after {self.milestones[-1]} of {self.steps} steps; give earlier ones"
+            yield f"milestones: {self.milestones[-1]} is not below the number of steps, {self.steps}; give earlier ones"
         if self.warmup_learning_rate is not None and not self.warmup_steps:
-            yield "warmup_learning_rate: there is no warm-up; give warmup_steps"
+            yield "warmup_learning_rate: needs a warm-up; set warmup_steps"
         if self.nesterov and not self.momentum:
             yield "nesterov: needs a momentum above 0"
 

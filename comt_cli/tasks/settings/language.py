@@ -1,8 +1,7 @@
-"""The settings of a LLaMA, the sizes that a recipe can name, and how language models learn.
+"""The settings of a LLaMA, its named sizes, and the training of language models.
 
-Counts and shapes are the papers' (public configuration files of the scripts they build on; 250m is 768 wide:
-Transponder's Table 7 prints 1024, which would count 355 million parameters and does not give its own parameter
-increases), and a tiny one for laptops.
+The sizes are the papers' (from the public configuration files of their scripts). 250m has width 768: Transponder's
+Table 7 prints 1024, which gives 355 million parameters and not the paper's parameter increases. `tiny` is for laptops.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ LLAMA_SIZES: dict[str, LlamaShape] = {
 
 
 class ModelSettings(AttentionSettings):
-    """A LLaMA: a named size, any of whose numbers may be overridden, and its initialisation."""
+    """A LLaMA: a named size with overrides, and its initialisation."""
 
     sizes: ClassVar[Mapping[str, LlamaShape]] = LLAMA_SIZES
 
@@ -57,9 +56,9 @@ class ModelSettings(AttentionSettings):
     def _shape_fits(self) -> Self:
         shape = self.shape()
         if (shape.width // shape.heads) % 2:
-            raise ValueError(f"heads: {shape.heads} heads are odd in width; rotary embeddings turn pairs of channels")
+            raise ValueError(f"heads: the width of {shape.heads} heads is odd; rotary embeddings need an even one")
         if shape.heads % shape.kv_heads:
-            raise ValueError(f"kv_heads: {shape.heads} heads cannot share {shape.kv_heads} key-value heads evenly")
+            raise ValueError(f"kv_heads: {shape.kv_heads} does not divide the {shape.heads} heads")
         return self
 
     def shape(self) -> LlamaShape:
@@ -68,8 +67,8 @@ class ModelSettings(AttentionSettings):
 
 
 class TrainSettings(StartedTraining, CapturedTraining):
-    """Training of a language model. Batch sizes count sequences of tokens. `test_share` of the validation sequences,
-    the last ones, are the test split, for the final weights alone, and no longer part of validation."""
+    """Training of a language model. Batch sizes count sequences of tokens. The last `test_share` of the validation
+    sequences become the test split, on which only the final weights are evaluated."""
 
     later: ClassVar[frozenset[str]] = StartedTraining.later | {"test_share"}
 

@@ -1,7 +1,7 @@
-"""The settings of a BERT, the sizes that a recipe can name, and how BERTs learn.
+"""The settings of a BERT, its named sizes, and its training.
 
-`base` is that of Devlin et al. 2019, the others are the miniatures that were published with it (Turc et al. 2019):
-heads of 64, feed-forward networks four times as wide as the stream.
+`base` is Devlin et al.'s (2019); the others are the miniatures published later (Turc et al. 2019), with heads of width
+64 and feed-forward networks four times as wide as the stream.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from comt_cli.tasks.settings import AdamName, AdamSettings, Dropped
 
 
 class BertShape(NamedTuple):
-    """Widths and depth of a BERT; the vocabulary comes from the tokenizer. Named sizes give the first two."""
+    """Widths and depth of a BERT. The vocabulary comes from the tokenizer; named sizes give the first two."""
 
     width: int
     layers: int
@@ -36,7 +36,7 @@ HEAD_WIDTH = 64
 
 
 class BertSettings(AttentionSettings):
-    """A BERT: a named size, any of whose numbers may be overridden, its longest sequence, and its dropout."""
+    """A BERT: a named size with overrides, its longest sequence, and its dropout."""
 
     sizes: ClassVar[Mapping[str, BertShape]] = BERT_SIZES
 
@@ -48,7 +48,7 @@ class BertSettings(AttentionSettings):
     attention_dropout: Dropped = 0.1
     norm_eps: PositiveFloat = 1e-12
 
-    relu_dropout: ClassVar[float] = 0.0  # dropout within the feed-forward network, which BERT has not
+    relu_dropout: ClassVar[float] = 0.0  # BERT has no dropout inside the feed-forward network
 
     def shape(self) -> BertShape:
         width, layers = self._numbers(("width", "layers")).values()
@@ -61,10 +61,10 @@ class BertSettings(AttentionSettings):
 
 
 class BertTrainSettings(AdamSettings):
-    """Pre-training and fine-tuning as BERT had them. Biases and norms have no weight decay."""
+    """Pre-training and fine-tuning with BERT's defaults. Biases and norms have no weight decay."""
 
     decays_matrices_alone: ClassVar[bool] = True
-    refused: ClassVar = {"sharding": "an evaluation reads more than the loss, for which no shards are gathered"}
+    refused: ClassVar = {"sharding": "evaluations compute more than the loss, which needs unsharded parameters"}
 
     schedule: Literal["cosine", "linear", "noam", "constant"] = "linear"
     optimizer: AdamName = "adamw"
@@ -74,16 +74,16 @@ class BertTrainSettings(AdamSettings):
 
 
 def check_positions(settings: Any) -> Any:
-    """The settings. Raises `ValueError` where their sequences are longer than the model's positions."""
+    """Return the settings. Raises `ValueError` if their sequences are longer than the model's positions."""
     length, positions = settings.data.sequence_length, settings.model.positions
     if length > positions:
         said = f"data: sequence_length {length:,} is longer than the model's {positions:,} positions"
-        raise ValueError(f"{said}; use a shorter one, or more model.positions")
+        raise ValueError(f"{said}; reduce it, or increase model.positions")
     return settings
 
 
 class MaskedTrainSettings(BertTrainSettings):
-    """Pre-training as BERT had it, unless said otherwise. Batch sizes count sequences."""
+    """Pre-training with BERT's defaults. Batch sizes count sequences."""
 
     batch_size: Count = 256
     learning_rate: PositiveFloat = 1e-4

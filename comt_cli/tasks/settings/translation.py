@@ -1,8 +1,8 @@
-"""The settings of encoder-decoder Transformers, the sizes that a recipe can name, and how they learn and decode.
+"""The settings of encoder-decoder Transformers, their named sizes, training and decoding.
 
-`base` and `big` are those of Vaswani et al. 2017, Table 3, with dropout where they have it (residual branches and
-embeddings), as in tensor2tensor's first version; its later versions have 0.1 on the weights of attention and behind the
-ReLU too. `tiny` is tensor2tensor's, `nano` half of it, for laptops.
+`base` and `big` are from Vaswani et al. 2017, Table 3, with dropout as there (residual branches and embeddings) and in
+tensor2tensor's first version; later versions also have 0.1 on attention weights and after the ReLU. `tiny` is
+tensor2tensor's; `nano` is half of it, for laptops.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from comt_cli.tasks.settings import UNEQUAL_BATCHES, AdamSettings, Dropped
 
 
 class TransformerShape(NamedTuple):
-    """Widths and depths of an encoder-decoder, and the probability of dropout on embeddings and branches."""
+    """Widths and depths of an encoder-decoder, and the dropout of embeddings and branches."""
 
     width: int
     ffn_width: int
@@ -42,8 +42,8 @@ TRANSFORMER_SIZES: dict[str, TransformerShape] = {
 
 
 class EncoderDecoderSettings(AttentionSettings):
-    """An encoder-decoder: a named size, any of whose numbers may be overridden, and its dropout. Without
-    `cross_attention` the decoder reads zeros instead of the encoded source: a control that has to guess."""
+    """An encoder-decoder: a named size with overrides, and its dropout. Without `cross_attention` the decoder reads
+    zeros instead of the encoded source: a control that has to guess."""
 
     sizes: ClassVar[Mapping[str, TransformerShape]] = TRANSFORMER_SIZES
 
@@ -60,7 +60,7 @@ class EncoderDecoderSettings(AttentionSettings):
     def _shape_fits(self) -> Self:
         width = self.shape().width
         if width % 2:
-            raise ValueError(f"width: {width} is odd, and positions are pairs of a sine and a cosine")
+            raise ValueError(f"width: {width} is odd, but position embeddings are pairs of a sine and a cosine")
         return self
 
     def shape(self) -> TransformerShape:
@@ -68,7 +68,7 @@ class EncoderDecoderSettings(AttentionSettings):
 
     @property
     def residual_dropout(self) -> float:
-        """The probability of dropout on embeddings and branches: `dropout`, or what the size has."""
+        """The dropout of embeddings and branches: `dropout`, or the size's."""
         return TRANSFORMER_SIZES[self.size].dropout if self.dropout is None else self.dropout
 
 
@@ -85,22 +85,22 @@ class BeamSettings(Section):
     """Beam search with `beam` live hypotheses (1: greedy); `penalty` and `alpha`: see `generation.beam.PENALTIES`."""
 
     beam: Annotated[WholeNumber, Field(gt=0, le=MAX_BEAM)] = 4
-    alpha: Annotated[float, Field(ge=0, le=10)] = 0.6  # beyond that scores leave what a float can hold
+    alpha: Annotated[float, Field(ge=0, le=10)] = 0.6  # larger values overflow scores
     penalty: Literal["gnmt", "average"] = "gnmt"
 
 
 class DecodeSettings(BeamSettings):
-    """Beam search, where a target has at most `max_extra` tokens more than its source."""
+    """Beam search for targets of at most `max_extra` tokens more than their source."""
 
     max_extra: Annotated[WholeNumber, Field(ge=0, le=MAX_LENGTH)] = 50
 
 
 class DecoderTrainSettings(AdamSettings):
-    """Training of an encoder-decoder, by the schedule and with the Adam of Vaswani et al. unless it is said."""
+    """Training of an encoder-decoder, by default with the schedule and the Adam settings of Vaswani et al."""
 
     refused: ClassVar = {
         **UNEQUAL_BATCHES,
-        "sharding": "beam search steps as often as its sentences need, which shards cannot follow",
+        "sharding": "beam search takes as many steps as its sentences need, but all shards must take equally many",
     }
 
     learning_rate: PositiveFloat = 6.99e-4
@@ -111,7 +111,7 @@ class DecoderTrainSettings(AdamSettings):
 
 
 class TranslationTrainSettings(DecoderTrainSettings):
-    """Training of a translator. Batch sizes count buckets of pairs, each of at most `data.batch_tokens` tokens."""
+    """Training of a translator. Batch sizes count buckets of pairs with at most `data.batch_tokens` tokens each."""
 
     batch_size: Count = 1
     label_smoothing: Annotated[float, Field(ge=0, le=0.9)] = 0.1

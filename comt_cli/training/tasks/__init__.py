@@ -1,6 +1,6 @@
-"""The half of each task that trains, in a file of the same name as the task's in `comt_cli/tasks`. The loop deals in
-batches, steps and files; a `TaskRun` says what the model and what its objective is, how a batch is put on the device,
-how the model is evaluated, and what a checkpoint must hold besides."""
+"""The training half of each task, in a file of the same name as in `comt_cli/tasks`. The loop handles batches, steps
+and files. A `TaskRun` provides the model, its objective, the transfer of batches to the device, evaluations, and the
+checkpoint's additional entries."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ from comt_cli.training.processes import share_of_batch
 
 
 def run_class(task: Task[Any]) -> type[TaskRun[Any]]:
-    """The class of a task's runs: the only one that its module defines."""
+    """The class of a task's runs: the one that its module defines."""
     return only_class(f"{__name__}.{task.name}", TaskRun)  # type: ignore[type-abstract]
 
 
 def is_captured(settings: Training, world: World) -> bool:
-    """Whether compiled passes are to be captured in CUDA graphs."""
+    """Whether compiled passes are captured in CUDA graphs."""
     return bool(settings.captures) and world.device.type == "cuda" and world.size == 1
 
 
 class TaskRun(ABC, Generic[B]):
-    """One run's model and data, as the loop needs them. `build` comes first, then `use_kernels`, then `place`.
+    """One run's model and data for the loop. Call `build` first, then `use_kernels`, then `place`.
 
     Attributes:
         captured: whether compiled passes are captured in CUDA graphs.
-        train, validation: the splits of its data; `tests`: by name those of the final weights alone.
-        outputs: a folder for what an evaluation puts out sample by sample, from which one that was stopped resumes.
-        evaluation_rows: how many samples go through the model together in evaluations; None: as many as in training.
-        evaluation_targets: how many targets an evaluation goes over; None: all of the split.
-        norms_every: after how many steps the gradient norms of the parameters in `observed` are logged; None: never.
-        model, objective: what `build` makes.
-        memory_format: how the model's tensors lie in memory, None for the usual way.
+        train, validation: the splits of its data; `tests`: by name those for the final weights alone.
+        outputs: a folder for the outputs of evaluations per sample, from which an interrupted one resumes.
+        evaluation_rows: samples per pass in evaluations; None: as in training.
+        evaluation_targets: targets per evaluation; None: the whole split.
+        norms_every: steps between logged gradient norms of the parameters in `observed`; None: never.
+        model, objective: set by `build`.
+        memory_format: the memory format of the model's tensors; None: the default.
     """
 
     memory_format: ClassVar[torch.memory_format | None] = None
@@ -78,7 +78,7 @@ class TaskRun(ABC, Generic[B]):
         }
 
     def build(self) -> None:
-        """Make model and objective, on the meta device."""
+        """Make model and objective on the meta device."""
         self.model = model_of(self.spec)
         if self.spec.start is not None and self.settings.lora is not None:
             adapt(self.model, *self.settings.lora, new_parts(self.spec, self.model))
@@ -87,18 +87,18 @@ class TaskRun(ABC, Generic[B]):
 
     @abstractmethod
     def objective_of(self, model: Any) -> Objective:
-        """Training objective: a module that holds the model and takes what `inputs` gives."""
+        """The training objective: a module that contains the model and takes the result of `inputs`."""
 
     def use_kernels(self) -> dict[str, Choice]:
-        """Switch the model's operations to what is fastest here (`train.kernels`); the choices for these, and for the
-        loss over a vocabulary."""
+        """Select the fastest implementations of the model's operations (`train.kernels`). Returns these choices, and
+        that of the loss over a vocabulary."""
         where = self.settings.kernels, self.world.device, product_dtype(self.settings.precision)
         tokens = self.rows_at_once * self.spec.task.positions(self.spec.settings)
         found = use_kernels(self.model, *where, compiled=self.settings.compile, tokens=tokens, only=True)
         return found | ({"loss": choose_loss(*where)} if isinstance(self.model, VocabularyModel) else {})
 
     def place(self) -> None:
-        """Give the model storage on the device, its initial values and its type; compile it if that is wanted."""
+        """Allocate and initialise the model on the device, in its type; compile it if requested."""
         dtype, compiled = parameter_dtype(self.settings.precision), self.settings.compile
         if self.sharding == "fsdp":
             shard(self.objective, self.world, dtype, self.spec.seed, compiled=compiled)
@@ -112,13 +112,13 @@ class TaskRun(ABC, Generic[B]):
 
     @property
     def rows_at_once(self) -> int:
-        """Rows that one process puts through the model together."""
+        """Rows per pass of one process."""
         rows = share_of_batch(self.settings.batch_size, self.world.size)
         return min(self.settings.micro_batch_size or rows, rows)
 
     @property
     def attention(self) -> str:
-        """The form of attention in short sequences (`kernels.attend`), or PyTorch's."""
+        """The implementation of attention for short sequences (`kernels.attend`), or PyTorch's."""
         task = self.spec.task
         has_short = task.counts_targets or task.positions(self.spec.settings) <= MOST_TOKENS
         if not (isinstance(task, TokenTask) and has_short):
@@ -127,11 +127,11 @@ class TaskRun(ABC, Generic[B]):
 
     @property
     def sharding(self) -> str:
-        """The sharding of the parameters among the processes; `none` if each has them in full."""
+        """The sharding of the parameters; `none` if each process has all of them."""
         return "fsdp" if self.settings.shards and self.world.size > 1 else "none"
 
     def caution(self, local_rows: int) -> str | None:
-        """A note for the user when the run starts, in which each process takes `local_rows` rows."""
+        """A note printed when the run starts, given the rows per process; None if there is none."""
         return None
 
     def observed(self) -> dict[str, nn.Parameter]:
@@ -140,15 +140,15 @@ class TaskRun(ABC, Generic[B]):
 
     @abstractmethod
     def inputs(self, batch: B) -> tuple[Tensor, ...]:
-        """Arguments of the objective for a training batch, on the device; the last are the targets."""
+        """Arguments of the objective for a training batch, on the device; the last one are the targets."""
 
     @abstractmethod
     def evaluate(self, batches: Iterable[B], split: Split[B]) -> Evaluation:
-        """Evaluate the model on this process's batches of a split, together with all other processes."""
+        """Evaluate the model on this process's batches of a split, jointly with all other processes."""
 
     @abstractmethod
     def checkpoint_parts(self) -> dict[str, Any]:
-        """Entries of a checkpoint beside the state of training, so that the model can be used without its data set."""
+        """Checkpoint entries besides the training state, so that the model can be used without its data set."""
 
     def train_batches(self, rows_at_once: int, first_step: int) -> TrainBatches[B]:
         """This process's part of the global batches of the steps from `first_step` on, in micro-batches."""
@@ -158,11 +158,11 @@ class TaskRun(ABC, Generic[B]):
         return TrainBatches(self.train, seed=self.spec.seed, **sizes, **place, **steps)
 
     def trial_batch(self, size: int) -> B:
-        """`size` training samples, for a pass that is thrown away."""
+        """`size` training samples for a pass whose result is not used."""
         return self.train.train_batch(np.arange(size, dtype=np.int64) % len(self.train), self.spec.seed, 0)
 
     def evaluation_batches(self, rows_at_once: int, split: Split[B]) -> EvaluationBatches[B]:
-        """This process's part of a split, `rows_at_once` at a time; as many batches for every process."""
+        """This process's part of a split, `rows_at_once` at a time; all processes have equally many batches."""
         world, most = self.world, self.evaluation_targets if split is self.validation else None
         place = {"batch_size": rows_at_once * world.size, "rank": world.rank, "world_size": world.size}
         is_equal = self.settings.compile and world.device.type == "cuda"
@@ -170,7 +170,7 @@ class TaskRun(ABC, Generic[B]):
 
 
 class TextRun(TaskRun[B]):
-    """A network that reads texts. Its batches have `positions`, which dropout follows; its data set has a tokenizer."""
+    """A network that reads texts. Batches have `positions`, for dropout masks; its data set has a tokenizer."""
 
     def __init__(self, spec: RunSpec, dataset: Any, world: World) -> None:
         super().__init__(spec, dataset, world)
@@ -185,10 +185,10 @@ class TextRun(TaskRun[B]):
 
     @abstractmethod
     def arrays(self, batch: B) -> tuple[NDArray[Any], ...]:
-        """Inputs of a batch for the network, and its targets."""
+        """The network's inputs of a batch, and its targets."""
 
     def inputs(self, batch: B) -> tuple[Tensor, ...]:
-        """The batch on the device; dropout moves to its positions."""
+        """The batch on the device; also sets the dropout masks of its positions."""
         self.masks.move_to(self.spec.seed, batch.positions, self.world.device)  # type: ignore[attr-defined]
         return self.tensors(batch)
 

@@ -1,16 +1,15 @@
-"""Captioning: the likelihood of captions, or self-critical training on CIDEr-D; and its evaluation, by the scores of
-what beam search says of the images.
+"""Captioning: training by likelihood or by self-critical training on CIDEr-D; evaluation of beam search's captions.
 
 Self-critical training (Rennie et al. 2017) draws K captions w of every image from the model p and minimises
 
     - E_w r(w),   whose gradient is estimated by   - (r(w) - b) d log p(w),
 
-r(w) being CIDEr-D over 100 against the image's own captions, with document frequencies of the training captions, and b
-the reward of the greedy caption, or the mean reward of the image's other K - 1. p is the network without dropout, in
-drawing and in the pass that is trained. Nothing is drawn that no caption has (padding, begin, an unknown word, no word
-at all), and log p is over the others alone. What chance picks is a pure function of (seed, step, sample).
+r(w) is CIDEr-D over 100 against the image's captions, with document frequencies of the training captions. b is the
+reward of the greedy caption, or the mean reward of the image's other K - 1. p is the network without dropout, for
+drawing and in the trained pass. Tokens that captions do not have (padding, begin, unknown word, end of an empty
+caption) are never drawn, and log p is over the other tokens. Draws are pure functions of (seed, step, sample).
 
-Shapes: B images, K captions of each, R = B K, T words, V vocabulary.
+Shapes: B images, K captions per image, R = B K, T words, V vocabulary.
 """
 
 from __future__ import annotations
@@ -47,15 +46,15 @@ from comt_cli.training.parallel import World
 
 _COCO = "references:all|tokens:treebank|punctuation:no"
 _SIGNATURES = {"cider": f"{_COCO}|form:d|sigma:6", "scene_f1": "facts:all"}
-"""How scores are counted; all but these as the first says alone."""
+"""Conventions of scores; those that are missing use the first one."""
 
 
 class SelfCriticalLoss(Objective):
-    """(regions, mask, words that the decoder reads [R, T], rewards [R], advantages [R], words that it said [R, T]) ->
-    - sum of `weight` times the rewards, whose gradient is that of - sum_i weight advantage_i log p(w_i).
+    """(regions, mask, decoder inputs [R, T], rewards [R], advantages [R], drawn words [R, T]) -> - sum of `weight`
+    times the rewards, with the gradient of - sum_i weight advantage_i log p(w_i).
 
-    `weight` is what the loop divides by for each caption, so that its mean loss is minus the mean reward. Where
-    `never_TV` is True a word is never drawn (T: of the longest caption).
+    `weight` is the number of targets that the loop counts per caption, so that the mean loss is minus the mean reward.
+    Words where `never_TV` is True are never drawn (T: longest caption).
     """
 
     model: EncoderDecoder
@@ -74,7 +73,7 @@ class SelfCriticalLoss(Objective):
 
 
 class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
-    """Says what an image shows."""
+    """A captioner's run."""
 
     counted: ClassVar = "images"
     dataset: CaptionDataset
@@ -82,14 +81,14 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
     def __init__(self, spec: RunSpec, dataset: CaptionDataset, world: World) -> None:
         super().__init__(spec, dataset, world)
         self.captioning = spec.settings_as(CaptioningSettings)
-        assert self.captioning.data.max_length is not None  # the settings see to it
+        assert self.captioning.data.max_length is not None  # the settings guarantee it
         self.most = self.captioning.data.max_length + 1
-        # The captions that are drawn of an image in training; 0 where it has its own.
+        # Captions drawn per image in training; 0: the image's own captions are used.
         self.samples = self.captioning.train.samples or 0
         if self.samples:
             self.counted_words = spec.task.dimensions(spec.settings)["length"]
             self.train = copy(self.train)
-            # As many targets as cost is counted for (`Captioning.dimensions`).
+            # As many targets as in estimates of cost (`Captioning.dimensions`).
             drawn = self.samples * self.counted_words
             self.train.target_counts = lambda indices: np.full(len(indices), drawn)  # type: ignore[method-assign]
 
@@ -97,7 +96,7 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
         likelihood = super().objective_of(model)
         if not self.samples:
             return likelihood
-        for module in model.modules():  # not by eval(), which would recompute nothing (`activation_checkpointing`)
+        for module in model.modules():  # not eval(), which would disable recomputation (`activation_checkpointing`)
             if isinstance(module, Dropout):
                 module.p = 0.0
         special, never_TV = self.dataset.tokenizer.special, torch.zeros(self.most, model.vocabulary, dtype=torch.bool)
@@ -122,16 +121,16 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
 
     @cached_property
     def cider(self) -> Cider:
-        """Rewards of captions of training images."""
+        """The rewards of captions for training images."""
         return Cider(self.dataset.texts["train"].references)
 
     def inputs(self, batch: CaptionBatch) -> tuple[Tensor, ...]:
-        """The batch on the device; of self-critical training K captions of every image, with what they earned."""
+        """The batch on the device; in self-critical training K drawn captions per image, with their rewards."""
         if not self.samples:
             return super().inputs(batch)
         regions_BRF, mask_BR, *_ = self.tensors(batch)
         special = self.dataset.tokenizer.special
-        said_BKT, rewards_BK, baseline_BK = self._said(batch, regions_BRF, mask_BR)
+        said_BKT, rewards_BK, baseline_BK = self._sampled(batch, regions_BRF, mask_BR)
         said_RT = said_BKT.flatten(0, 1)
         in_RT = torch.cat([torch.full_like(said_RT[:, :1], special.need("begin")), said_RT[:, :-1]], dim=1)
         earned = (torch.from_numpy(each).float().flatten() for each in (rewards_BK, rewards_BK - baseline_BK))
@@ -143,8 +142,8 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
             said_RT.masked_fill(said_RT == PAD, IGNORE),
         )
 
-    def _said(self, batch: CaptionBatch, *source: Tensor) -> tuple[Tensor, NDArray[np.float64], NDArray[np.float64]]:
-        """The captions that are drawn of a batch, int64 [B, K, T], their rewards and what these are compared with."""
+    def _sampled(self, batch: CaptionBatch, *source: Tensor) -> tuple[Tensor, NDArray[np.float64], NDArray[np.float64]]:
+        """The captions drawn for a batch, int64 [B, K, T], their rewards, and the baselines of the rewards."""
         is_greedy = self.captioning.train.self_critical_baseline == "greedy"
         special = self.dataset.tokenizer.special
         B, K, L = len(batch.positions), self.samples, self.most

@@ -1,4 +1,4 @@
-"""Fine-tuning, and its evaluation by the measures of the task.
+"""Fine-tuning, evaluated by the measures of the task.
 
 Shapes: B examples of a batch, T tokens of its longest, C classes (1 for a number), N examples of a split.
 """
@@ -27,7 +27,7 @@ from comt_cli.training.tasks import TextRun
 
 
 class GlueRun(TextRun[GlueBatch]):
-    """A BERT that puts texts into classes, or gives them a number."""
+    """A run of a BERT for classification or regression of texts."""
 
     model: BertClassifier
     objective: ClassifierLoss
@@ -43,11 +43,11 @@ class GlueRun(TextRun[GlueBatch]):
         return batch.tokens, batch.segments, batch.targets
 
     def evaluate(self, batches: Iterable[GlueBatch], split: Split[GlueBatch]) -> Evaluation:
-        """Loss and measures over all processes' batches: of validation the main one, as `score`."""
+        """Loss and measures over all processes' batches; on validation only the main measure, as `score`."""
         found_2N = torch.zeros(2, len(split), device=self.world.device)
 
         def tally(tokens_BT: Tensor, segments_BT: Tensor, targets_B: Tensor, numbers_B: Tensor) -> Tensor:
-            """Loss and examples; what is predicted and what is right go to each example's place."""
+            """Loss and number of examples; stores prediction and target of each example at its number."""
             logits_BC = self.objective.passes(tokens_BT, segments_BT)
             predicted_B = logits_BC[:, 0] if self.data.classes == 1 else logits_BC.argmax(-1)
             counted_B = targets_B != IGNORE

@@ -1,7 +1,7 @@
-"""Image classification, and its evaluation.
+"""Image classification and its evaluation.
 
-Batch normalisation makes the samples of a batch depend on each other. Several processes each normalise with their own
-part of the batch, and a micro-batch with itself: another number of either changes results by more than rounding
+Batch normalisation makes the samples of a batch depend on each other. Several processes normalise with their own parts
+of the batch, and micro-batches by themselves: another number of either changes results by more than rounding
 (`caution`). The running statistics of the main process are saved, and all processes evaluate with them.
 """
 
@@ -27,7 +27,7 @@ from comt_cli.training.tasks import TaskRun
 
 
 class ImageRun(TaskRun[ImageBatch]):
-    """A ResNet that names the class of every image. Model and images lie in channels-last memory."""
+    """A ResNet's run. Model and images are in channels-last memory format."""
 
     memory_format = torch.channels_last
     model: ResNet
@@ -50,10 +50,10 @@ class ImageRun(TaskRun[ImageBatch]):
         alone = self.settings.micro_batch_size or self.settings.batch_size
         if local_rows % alone == 0:
             return None
-        return f"batch norms see {local_rows % alone} images at a time, and {alone} on one device: the numbers differ"
+        return f"batch norms see {local_rows % alone} images at a time, not {alone} as on one device: results differ"
 
     def observed(self) -> dict[str, nn.Parameter]:
-        """Every convolution: what has four dimensions."""
+        """Every convolution, the parameters with four dimensions."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.dim() == 4}
 
     def inputs(self, batch: ImageBatch) -> tuple[Tensor, ...]:
@@ -61,18 +61,17 @@ class ImageRun(TaskRun[ImageBatch]):
 
     def _typed(self, pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         images, labels = pair
-        return images.to(parameter_dtype(self.settings.precision)), labels  # which autocast turns into another type
+        return images.to(parameter_dtype(self.settings.precision)), labels  # autocast converts them
 
     def evaluate(self, batches: Iterable[ImageBatch], split: Split[ImageBatch]) -> Evaluation:
-        """Evaluate on this process's batches, and sum over all processes: the share of the images whose label has the
-        highest of the classes' numbers, or one of the five highest, in per cent. Labels that are `IGNORE` do not count.
-        Raises `ValueError` where there is not one image."""
-        assert split is self.validation  # no set of images has a test split
+        """Top-1 and top-5 accuracy in per cent over all processes' batches; labels equal to `IGNORE` do not count.
+        Raises `ValueError` if there are no images."""
+        assert split is self.validation  # image sets have no test split
         for buffer in self.model.buffers():
             self.world.copy_from_main(buffer)
 
         def tally(images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
-            """Loss, images, right at first, right among five."""
+            """Loss, images, top-1 hits, top-5 hits."""
             logits_BN = self.objective.passes(images_BCHW).float()
             before_B = classes_before(logits_BN, labels_B)
             counted_B = labels_B != IGNORE
@@ -90,8 +89,8 @@ class ImageRun(TaskRun[ImageBatch]):
 
 
 def classes_before(logits_BN: Tensor, labels_B: Tensor) -> Tensor:
-    """The number of classes that a classifier puts before the right one, [B]; anything where the label is `IGNORE`. Of
-    equal numbers the class with the lower index is first. Beside a number that is NaN the right class never is."""
+    """The number of classes that a classifier ranks before the right one, [B]; arbitrary for the label `IGNORE`. Ties
+    are ordered by class index. Every NaN counts as ranked before; if the right class has NaN, all classes do."""
     own_B = labels_B.clamp(min=0)
     own_logit_B1 = logits_BN.gather(1, own_B[:, None])
     is_later_BN = torch.arange(logits_BN.shape[1], device=logits_BN.device) >= own_B[:, None]

@@ -1,4 +1,4 @@
-"""Language modelling, and its evaluation: the perplexity, and beside it what the papers' scripts would have printed."""
+"""Language modelling, evaluated by its perplexity and by the value that the papers' scripts would have printed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from comt_cli.training.tasks import TextRun
 
 
 class LanguageRun(TextRun[Batch]):
-    """A LLaMA that predicts the next token of every sequence; its targets are the tokens that have one before them."""
+    """A LLaMA's run, which predicts the next token of every sequence; every token but the first is a target."""
 
     model: Llama
     validation: Rows
@@ -32,7 +32,7 @@ class LanguageRun(TextRun[Batch]):
     def __init__(self, spec: RunSpec, dataset: Dataset, world: World) -> None:
         super().__init__(spec, dataset, world)
         test_share = spec.settings_as(Settings).train.test_share
-        if test_share is not None and dataset.validation is not None:  # a benchmark has no data
+        if test_share is not None and dataset.validation is not None:  # benchmarks have no data
             self.validation, test = without_last(dataset.validation, test_share)
             self.tests = {"test": test}
 
@@ -40,19 +40,19 @@ class LanguageRun(TextRun[Batch]):
         return batch.tokens, batch.targets
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
-        return self.tensors(batch)  # a LLaMA has no dropout that follows positions
+        return self.tensors(batch)  # a LLaMA has no dropout
 
     def evaluate(self, batches: Iterable[Batch], split: Any) -> Evaluation:
-        """Evaluate on this process's batches, and sum over all processes.
+        """Evaluate on all processes' batches.
 
-        `perplexity` is exp of the token-weighted mean over all targets. `galore_perplexity` is what the public scripts
-        print: exp of the unweighted mean over batches of each batch's mean, times n / (n + 1), because their count of
-        batches starts at one; n is of one process, and the processes' numbers are averaged. `bits_per_byte` is the loss
-        in bits, times the split's `tokens_per_byte`. Raises `ValueError` where there is not one target to predict.
+        `perplexity` is exp of the token-weighted mean over all targets. `galore_perplexity` reproduces the public
+        scripts: exp of the unweighted mean over batches of each batch's mean, times n / (n + 1), because they count
+        batches from one; n is the number per process, and the processes' numbers are averaged. `bits_per_byte` is the
+        loss in bits, times the split's `tokens_per_byte`. Raises `ValueError` if there are no targets.
         """
 
         def tally(tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
-            """Loss, tokens, batch means, batches."""
+            """Loss, tokens, sum of batch means, batches."""
             count = int((targets_BT != IGNORE).sum())
             value = float(self.objective(tokens_BT, targets_BT))
             numbers = [value, count, value / count, 1.0] if count else [0.0] * 4
@@ -64,7 +64,7 @@ class LanguageRun(TextRun[Batch]):
         metrics = {
             "perplexity": perplexity(loss),
             "bits_per_byte": finite(loss / math.log(2) * split.tokens_per_byte),
-            # The mean over processes of sum / (n + 1), where all have the same n.
+            # The mean over processes of sum / (n + 1), with the same n for all.
             "galore_perplexity": perplexity(mean_sum / (count_batches + self.world.size)),
         }
         return Evaluation(loss, metrics, {"tokens": tokens, "batches": int(count_batches)})

@@ -1,4 +1,4 @@
-"""Masked language modelling, and its evaluation: loss, perplexity and accuracy of hidden tokens."""
+"""Masked language modelling, evaluated by loss, perplexity and accuracy of hidden tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from comt_cli.training.tasks import TextRun
 
 
 class MaskedRun(TextRun[MaskedBatch]):
-    """A BERT that predicts the hidden tokens of every sequence; its targets are these alone."""
+    """A BERT's run, which predicts the hidden tokens of every sequence; only these are targets."""
 
     model: Bert
     objective: SummedLoss
@@ -27,10 +27,10 @@ class MaskedRun(TextRun[MaskedBatch]):
         return batch.tokens, batch.places, batch.targets
 
     def evaluate(self, batches: Iterable[MaskedBatch], split: Split[MaskedBatch]) -> Evaluation:
-        """Loss, perplexity and accuracy over the hidden tokens of all processes' batches."""
+        """Loss, perplexity and accuracy of the hidden tokens over all processes' batches."""
 
         def tally(tokens_BT: Tensor, places_BK: Tensor, targets_BK: Tensor) -> Tensor:
-            """Loss, tokens, tokens that are predicted exactly."""
+            """Loss, tokens, correctly predicted tokens."""
             logits_BKV = self.objective.logits(tokens_BT, places_BK)
             loss = ClassifierLoss.loss_of(logits_BKV.flatten(0, 1), targets_BK.flatten())
             right = (logits_BKV.argmax(-1) == targets_BK).sum()

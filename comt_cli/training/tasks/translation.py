@@ -1,4 +1,4 @@
-"""Translation, and its evaluation: the loss of the references, and the scores of beam search's translations."""
+"""Translation, evaluated by the loss of the references and the scores of beam search's translations."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from comt_cli.training.encoder_decoder import EncoderDecoderRun
 
 
 class TranslationRun(EncoderDecoderRun[PairBatch]):
-    """Predicts a sentence from its translation."""
+    """A translator's run."""
 
     counted: ClassVar = "sentences"
-    # One bucket: what is translated together, and so the rounding, is the same for any number of devices.
+    # One bucket: the sentences decoded together, and so the rounding, do not depend on the number of devices.
     evaluation_rows: ClassVar = 1
     dataset: PairDataset
 
@@ -41,7 +41,7 @@ class TranslationRun(EncoderDecoderRun[PairBatch]):
     def scores(self, split: str, numbers: Sequence[int], texts: Sequence[str]) -> Mapping[str, Score]:
         own, target = self.dataset.texts[split], self.spec.settings_as(TranslationSettings).data.target
         references = [own.references[pair] for pair in numbers]
-        # Of German alone compounds are split.
+        # Compounds are split only in German.
         every = [key for key in METRICS if target == "de" or key != "bleu_compound"]
         found = {key: score(key, texts, references) for key in (["bleu"] if split == "validation" else every)}
         if own.slots is not None:

@@ -67,7 +67,7 @@ def test_bad_input_that_processes_find_says_by_its_status_whether_training_began
 
 def test_gpus_that_do_not_divide_the_batch_are_refused_before_any_process_starts(tmp_path, monkeypatch):
     monkeypatch.setattr(executor, "train_in_group", lambda *_: pytest.fail("processes are started"))
-    with pytest.raises(UserError, match="cannot be shared evenly by 3 processes") as refused:
+    with pytest.raises(UserError, match="cannot be divided evenly among 3 processes") as refused:
         executor.train_on(3, [image_spec(batch_size=8)], tmp_path / "runs", "cpu")
     assert refused.value.exit_status == 2
 

@@ -172,7 +172,7 @@ def test_a_job_that_cannot_train_says_why_and_ends_with_its_status(specs, runs, 
     with pytest.raises(SystemExit) as ended:
         TrainJob()(specs[0].model_dump(mode="json"), str(runs), "cpu:3000", 2, [])
     assert ended.value.code == 2
-    assert "comt: --device cpu:3000 names one device for 2 processes" in capsys.readouterr().err
+    assert "comt: --device cpu:3000 names one device, but there are 2 processes" in capsys.readouterr().err
 
 
 def test_times_are_as_slurm_writes_them(tmp_path):

@@ -43,7 +43,7 @@ WRONG = {
     "train-lm": (["train-lm", "--recipe", "comt/table3", "--device", "cuda"], "0 CUDA devices are visible"),
     "train-lm anew": (
         ["train-lm", "--recipe", "comt/table3", "--gpus", "3", "--fresh"],
-        "cannot be shared evenly by 3 processes",
+        "cannot be divided evenly among 3 processes",
     ),
     "train-resnet": (["train-resnet", "--recipe", "comt/table1", "--device", "gpu"], "there is no such device"),
     "reproduce": (["reproduce", "--device", "cuda:1"], "0 CUDA devices are visible"),

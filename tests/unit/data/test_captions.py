@@ -124,7 +124,7 @@ def test_a_file_that_changed_is_other_content(folder):
     data = coco(folder)
     first = prepare(data)
     np.save(folder / "features" / "5.npy", np.ones((2, 6)))
-    with pytest.raises(UserError, match=r"5\.npy: it has 2 regions; it had 4 when it was prepared"):
+    with pytest.raises(UserError, match=r"5\.npy: it has 2 regions, but had 4 when the data was prepared"):
         first.test.batch(np.array([0]))
     assert known_content(data, fingerprint(data)) is None
     second = prepare(data)
@@ -144,7 +144,7 @@ def test_vocabularies_by_rule(rule, words):
     assert " ".join(found.words) == words
     with pytest.raises(UserError, match=f"by the rule {rule} .* {size:,}, not 9,999") as caught:
         mscoco.MSCOCO(CaptionData(corpus="mscoco", vocabulary_rule=rule, vocabulary_size=9999)).tokenizer(images)
-    assert f"Say vocabulary_size: {size} under data in the recipe's setup" in caught.value.hint
+    assert f"Set vocabulary_size: {size} under data in the recipe's setup" in caught.value.hint
 
 
 def spoil(number, regions):
@@ -168,7 +168,7 @@ def rewrite(change):
         (lambda folder: shutil.rmtree(folder / "features"), "features: No such file"),
         (lambda folder: (folder / "features" / "7.npz").unlink(), "1 of 4 images have no features; the first are 7"),
         (spoil(100, np.ones((2, 5))), r"100\.npy: its features have the shape \[2, 5\] \(float64\), not \[1 to 4, 6\]"),
-        (spoil(100, np.full((1, 6), np.nan)), "a number in it is not finite"),
+        (spoil(100, np.full((1, 6), np.nan)), "a value is not finite"),
         (lambda folder: (folder / "features" / "7.npz").write_bytes(b"PK\3\4 cut"), r"7\.npz: its features cannot be"),
         (rewrite(lambda image: image.update(split="dev")), "image 2: split: "),
         (rewrite(lambda image: image["sentences"][0].pop("raw")), "image 2: sentences: 0: raw: "),
@@ -234,7 +234,7 @@ def test_no_scene_of_an_earlier_split(monkeypatch):
     easy = chosen_scenes(CaptionData(images=1200, validation_images=5, test_images=5, difficulty="easy"))
     assert easy["train"][:300] == [each._replace(captions=each.captions[:5]) for each in sample(easy=True)]
     monkeypatch.setattr("comt_cli.data.captions.corpora.scenes._ATTEMPTS", 1)
-    with pytest.raises(UserError, match="validation_images: there are 99 that are in no earlier split, not 100"):
+    with pytest.raises(UserError, match="validation_images: only 99 examples are in no earlier split, not 100"):
         chosen_scenes(data)
 
 

@@ -43,11 +43,11 @@ def test_the_text_is_that_of_a_pre_training():
     [
         ({"task": "sst-2"}, "task"),
         ({"task": "mnli", "tokenizer": "t5"}, "tokenizer"),
-        ({"task": "cola", "tokenizer": "sentencepiece"}, "vocabulary: say how many tokens"),
-        ({"task": "follows", "corpus": "c4", "max_train_tokens": 9}, "task: follows is made of documents"),
+        ({"task": "cola", "tokenizer": "sentencepiece"}, "vocabulary: is missing"),
+        ({"task": "follows", "corpus": "c4", "max_train_tokens": 9}, "task: follows uses documents"),
         ({"task": "follows", "glue_folder": "here"}, "glue_folder: "),
         ({"task": "scene-nli", "glue_folder": "here"}, "glue_folder: "),
-        ({"task": "cola", "max_train_tokens": 9}, "max_train_tokens: the vocabulary of python-docs does not depend"),
+        ({"task": "cola", "max_train_tokens": 9}, "max_train_tokens: does not change the vocabulary of python-docs"),
         ({"sequence_length": 4}, "sequence_length"),
         ({"held_out": 0}, "held_out"),
         ({"train_examples": 0}, "train_examples"),
@@ -111,7 +111,9 @@ def test_all_examples_of_a_premise_are_on_one_side():
 
 def test_what_is_missing_is_named():
     data = GlueData(task="cola", tokenizer="bytes", train_examples=190)
-    with pytest.raises(UserError, match=r"train_examples: cola has 1\d\d to train on beside those held out, not 190"):
+    with pytest.raises(
+        UserError, match=r"train_examples: cola has 1\d\d examples to train on, without those held out, not 190"
+    ):
         divided({"train": EXAMPLES, "test": EXAMPLES}, data)
     data = GlueData(task="cola", tokenizer="bytes")
     for read, split in (({"train": EXAMPLES, "test": []}, "test"), ({"train": EXAMPLES[:1], "test": EXAMPLES}, "val")):

@@ -116,8 +116,8 @@ def test_where_the_files_lie_does_not_count(cache, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("old", "new", "wrong"),
     [
-        ("\t1\n", "\tyes\n", r"dev.tsv: line 3 has the label 'yes', none of 0, 1"),
-        ("question2", "question", r"dev.tsv: its first line has no column question2, but id, qid1, qid2, question1"),
+        ("\t1\n", "\tyes\n", r"dev.tsv: line 3 has the label 'yes', not one of 0, 1"),
+        ("question2", "question", r"dev.tsv: its first line has no column question2; it has id, qid1, qid2, question1"),
         ("\t1\n", "\n", r"dev.tsv: 30 of 61 lines have fewer than 6 columns between tabs"),
         ("test 7", "caf\udce9", r"dev.tsv: it is not UTF-8 text \(line 9\)"),
     ],
@@ -137,5 +137,5 @@ def test_labels_of_sts_b_are_numbers(cache, tmp_path):
     whole = path.read_text(encoding="utf-8")
     for label in ("six", "5.2", "-1", "nan"):
         path.write_text(whole.replace("\t3.0\n", f"\t{label}\n"), encoding="utf-8")
-        with pytest.raises(UserError, match=rf"line 17 has the label '{label}', no number from 0 to 5"):
+        with pytest.raises(UserError, match=rf"line 17 has the label '{label}', not a number from 0 to 5"):
             prepare(of_folder("stsb", tmp_path))

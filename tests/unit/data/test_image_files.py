@@ -85,9 +85,9 @@ def test_an_archive_of_cifar_is_unpacked_where_it_is_whole(cifar, cache, monkeyp
     shutil.rmtree(base)
     monkeypatch.setattr(torchvision_datasets().utils, "_get_redirect_url", Mock(side_effect=URLError("no network")))
     for where, said in ((folder, str(folder)), (None, str(cache / "images" / "cifar"))):  # damaged; not there
-        with pytest.raises(UserError, match=f"{name} is damaged in {said}/.*, or not there .*: .*no network") as caught:
+        with pytest.raises(UserError, match=f"{name} is damaged in {said}/.*, or missing .*: .*no network") as caught:
             prepare(ImageDataSettings(images=name, folder=where and str(where)))
-        assert f"{kind.filename} and put it into {said}" in str(caught.value.hint)
+        assert f"{kind.filename} into {said}" in str(caught.value.hint)
     assert not base.exists()
     monkeypatch.setattr(kind, "tgz_md5", hashlib.md5(archive.read_bytes()).hexdigest())
     assert prepare(data).content_hash == before.content_hash
@@ -187,9 +187,9 @@ def test_parts_of_imagenet_are_cut_by_the_draws(folder):
     ("spoil", "said"),
     [
         (lambda folder: (folder / "val").rename(folder / "test"), "val"),
-        (lambda folder: (folder / "val" / "n00000000").rename(folder / "val" / "n9"), "n00000000 is in one only"),
+        (lambda folder: (folder / "val" / "n00000000").rename(folder / "val" / "n9"), "n00000000 is only in one"),
         (lambda folder: (folder / "train" / "new").mkdir(), "new"),
-        (lambda folder: make_imagenet(folder / "train" / "n00000003", 1), "4 folders of classes, not 3"),
+        (lambda folder: make_imagenet(folder / "train" / "n00000003", 1), "4 class folders, not 3"),
     ],
 )
 def test_an_imagenet_folder_that_is_unfit(folder, spoil, said):

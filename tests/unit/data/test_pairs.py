@@ -367,5 +367,5 @@ def test_misuse_is_named():
     lists = TokenLists.of([[3]])
     with pytest.raises(ValueError, match="no begin token"):
         PairBuckets(lists, lists, SpecialTokens(pad=0, end=1), 9, 0)
-    with pytest.raises(ValueError, match="lengths are of pairs"):
+    with pytest.raises(ValueError, match="with lengths of 1 or more"):
         PairBuckets(lists, TokenLists.of([[3], [4]]), SPECIAL, 9, 0)

@@ -120,7 +120,7 @@ def test_a_manifest_of_other_data_or_edited_by_hand_is_recognised(data):
     stored = json.loads(path.read_text())
     edited = stored | {"manifest": stored["manifest"] | {"versions": {}}}
     path.write_text(json.dumps(edited))
-    with pytest.raises(UserError, match="not what was written"):
+    with pytest.raises(UserError, match="the hash differs"):
         prepare(data)
     path.write_text(json.dumps(stored))
     folder = path.parent.rename(path.parent.with_name("0" * 16))
@@ -146,7 +146,7 @@ def test_data_whose_source_changes_while_it_is_made_is_not_kept(data, monkeypatc
     identity, write, changed = kind.identity, module.write, []
     monkeypatch.setattr(module, "write", lambda *arguments: changed.append("changed") or write(*arguments))
     monkeypatch.setattr(kind, "identity", lambda *arguments: identity(*arguments) | dict.fromkeys(changed))
-    with pytest.raises(UserError, match="was changed while it was read"):
+    with pytest.raises(UserError, match="was changed while it was being read"):
         prepare(data)
     assert not folder.exists()
 

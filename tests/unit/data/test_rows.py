@@ -218,6 +218,6 @@ def test_a_part_damaged_while_preparation_rested_is_made_anew(cache):
 def test_one_sided_and_tiny_corpora_are_refused(cache):
     with pytest.raises(UserError, match="corpus: the validation split of python-docs has 0 tokens"):
         prepared(BYTES, FakeCorpus([[text for text in sentences(50) if split_of(text, 0.2) == "train"]]))
-    few = r"the validation split of python-docs has \d+ tokens, less than one row of 4000"
+    few = r"the validation split of python-docs has \d+ tokens, less than a row of 4000"
     with pytest.raises(UserError, match=few):
         prepared(BYTES.model_copy(update={"sequence_length": 4000}), FakeCorpus([sentences(100)]))

@@ -77,7 +77,7 @@ def test_python_docs_are_extracted_once_and_a_damaged_extract_is_made_anew(cache
     assert len(calls) == 2
     monkeypatch.setenv("COMT_CACHE", str(cache / "elsewhere"))
     monkeypatch.setattr(PythonDocs, "texts", lambda *_: iter(["short"]))
-    with pytest.raises(UserError, match="this Python has no python-docs"):
+    with pytest.raises(UserError, match="this Python has no texts for python-docs"):
         fingerprint(data)
 
 
@@ -268,9 +268,9 @@ def test_the_hub_and_a_folder_have_one_content(cache, tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_meant_is_refused():
-    with pytest.raises(ValueError, match="folder: this is a key of wikitext-103"):
+    with pytest.raises(ValueError, match="folder: applies to wikitext-103"):
         DataSettings(tokenizer="bytes", folder="here")
-    with pytest.raises(ValueError, match="validation_fraction: this is a key of python-docs"):
+    with pytest.raises(ValueError, match="validation_fraction: applies to python-docs"):
         DataSettings(corpus="wikitext-103", tokenizer="bytes", validation_fraction=0.1)
     with pytest.raises(ValueError, match="tokenizer"):
         MaskedData(tokenizer="t5")

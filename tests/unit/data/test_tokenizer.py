@@ -121,7 +121,7 @@ def test_a_saved_tokenizer_is_the_same(make, trained, tmp_path):
     [
         ("", "Expecting value"),
         ('{"format": 99, "kind": "bytes"}', "not a tokenizer of format 1"),
-        ('{"format": 1, "kind": "magic"}', "unknown kind 'magic'"),
+        ('{"format": 1, "kind": "magic"}', "kind 'magic' are unknown"),
         ('{"format": 1, "kind": "words"}', "is damaged"),
         ('{"format": 1, "kind": "sentencepiece", "model": "?"}', "is damaged"),
         ('{"format": 1, "kind": "sentencepiece", "model": "AAAA", "sha256": "0"}', "hash differs"),
@@ -141,7 +141,7 @@ def test_the_vocabulary_of_t5_is_fetched_and_checked(trained, tmp_path, monkeypa
     monkeypatch.setattr(published, "T5_SHA256", sha256(model))
     with monkeypatch.context() as alone:
         alone.setattr("huggingface_hub.snapshot_download", Mock(side_effect=OSError("no network")))
-        with pytest.raises(UserError, match="google-t5/t5-base, and it cannot be had from the Hugging Face hub"):
+        with pytest.raises(UserError, match="google-t5/t5-base, and fetching it from the Hugging Face hub failed"):
             published.t5_tokenizer()
     download = Mock(return_value=str(tmp_path))
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)

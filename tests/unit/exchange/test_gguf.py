@@ -159,7 +159,7 @@ def test_llamas_tokenizer_cuts_as_sentencepiece_does(make_llama, tmp_path) -> No
     ("changes", "words"),
     [
         ({"architecture": "gemma"}, "architecture 'gemma'"),
-        ({"pre": "qwen2"}, "cutting rule 'qwen2'"),
+        ({"pre": "qwen2"}, "splitting rule 'qwen2'"),
         ({"tokenizer": "t5"}, "kind 't5'"),
         ({"tokenizer": "llama"}, "no score for every token"),
         ({"expert_count": 4}, "mixture of experts"),
@@ -179,11 +179,11 @@ def test_damaged_and_foreign_files_give_an_error_for_people(make_llama, tmp_path
     cut = tmp_path / "cut.gguf"
     for length in (4, 5, 20, 300, len(content) // 2, len(content) - 1):
         cut.write_bytes(content[:length])
-        with pytest.raises(UserError, match="not a whole GGUF file"):
+        with pytest.raises(UserError, match="not a complete GGUF file"):
             load(cut, LoadedModel)
     cut.write_bytes(struct.pack("<4sIQQQ4sIIQ", b"GGUF", 3, 0, 1, 4, b"some", 9, 0, 2**60))  # an array without an end
-    with pytest.raises(UserError, match="not a whole GGUF file: it is cut short"):
+    with pytest.raises(UserError, match="not a complete GGUF file: it was cut off"):
         load(cut, LoadedModel)
     cut.write_bytes(b"PK\x03\x04 something else")
-    with pytest.raises(UserError, match="not a whole GGUF file"):
+    with pytest.raises(UserError, match="not a complete GGUF file"):
         load(cut, LoadedModel)

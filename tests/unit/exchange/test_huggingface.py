@@ -83,7 +83,7 @@ def test_what_llama_cannot_express_is_not_called_a_llama(method, is_plain, make_
         ({"attention_bias": True}, "attention_bias = true"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling"),
         ({"head_dim": 32}, "head_dim = 32"),
-        ({"hidden_size": "absent"}, "does not say hidden_size"),
+        ({"hidden_size": "absent"}, "has no key hidden_size"),
         ({"num_hidden_layers": 3}, "model.layers.2.input_layernorm.weight is missing"),
         ({"num_hidden_layers": 10**9}, "layers: Input should be less than or equal to 1000"),
         ({"vocab_size": 2**62}, "vocab_size = 4611686018427387904 is not a number of tokens"),
@@ -103,10 +103,10 @@ def test_pickles_damaged_files_and_paths_outside_are_refused(make_llama, tmp_pat
     weights = folder / "model.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[: len(content) // 2])
-    with pytest.raises(UserError, match="not a whole safetensors file"):
+    with pytest.raises(UserError, match="not a complete safetensors file"):
         load(folder, LoadedModel)
     weights.unlink()
-    with pytest.raises(UserError, match="holds no weights"):
+    with pytest.raises(UserError, match="has no weights"):
         load(folder, LoadedModel)
     (folder / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(UserError, match="as a pickle"):
@@ -116,7 +116,7 @@ def test_pickles_damaged_files_and_paths_outside_are_refused(make_llama, tmp_pat
     with pytest.raises(UserError, match="outside its folder"):
         load(folder, LoadedModel)
     index.write_text(json.dumps({"weight_map": {"lm_head.weight": "gone.safetensors"}}))
-    with pytest.raises(UserError, match=r"lacks gone\.safetensors"):
+    with pytest.raises(UserError, match=r"has no gone\.safetensors"):
         load(folder, LoadedModel)
 
 
@@ -140,7 +140,7 @@ def test_the_card_says_what_the_run_was(save_run, tmp_path) -> None:
     again = invoke(app, ["export", str(checkpoint), str(tmp_path / "out")])
     assert "is not empty" in str(again.exception)
     (tmp_path / "out" / "config.json").unlink()  # as if it had been killed: the configuration is written last
-    with pytest.raises(UserError, match="holds no model"):
+    with pytest.raises(UserError, match="is not a model"):
         load(tmp_path / "out", LoadedModel)
 
 

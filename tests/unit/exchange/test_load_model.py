@@ -56,12 +56,12 @@ def test_an_image_classifier_loads_and_says_what_it_was_evaluated_at(trained):
         (LoadedModel, {"format": 7}, "format 7"),
         (LoadedModel, {"spec": None}, "is not a checkpoint of comt"),
         (LoadedModel, {"spec": {"paper": "comt"}}, "its spec does not fit this version of comt: table: Field required"),
-        (LoadedModel, {"model": {"w": torch.ones(2, dtype=torch.int8)}}, "not floating-point tensors"),
+        (LoadedModel, {"model": {"w": torch.ones(2, dtype=torch.int8)}}, "dictionary of floating-point tensors"),
         (LoadedModel, {"model": {"w": torch.ones(2)}}, "is missing"),
         (LoadedModel, {"method": {"name": "teleport"}}, "'teleport', which this comt does not have"),
-        (LoadedModel, {"tokenizer": None}, "lacks tokenizer"),
-        (LoadedModel, {"tokenizer": {"format": 1, "kind": "morse"}}, "unknown kind 'morse'"),
-        (LoadedImageModel, {"classes": None, "std": None}, "lacks classes and std"),
+        (LoadedModel, {"tokenizer": None}, "has no tokenizer"),
+        (LoadedModel, {"tokenizer": {"format": 1, "kind": "morse"}}, "kind 'morse' are unknown"),
+        (LoadedImageModel, {"classes": None, "std": None}, "has no classes and no std"),
         (LoadedImageModel, {"classes": ["a", "b"]}, "classes"),
         (LoadedImageModel, {"size": -3}, "size: "),
         (LoadedImageModel, {"std": [0.1, 0.2, 0.0]}, "std.2: "),
@@ -89,7 +89,7 @@ def test_a_flipped_bit_is_noticed(save_run) -> None:
         try:
             state = read_state(path, mapped=False)
         except UserError as error:
-            noticed += "does not fit its checksum" in error.message
+            noticed += "the checksum of its record" in error.message
             continue
         assert state["spec"] == whole["spec"]
         assert_same_bits(state["model"], whole["model"], Reason.SAVED, f"with byte {place} damaged")
@@ -98,7 +98,7 @@ def test_a_flipped_bit_is_noticed(save_run) -> None:
 
 def test_another_kind_of_model_is_refused(tmp_path) -> None:
     run = write_run(tmp_path / "run", toy_spec(), toy_model(toy_spec()))
-    with pytest.raises(UserError, match="holds no model"):
+    with pytest.raises(UserError, match="is not a model"):
         load(tmp_path, LoadedTranslator)
     with pytest.raises(UserError, match="is a translator, not a language model"):
         load(run, LoadedModel)
@@ -109,7 +109,7 @@ def test_damaged_and_foreign_files_give_an_error_for_people(save_run, tmp_path) 
     content = path.read_bytes()
     for length in (0, 3, 10, 1000, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:length])
-        with pytest.raises(UserError, match="is not a checkpoint, or is cut short, after"):
+        with pytest.raises(UserError, match="is not a checkpoint, or was cut off after"):
             load(path, LoadedModel)
     with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
         for info in source.infolist():  # torch would map its compressed records as the weights themselves

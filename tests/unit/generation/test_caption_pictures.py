@@ -53,6 +53,6 @@ def test_no_picture_starts_a_program(tmp_path, monkeypatch) -> None:
     (tmp_path / "photo.png").write_bytes(
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 48 48\n%%EndComments\nshowpage\n"
     )
-    with pytest.raises(UserError, match=r"cannot read the image .*photo\.png: it is no picture that can be read"):
+    with pytest.raises(UserError, match=r"cannot read the image .*photo\.png: it is not a picture"):
         pixels_of(tmp_path / "photo.png")
     assert not (tmp_path / "started").exists()

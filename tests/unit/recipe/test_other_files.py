@@ -325,7 +325,7 @@ def test_trials_are_the_runs_that_the_same_settings_ask_for():
     assert ids(by_hand, f"{RATE}=4e-3", scale="smoke", rows="plain", seeds=[101]) < ids(
         TUNED, scale="smoke", rows="plain"
     )
-    with pytest.raises(UserError, match="seed 102 is one of the sweep's trials"):
+    with pytest.raises(UserError, match="seed 102 is a seed of the sweep's trials"):
         planned(TUNED, seeds=[1, 102])
 
 

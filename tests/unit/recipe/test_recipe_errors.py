@@ -56,7 +56,7 @@ BROKEN = {
     "key that is no word": ("c4/130m: {}", "c4/130m: {}\n  ? [a, b]\n  : {}", "line 29: columns"),
     "alias": ("seeds: [1, 2]", "seeds: *many", "line 6: an alias is not allowed"),
     "tag": ("seeds: [1, 2]", "seeds: !!python/object:os.system [1]", "line 6: a tag is not allowed"),
-    "too deep": ("seeds: [1, 2]", f"seeds: {'[' * (MAX_DEPTH + 1)}{']' * (MAX_DEPTH + 1)}", "line 6: is nested too deeply"),
+    "too deep": ("seeds: [1, 2]", f"seeds: {'[' * (MAX_DEPTH + 1)}{']' * (MAX_DEPTH + 1)}", "line 6: is nested more than 20 levels deep"),
     "warm-up longer than training": ("warmup_steps: 10", "warmup_steps: 101", "line 11: settings.train.warmup_steps"),
     "noam without warm-up": ("warmup_steps: 10", "schedule: noam", "line 28: train.warmup_steps"),
     "batch that cannot be cut": ("model: {size: 250m}", "train: {micro_batch_size: 3}", "line 31: columns.c4/250m.settings.train.micro_batch_size"),
@@ -139,8 +139,8 @@ def test_files_that_are_no_recipe(tmp_path, small, load):
 
 
 SET = {
-    **dict.fromkeys(("train", "train.steps", "train=5", "=5"), "write SECTION.KEY"),
-    "lr=0.1": "for instance train.learning_rate",
+    **dict.fromkeys(("train", "train.steps", "train=5", "=5"), "should be SECTION.KEY"),
+    "lr=0.1": "such as train.learning_rate",
     "trian.steps=5": "did you mean train?",
     **dict.fromkeys(("train.step=5", "train.steps.now=5", "train.epochs=3"), "did you mean steps?"),
     **dict.fromkeys(("train.steps=5.5", "train.steps='5'", "train.steps=true", "train.steps="), "valid integer"),
@@ -182,7 +182,7 @@ def test_a_recipe_without_a_paper_has_no_printed_values_and_an_ablated_option_tw
         ("row 'plane'", "did you mean plain?", {"rows": "gated,plane"}),
         ("column 'c4/130m'", "valid: tiny", {"columns": "c4/130m", "scale": "smoke"}),
         ("scale 'smokey'", "did you mean smoke?", {"scale": "smokey"}),
-        ("row", "there are plain, gated, extra", {"rows": " ,"}),
+        ("row", "valid: plain, gated, extra", {"rows": " ,"}),
     ],
 )
 def test_a_selection_that_is_not_there(what, hint, selection, load, small):

@@ -139,5 +139,5 @@ def test_the_files_and_the_page_have_it(ladder: Bench) -> None:
     ids=["two sizes", "two metrics"],
 )
 def test_what_is_no_ladder_is_refused(bench: Bench, old: str, new: str) -> None:
-    with pytest.raises(RecipeError, match=r"ladder: (takes 3 columns|compares one metric)"):
+    with pytest.raises(RecipeError, match=r"ladder: needs (3 columns|one metric)"):
         replace(bench, text=as_ladder(bench.text).replace(old, new)).loaded()

@@ -42,9 +42,7 @@ def test_a_torn_result_is_remarked_on_and_hides_no_other(bench: Bench, content: 
     collection = collect(bench.specs(), bench.runs, PERPLEXITY)
     assert cell_of(collection, "pre-ln").state == "2 done, 1 unfinished"
     (note,) = collection.notes
-    assert (
-        "cannot be read" in note or "does not hold a JSON object" in note or "does not say that the run is done" in note
-    )
+    assert "cannot be read" in note or "is not a JSON object" in note or "state is not done" in note
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "12", True])

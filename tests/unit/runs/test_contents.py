@@ -37,7 +37,7 @@ def test_what_is_not_prepared_here_is_what_the_runs_were_trained_on(tmp_path):
 def test_runs_on_different_content_cannot_stand_in_one_column(tmp_path):
     for content, seed in (("one", 1), ("two", 1), ("two", 2)):
         write_run(tmp_path, content, seed)
-    with pytest.raises(UserError, match=r"on glyphs10 in .* different content: two \(2 runs\), one \(1 run\)"):
+    with pytest.raises(UserError, match=r"on glyphs10 in .* by data_content: two \(2 runs\), one \(1 run\)"):
         adopt_contents([spec(None), spec(None, seed=2)], tmp_path)
     assert adopt_contents([spec(None)], tmp_path, ambiguous=True) == [spec(None)]
 

@@ -139,7 +139,7 @@ def test_auto_goes_on_without_graphs_and_says_why_once(tiny_corpus, tmp_path, gr
     assert [(start["captured"], start["differs"]) for start in starts] == [(False, [])] * 2
     (said,) = (event.text for event in heard if isinstance(event, Note))
     reason = str(error) or "there is not enough memory for them"
-    assert said == f"train.cuda_graphs: {reason}; the run goes on without CUDA graphs"
+    assert said == f"train.cuda_graphs: {reason}; the run continues without CUDA graphs"
 
 
 @pytest.mark.parametrize("given", [{"compile": True}, {}, {"compile": True, "sharding": "fsdp"}, OFF, ON], ids=str)
@@ -151,8 +151,8 @@ def test_where_passes_are_captured(given):
 
 def test_several_processes_are_refused(tiny_corpus, tmp_path):
     spec = tiny_spec(tiny_corpus, **ON)
-    with pytest.raises(UserError, match=r"train\.cuda_graphs: true is for one process a run, not for 2") as refused:
+    with pytest.raises(UserError, match=r"cuda_graphs: true needs one process per run, and there are 2") as refused:
         check_training(2, [spec], "cpu", None)
     assert "train.cuda_graphs=false" in str(refused.value.hint)
-    with pytest.raises(UserError, match="is for one process a run"):  # as torchrun starts them
+    with pytest.raises(UserError, match="needs one process per run"):  # as torchrun starts them
         training(spec, tmp_path, world=World(torch.device("cpu"), 0, 2))

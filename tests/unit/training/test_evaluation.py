@@ -78,7 +78,7 @@ def test_tokens_weigh_the_loss_and_batches_the_other():
     assert found.extent == {"tokens": 10, "batches": 2}
     assert math.isnan(evaluate(FixedLoss(2.0, math.nan), [batch(4), batch(4)]).loss)
     assert [perplexity(each) for each in (701.0, math.nan, 0.0)] == [None, None, 1.0]
-    with pytest.raises(ValueError, match="nothing to evaluate"):
+    with pytest.raises(ValueError, match="has no targets"):
         evaluate(FixedLoss(1.0), [batch(0, 3)])
 
 
@@ -152,7 +152,7 @@ def test_accuracies_by_hand():
     assert found.metrics["top5_accuracy"] == pytest.approx(200 / 3)
     assert found.extent["images"] == 3
     assert objective.training
-    with pytest.raises(ValueError, match="nothing to evaluate"):
+    with pytest.raises(ValueError, match="has no targets"):
         evaluate_images(objective, [says((IGNORE, SIX))])
     nan = evaluate_images(objective, [says((0, [math.nan] * 7))])
     assert nan.line() == {"validation_loss": None, "validation_accuracy": 0, "validation_top5_accuracy": 0}

@@ -46,8 +46,8 @@ def test_all_is_loaded_that_is_not_new(spec):
         ({}, {"norm": [5]}, {}, "norm is [4] in the source, and [5] in the model"),
         ({}, {}, {"norm": [4, 1]}, "norm is [4, 1] in the source, and [4] in the model"),
         ({"drop": ("head", "norm")}, {}, {}, "norm is not in the source, and [4] in the model"),
-        ({"drop": ("head", "hed")}, {}, {}, "drop names hed, and the source has no such part"),
-        ({"new": ("class",)}, {}, {}, "new names class, and the model has no such part"),  # parts are whole names
+        ({"drop": ("head", "hed")}, {}, {}, "drop names hed, but the source has no such part"),
+        ({"new": ("class",)}, {}, {}, "new names class, but the model has no such part"),  # parts are whole names
     ],
 )
 def test_what_does_not_fit_is_named_with_its_shapes(parts, own, source, expected, spec):

@@ -117,7 +117,7 @@ def test_a_tracker_that_fails_is_left_out_and_the_run_goes_on(spec, wandb, tmp_p
     with tracking(["wandb", "tensorboard"]):
         directory = train(spec, tmp_path / "runs", listener=heard.append)
     (said,) = (event.text for event in heard if isinstance(event, Note))
-    assert said == "wandb is left out from here on: ConnectionError: the service is away"
+    assert said == "wandb is disabled from now on: ConnectionError: the service is away"
     assert max(wandb.points["train/loss"]) == 2
     assert list((directory.path / "tensorboard").iterdir())
     assert_same_run(directory, train(spec, tmp_path / "untracked"))

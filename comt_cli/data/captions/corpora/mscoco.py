@@ -1,6 +1,6 @@
-"""`mscoco`: Karpathy's `dataset_coco.json` in a folder, with his splits (`restval` is of training), and beside it
+"""`mscoco`: Karpathy's `dataset_coco.json` in a folder, with his splits (`restval` belongs to training), and
 `features/<cocoid>.npy`, [regions, numbers], or `.npz` with an array `feat`, as extractors of bottom-up features write.
-References are the raw captions; words to learn Karpathy's `tokens` or, by the rule `nltk-ge5`, those of `words.py`."""
+References are the raw captions. Words are Karpathy's `tokens`, or those of `words.py` with the rule `nltk-ge5`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CAPTIONS, FEATURES = "dataset_coco.json", "features"
 SPLITS: Mapping[str, CaptionSplitName] = {"train": "train", "restval": "train", "val": "validation", "test": "test"}
 _PARTS = tuple(dict.fromkeys(SPLITS.values()))
 VOCABULARY = {"karpathy-gt5": 9_490, "nltk-ge5": 9_567}
-"""The words that MSCOCO is expected to have, special ones included; Karpathy's 9,487 count the unknown word alone."""
+"""The expected vocabulary sizes of MSCOCO with all special words; Karpathy's 9,487 include only the unknown word."""
 
 
 class _Sentence(BaseModel):
@@ -40,7 +40,7 @@ class _Image(BaseModel):
 
 
 class MSCOCO(CaptionCorpus):
-    """The corpus."""
+    """Captions and features of MSCOCO."""
 
     names = ("mscoco",)
 
@@ -50,16 +50,16 @@ class MSCOCO(CaptionCorpus):
 
     @classmethod
     def implied(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The sizes of features as they are published, and the words that a rule is expected to find."""
-        size = VOCABULARY.get(given.get("vocabulary_rule", "all"))  # None, too, where there is no such rule
+        """The published sizes of features, and the expected number of words for a rule."""
+        size = VOCABULARY.get(given.get("vocabulary_rule", "all"))  # None for other rules
         return {"max_length": 16, "regions": 36, "features": 2048, "vocabulary_size": size}
 
     @classmethod
     def contradictions(cls, data: CaptionData) -> Iterator[str]:
         if data.vocabulary_size is None:
-            yield "vocabulary_size: of all words of a folder the number is not known; say it, or use another rule"
+            yield "vocabulary_size: rule all needs the number of words of the folder; set it, or use another rule"
         elif data.vocabulary_size <= SPECIAL_WORDS:
-            yield f"vocabulary_size: {SPECIAL_WORDS} of the words are special ones; give more than that"
+            yield f"vocabulary_size: should be above {SPECIAL_WORDS}, the number of special words"
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
         return ["mscoco"]
@@ -68,14 +68,14 @@ class MSCOCO(CaptionCorpus):
         return stamp_of([self._folder / CAPTIONS, *sorted((self._folder / FEATURES).iterdir())])
 
     def write(self, folder: Path, progress: ProgressCallback) -> dict[CaptionSplitName, CaptionedImages]:
-        """The captions of every split and its files, all of which are read and hashed; nothing is put into `folder`."""
+        """The captions of every split and its files, all of which are read and hashed; writes nothing to `folder`."""
         images = self._images()
         files = self._files(images)
         found = {split: self._captions([each for each in images if SPLITS[each.split] == split]) for split in _PARTS}
         for split, each in found.items():
             if not each.references:
                 raise UserError(f"{self._folder / CAPTIONS}: no image is in the {split} split")
-        self.tokenizer(found)  # a wrong number of words is told before hours of reading
+        self.tokenizer(found)  # report a wrong number of words before hours of reading
         features: dict[CaptionSplitName, list[Any]] = {split: [] for split in _PARTS}
         for number, (image, file) in enumerate(zip(images, files, strict=True)):
             progress("reading features of images", number, len(images))
@@ -94,8 +94,8 @@ class MSCOCO(CaptionCorpus):
             raise UserError(
                 f"vocabulary_size: by the rule {self.data.vocabulary_rule} these captions have {len(words):,} words, "
                 f"with {SPECIAL_WORDS} special ones {size:,}, not {self.data.vocabulary_size:,}",
-                f"Say vocabulary_size: {size} under data in the recipe's setup (of MSCOCO "
-                "recipes/setups/sas-captions.yaml), for runs that others start from too, which --set does not reach.",
+                f"Set vocabulary_size: {size} under data in the recipe's setup (for MSCOCO "
+                "recipes/setups/sas-captions.yaml); --set would not apply to runs from which others start.",
             )
         return WordTokenizer(words)
 
@@ -112,9 +112,8 @@ class MSCOCO(CaptionCorpus):
         return CaptionedImages(references, learned=[[" ".join(each) for each in several] for several in tokens])
 
     def _images(self) -> list[_Image]:
-        """Every image of the JSON; what is used of it is there, and of the right type."""
         path = self._folder / CAPTIONS
-        hint = f"Put Karpathy's {CAPTIONS} there, and say where it is with data.folder."
+        hint = f"Put Karpathy's {CAPTIONS} into the folder data.folder."
         try:
             return TypeAdapter(list[_Image]).validate_python(read_json(path)["images"], strict=True)
         except ValidationError as error:
@@ -130,11 +129,11 @@ class MSCOCO(CaptionCorpus):
         try:
             there = {file.name for file in folder.iterdir()}
         except OSError as error:
-            hint = "A folder with a file of features for each image belongs there."
+            hint = "This folder should have one file of features per image."
             raise UserError(f"{folder}: {error.strerror or error}", hint) from error
         names = [f"{image.cocoid}.npy" for image in images]
         names = [name if name in there else name.replace(".npy", ".npz") for name in names]
         if missing := [name.removesuffix(".npz") for name in names if name not in there]:
             said = f"{len(missing):,} of {len(names):,} images have no features; the first are {', '.join(missing[:3])}"
-            raise UserError(f"{folder}: {said}", "The features of an image are a file <cocoid>.npy or <cocoid>.npz.")
+            raise UserError(f"{folder}: {said}", "Each image needs a file <cocoid>.npy or <cocoid>.npz.")
         return [folder / name for name in names]

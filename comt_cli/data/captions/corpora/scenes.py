@@ -1,15 +1,15 @@
-"""`scenes`: one to three symbols on coloured paper, and five true captions of each from a closed grammar.
+"""`scenes`: images of one to three symbols on coloured paper, with five true captions each from a closed grammar.
 
-Scene i of a split, its pixels and its captions are pure functions of (`SCENES_VERSION`, split, i). No symbol occurs
-twice in a scene, and no two objects are as far apart across as down, so that a caption says which objects it means and
-each pair has one relation. Scenes of validation and test are in no earlier split, whatever the shifts of their objects.
-Captions leave out what they like and use synonyms; what they say is true. They are lower-case words without
-punctuation. `easy` scenes have one or two digits or shapes, all large, plain and in the middle of their cells.
+Scene i of a split, its pixels and its captions are pure functions of (`SCENES_VERSION`, split, i). The symbols of a
+scene differ, and no two objects are equally far apart in both directions, so that captions identify objects and each
+pair has one relation. Scenes of validation and test do not occur in earlier splits, even with other shifts of their
+objects. Captions omit facts and use synonyms, but are true. They are lower-case words without punctuation. `easy`
+scenes have one or two digits or shapes, all large, plain and in the middle of their cells.
 
-Against five references a sixth caption of a full scene has CIDEr-D 310 and `scene_f1` 80; with its relations turned
-round 301 and 74, another scene's caption 22 and 4: CIDEr-D sees next to nothing of relations, `scene_f1` all three.
+Against five references, a sixth caption of a full scene has CIDEr-D 310 and `scene_f1` 80; with its relations reversed
+301 and 74; a caption of another scene 22 and 4. CIDEr-D hardly measures relations; `scene_f1` does.
 
-Every machine draws the same bytes, as of `glyphs`. Shapes: N images, S = 48 pixels of an image's side, M of a mask's.
+Every machine draws the same bytes, as for `glyphs`. Shapes: N images, S = 48 pixels of an image's side, M of a mask's.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from comt_cli.files import atomic_file
 SCENES_VERSION = 1  # version, as tests/contract/test_cache_versions.py says
 
 CAPTIONS = 5
-SHIFT = {"small": 3, "large": 1}  # pixels, at most, between the middles of an object and its cell
+SHIFT = {"small": 3, "large": 1}  # maximum distance in pixels between the centres of an object and its cell
 
-_STRIDE = 8  # positions of draws that a scene has: of its captions, from 0 on, and the last of its own
+_STRIDE = 8  # positions of draws per scene: its captions' from 0 on, and its own as the last
 _NUMBERS = 32  # draws of a scene, and of a caption
-_ATTEMPTS = 20  # so many scenes are drawn for one that is in no earlier split, at most
+_ATTEMPTS = 20  # scenes drawn, at most, for one that is in no earlier split
 _SIZE_SAID, _FACE_SAID, _KIND_SAID, _PAPER_SAID = 0.6, 0.6, 0.3, 0.4
 
 
@@ -56,7 +56,7 @@ class DrawnScene(NamedTuple):
 def drawn_scenes(
     split: CaptionSplitName, start: int, count: int, captions: int = CAPTIONS, *, easy: bool = False
 ) -> Iterator[DrawnScene]:
-    """The scenes [start, start + count) of a split without end, with `captions` captions each (7 at most)."""
+    """The scenes [start, start + count) of an infinite split, with `captions` captions each (at most 7)."""
     draws = drawn(f"scenes {SCENES_VERSION} {split}", _NUMBERS, start * _STRIDE)
     for number in range(start, start + count):
         own = list(islice(draws, _STRIDE))
@@ -65,8 +65,8 @@ def drawn_scenes(
 
 
 def chosen_scenes(data: CaptionData) -> dict[CaptionSplitName, list[DrawnScene]]:
-    """The scenes of every split: the first ones of training, and of the others the first that are in no earlier split.
-    Raises `UserError` where there are not as many different ones as were asked for."""
+    """The scenes of every split: the first ones for training, for the others the first that are in no earlier split.
+    Raises `UserError` if there are not enough different ones."""
     easy = data.difficulty == "easy"
     training = list(drawn_scenes("train", 0, data.images or 0, easy=easy))
     found: dict[CaptionSplitName, list[DrawnScene]] = {"train": training}
@@ -80,7 +80,7 @@ def chosen_scenes(data: CaptionData) -> dict[CaptionSplitName, list[DrawnScene]]
 
 
 def content(scene: Scene) -> frozenset[tuple[str | int, ...]]:
-    """Scene without the shifts and the order of its objects."""
+    """The content of a scene, without the order and the shifts of its objects."""
     objects = ((each.symbol, each.colour, each.size, each.face, each.row, each.column) for each in scene.objects)
     return frozenset({("paper", scene.paper), *objects})
 
@@ -110,7 +110,7 @@ def _scene(draws: Draws, easy: bool) -> Scene:
 
 @cache
 def _cells(count: int) -> Sequence[tuple[tuple[int, int], ...]]:
-    """The ways to give `count` objects a cell each (row, column) such that no pair is exactly on a diagonal."""
+    """All assignments of different cells (row, column) to `count` objects with no pair on a diagonal."""
     grid = [(row, column) for row in range(3) for column in range(3)]
     return [
         cells
@@ -153,16 +153,16 @@ def _name(each: SceneObject, draws: Draws) -> str:
 # ---- images
 
 MASK = {"small": 13, "large": 20}
-"""M: capitals are 8 and 13 pixels high; small letters are drawn as capitals, which are easier to tell apart."""
+"""M: capitals are 8 and 13 pixels high; small letters are drawn as capitals, which are easier to distinguish."""
 
 _CELL = words.SCENE_PIXELS // 3
 _AT_ONCE = 1 << 10  # images of a block
-_FINE = 8  # points across a pixel that symbols are sampled on
-_INK_VARIES, _PAPER_VARIES = 15, 8  # at most so much of 255, in each colour
+_FINE = 8  # sampling points per pixel and direction
+_INK_VARIES, _PAPER_VARIES = 15, 8  # maximum deviations in each colour, of 255
 
 
 class Scenes(CaptionCorpus):
-    """The corpus: scenes and captions are drawn, and their images rendered into the folder of what is prepared."""
+    """Scenes and captions are drawn, and images rendered into the folder of the prepared data."""
 
     names = ("scenes",)
     order = 0
@@ -182,11 +182,11 @@ class Scenes(CaptionCorpus):
     def contradictions(cls, data: CaptionData) -> Iterator[str]:
         for key, value in cls.fixed.items():
             if getattr(data, key) != value:
-                yield f"{key}: scenes has {value}; leave the key out"
+                yield f"{key}: is {value} for scenes; leave the key out"
         if data.folder is not None:
-            yield "folder: scenes is drawn into the cache, and read from nowhere else; leave it out"
+            yield "folder: scenes are drawn into the cache, not read from a folder; leave the key out"
         if data.vocabulary_rule != "all":
-            yield "vocabulary_rule: scenes has few words, and a model knows them all; use all"
+            yield "vocabulary_rule: models of scenes know all of the few words; use all"
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
         counts = [self.data.images, self.data.validation_images, self.data.test_images]
@@ -194,7 +194,7 @@ class Scenes(CaptionCorpus):
         return ["scenes", *made_by, self.data.difficulty, *counts]
 
     def write(self, folder: Path, progress: ProgressCallback) -> dict[CaptionSplitName, CaptionedImages]:
-        """The scenes and their captions; their pixels go to `folder`, uint8 [N, S, S, 3] a split."""
+        """The scenes and their captions; writes their pixels to `folder`, uint8 [N, S, S, 3] per split."""
         progress("drawing scenes and their captions", 0, None)
         chosen = chosen_scenes(self.data)
         done, total = 0, sum(map(len, chosen.values()))
@@ -215,7 +215,7 @@ class Scenes(CaptionCorpus):
 
     def regions(self, split: CaptionSplitName, images: CaptionedImages, folder: Path) -> PatchRegions:
         shape = (len(images.references), words.SCENE_PIXELS, words.SCENE_PIXELS, 3)
-        # Copy on write: torch wants memory that may be written, and nothing here does.
+        # Copy on write: torch requires writable memory, although nothing is written.
         return PatchRegions(np.memmap(folder / f"{split}.pixels", dtype=np.uint8, mode="c", shape=shape))
 
 
@@ -262,7 +262,7 @@ def _shapes(size: str) -> dict[str, NDArray[np.float32]]:
     places = (np.arange(side * _FINE) + 0.5) / _FINE - side / 2
     x, y = places[None, :], places[:, None]
     radius = side * 0.35
-    # A star of two triangles: without sines, which no standard makes equal everywhere.
+    # A star of two triangles, without sines, whose values differ between machines.
     up, down = (_triangle(x, sign * y, radius) for sign in (1, -1))
     inside = {
         "circle": x * x + y * y < radius * radius,
@@ -274,12 +274,12 @@ def _shapes(size: str) -> dict[str, NDArray[np.float32]]:
 
 
 def _reduced(fine: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The mean of `_FINE` x `_FINE` points for every pixel, in 255ths, whose sums are exact in any order."""
+    """The mean of `_FINE` x `_FINE` points for every pixel, in 255ths, so that sums are exact in any order."""
     side = len(fine) // _FINE
     sums = np.rint(fine * np.float32(255)).astype(np.int64).reshape(side, _FINE, side, _FINE).sum((1, 3))
     return np.asarray(sums / (255 * _FINE**2), dtype=np.float32)
 
 
 def _triangle(x: NDArray[np.float64], y: NDArray[np.float64], radius: float) -> NDArray[np.bool_]:
-    """The points in a triangle that stands on a side, its corners `radius` from (0, 0); y goes down."""
+    """The points in a triangle on a horizontal side, with corners `radius` from (0, 0); y points down."""
     return np.asarray((y < radius / 2) & (np.abs(x) * np.sqrt(3.0) < y + radius))

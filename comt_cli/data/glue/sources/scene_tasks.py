@@ -1,19 +1,19 @@
-"""`scene-nli` and `scene-similarity`: two descriptions in the words of `scenes`, and whether the second follows from
-the first, or how many facts they have in common.
+"""`scene-nli` and `scene-similarity`: pairs of descriptions in the words of `scenes`, with the label whether the second
+follows from the first, or how many facts they share.
 
-Example i of a split is a pure function of (`SCENE_TASKS_VERSION`, task, split, i); the label follows from i, so that
+Example i of a split is a pure function of (`SCENE_TASKS_VERSION`, task, split, i). Its label depends on i, so that
 classes are balanced. A pair of texts is in one split only.
 
-**scene-nli**: the premise names two symbols with their colours and their relation, and one or two of three things that
-a description may leave out: the size of the one, of the other, and the paper. The hypothesis says one of these three,
-beside colours and the relation. It is entailed (0), or says what the premise leaves out (1, neutral) or says otherwise
-(2, contradiction). What either text says is drawn alike for every label: neither alone tells which it is.
+**scene-nli**: the premise names two symbols with their colours and their relation, and one or two of three optional
+facts: the sizes of the two symbols, and the paper. The hypothesis states one of these three facts, besides colours and
+the relation. It is entailed (0), states a fact that the premise omits (1, neutral), or contradicts it (2). The
+distribution of either text alone is the same for every label.
 
-**scene-similarity**: a symbol, its size, its colour and the paper, twice; the number, 0 to 5, is how many of five
-things are the same: size, colour, paper, kind (letter, digit, shape), and the symbol itself.
+**scene-similarity**: two descriptions of a symbol, its size, its colour and the paper. The label, 0 to 5, is the number
+of equal facts: size, colour, paper, kind (letter, digit, shape), and the symbol itself.
 
-Synonyms are drawn once for an example, so that a small network need not learn them first. Naive Bayes has a third of
-scene-nli right, as by chance; of scene-similarity the share of words in common has Pearson's correlation .74.
+Synonyms are drawn once per example, so that a small network need not learn them first. Naive Bayes has an accuracy of
+1/3 on scene-nli (chance); on scene-similarity the share of common words has a Pearson correlation of 0.74.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 from comt_cli.data.captions import words
 from comt_cli.data.captions.words import article, paper_words
 from comt_cli.data.draws import Draws, drawn, unseen
-from comt_cli.data.glue.settings import Asked, Example, GlueSource, GlueSplitName
+from comt_cli.data.glue.settings import Example, GlueSource, GlueSplitName, Labels
 from comt_cli.data.storage import ProgressCallback, no_progress
 
 SCENE_TASKS_VERSION = 1  # version, as tests/contract/test_cache_versions.py says
@@ -41,9 +41,9 @@ _KIND_SAID, _FACE_SAID, _FACE_REPEATED, _COLOUR_SAID = 0.3, 0.4, 0.5, 0.6
 class SceneExamples(GlueSource):
     """The source of both tasks."""
 
-    tasks: ClassVar[Mapping[str, Asked]] = {
-        "scene-nli": Asked(3, ("accuracy",)),
-        "scene-similarity": Asked(1, ("pearson", "spearman")),
+    tasks: ClassVar[Mapping[str, Labels]] = {
+        "scene-nli": Labels(3, ("accuracy",)),
+        "scene-similarity": Labels(1, ("pearson", "spearman")),
     }
     names = tuple(tasks)
     order = 1
@@ -61,20 +61,20 @@ class SceneExamples(GlueSource):
 
 
 def drawn_examples(task: str, split: GlueSplitName) -> Iterator[Example]:
-    """The examples of a split, of which there is no end."""
+    """The infinite sequence of a split's examples."""
     make, labels = (_nli, 3) if task == "scene-nli" else (_similarity, 6)
     for number, draws in enumerate(drawn(f"{task} {SCENE_TASKS_VERSION} {split}", _NUMBERS)):
         yield make(draws, number % labels)
 
 
 World = Mapping[str, str | None]
-"""`symbol of 0`, `colour of 0`, `size of 0`, `face of 0`, the same of thing 1, `where` 0 is from 1, and `paper`."""
+"""`symbol of 0`, `colour of 0`, `size of 0`, `face of 0`, the same of 1, `where` 0 is seen from 1, and `paper`."""
 
-_LEFT_OUT = ("size of 0", "size of 1", "paper")  # a premise leaves out one or two of these
+_LEFT_OUT = ("size of 0", "size of 1", "paper")  # a premise omits one or two of these
 
 
 def _nli(draws: Draws, label: int) -> Example:
-    """The hypothesis is drawn first, whatever the label; then what the premise says instead of it."""
+    """Draw the hypothesis first, independently of the label, then the premise."""
     told = _world(draws)
     asked = draws.one_of(_LEFT_OUT)
     is_single = draws.share() < 0.5  # the hypothesis is about one of the two
@@ -110,7 +110,7 @@ def _world(draws: Draws) -> World:
 
 
 def _turned(world: World, fact: str, draws: Draws) -> World:
-    """The world with one fact otherwise: the relation turned round, any other colour, the other size."""
+    """The world with one fact changed: the relation reversed, another colour, or the other size."""
     if fact == "where":
         return {**world, "where": words.OPPOSITE[str(world["where"])]}
     values = words.PAPERS if fact == "paper" else words.SIZES if fact.startswith("size") else words.INKS
@@ -118,7 +118,7 @@ def _turned(world: World, fact: str, draws: Draws) -> World:
 
 
 def _kept(asked: str, is_said: bool, draws: Draws) -> set[str]:
-    """Facts that a premise says: one or two of `_LEFT_OUT`, `asked` among them or not."""
+    """The facts that a premise states: one or two of `_LEFT_OUT`, with or without `asked`."""
     count = draws.between(1, 2)
     others = [fact for fact in _LEFT_OUT if fact != asked]
     chosen = {others[place] for place in draws.some(count - is_said, len(others))}
@@ -131,8 +131,8 @@ def _left_out(world: World, kept: set[str]) -> World:
 
 _FACTS = [*product((False, True), (False, True), (False, True), range(3))]
 _WAYS = {count: [facts for facts in _FACTS if sum(facts) == count] for count in range(6)}
-"""By the number of things in common, whether size, colour and paper are, and of the symbol nothing (0), its kind (1),
-or all (2)."""
+"""Number of equal facts -> possible combinations of equal size, colour, paper, and symbol (0: different kind, 1: same
+kind, 2: same symbol)."""
 
 
 def _similarity(draws: Draws, label: int) -> Example:
@@ -156,7 +156,7 @@ def _similarity(draws: Draws, label: int) -> Example:
 
 
 class _Writer:
-    """Writes descriptions in one choice of words."""
+    """Writes descriptions with one choice of synonyms."""
 
     def __init__(self, draws: Draws) -> None:
         self._draws = draws
@@ -164,7 +164,6 @@ class _Writer:
         self._size, self._relation, self._paper, self._picture = (Draws(repeat(draws.share())) for _ in range(4))
 
     def both(self, world: World) -> str:
-        """Both things, and where one is as seen from the other."""
         one, other, where = 0, 1, str(world["where"])
         if self._draws.share() < 0.5:
             one, other, where = 1, 0, words.OPPOSITE[where]
@@ -176,7 +175,7 @@ class _Writer:
         return self.placed(text, world["paper"])
 
     def placed(self, what: str, paper: str | None, *, is_clause: bool = False) -> str:
-        """A description, which is a clause or names something, with the paper that it is on."""
+        """A description (a clause or a noun phrase) with its paper."""
         form = self._draws.share()
         there = what if is_clause else f"there is {what}"
         if paper is None:
@@ -195,7 +194,7 @@ class _Writer:
         return self.name(str(world[f"symbol of {number}"]), colour, size, face)
 
     def name(self, symbol: str, colour: str | None, size: str | None, face: str | None = None) -> str:
-        """`a huge bold red letter b`; of a letter or digit of which nothing else is said the kind is."""
+        """`a huge bold red letter b`; the kind is always stated for a letter or digit without other attributes."""
         named = [] if size is None else [self._size.one_of(words.SIZES[size])]
         named += [word for word in (face, colour) if word is not None]
         if symbol in words.KINDS and (self._is_kind_said or not named):

@@ -1,17 +1,16 @@
-"""`acceptability` and `follows`, made of the sentences of the corpus that pre-training reads: examples of training of
-its training documents, those of the test of its validation documents. Sentences are prose of 6 to 32 words, no code.
-One that occurs in several places counts at the first alone, and one whose words are anywhere in a training document is
-none of a test document.
+"""`acceptability` and `follows`: examples made from sentences of the pre-training corpus, training examples from its
+training documents, test examples from its validation documents. Sentences are prose of 6 to 32 words without code. A
+repeated sentence is used once; sentences of test documents whose words occur in a training document are not used.
 
-**acceptability**: a sentence as it was written (1), or with one thing wrong (0): a function word and its neighbour
-exchanged, a function word missing, or a verb that does not agree. Which sentences are used, and what would be made
-wrong, does not depend on the label.
+**acceptability**: a sentence as it was written (1), or with one error (0): a function word swapped with its neighbour,
+a missing function word, or a verb that does not agree. The selection of sentences and errors does not depend on the
+label.
 
-**follows**: two sentences, of which the second is the next one of the document (1), or the second of another pair, of
-the next few pairs of other documents the nearest in length (0): from either sentence alone nothing can be told. Each
-sentence is used once.
+**follows**: two sentences; the second is the next one of the document (1), or the second of another pair, the nearest
+in length among the next pairs of other documents (0). Either sentence alone carries no information. Each sentence is
+used once.
 
-Of python-docs naive Bayes on words has MCC 2 of acceptability, on pairs of words, too, 19; of follows about 50 % right.
+On python-docs, naive Bayes on words has MCC 2 on acceptability, 19 with word pairs, and about 50 % accuracy on follows.
 """
 
 from __future__ import annotations
@@ -23,31 +22,32 @@ from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 from comt_cli.data.draws import Draws, drawn
-from comt_cli.data.glue.settings import Asked, Example, GlueSource, GlueSplitName
+from comt_cli.data.glue.settings import Example, GlueSource, GlueSplitName, Labels
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.text.settings import Corpus, SplitName, split_in, train_texts
 
 SENTENCES_VERSION = 2  # version, as tests/contract/test_cache_versions.py says
 
-WORDS = range(6, 33)  # of a sentence
-MOST = 200_000  # sentences of a split that are used, the first ones of the corpus: of Wikipedia a part
+WORDS = range(6, 33)  # per sentence
+MOST = 200_000  # sentences per split, the first ones of the corpus
 
 _WORD = r"\w+(?:['’./-]\w+)*(?:\(\))?"
 _QUOTE = r"[\"'`“”‘’*]{0,2}"
 _LAST = r"\w+(?:['’-]\w+)*(?:\(\))?"  # without dots: "i.e." ends no sentence
 _CLEAN = re.compile(rf"(?=[A-Z])(?:\(?{_QUOTE}{_WORD}{_QUOTE}\)?(?: ?[,;:])?(?: --?)? )+{_QUOTE}{_LAST}{_QUOTE}\)? ?\.")
 _END = re.compile(r"(?<=[.!?])\s+(?=\S)")
-_PARAGRAPH = re.compile(r"\n\s*\n|^\s*=.*=\s*$", re.MULTILINE)  # empty lines, and titles of Wikipedia's articles
+_PARAGRAPH = re.compile(r"\n\s*\n|^\s*=.*=\s*$", re.MULTILINE)  # blank lines, and headings of Wikipedia
 _BARE = re.compile(r"\w+")
 
 SWAPPED, DROPPED = 0.44, 0.40
-"""The shares of what is made wrong; of the rest the verb does not agree. Where that has no place, the next is tried."""
+"""The shares of errors by swapping and dropping; the rest are verbs that do not agree. An impossible kind is replaced
+by the next one."""
 
-NEAREST = 6  # second sentences among which the nearest in length is taken
+NEAREST = 6  # candidates for a second sentence, of which the nearest in length is used
 
 _WORDS = "the a an of to in on for by with from as at is are was were be not and or that which if"
 _MOVED = frozenset(_WORDS.split())
-_DISPENSABLE = "the on as at not and or that which if"  # a sentence may still be right, or nearly, without these
+_DISPENSABLE = "the on as at not and or that which if"  # a sentence may still be acceptable without these
 _LEFT_OUT = _MOVED - {*_DISPENSABLE.split()} | {"has", "been", "than"}
 _AGREES = {"is": "are", "was": "were", "has": "have", "does": "do"}
 _AGREES |= {plural: singular for singular, plural in _AGREES.items()}
@@ -57,8 +57,8 @@ _PLAIN = re.compile(r"[a-z]+")
 class TextExamples(GlueSource):
     """The source of both tasks."""
 
-    _of_pairs = Asked(2, ("accuracy", "f1"))
-    tasks: ClassVar[Mapping[str, Asked]] = {"acceptability": Asked(2, ("mcc",)), "follows": _of_pairs}
+    _of_pairs = Labels(2, ("accuracy", "f1"))
+    tasks: ClassVar[Mapping[str, Labels]] = {"acceptability": Labels(2, ("mcc",)), "follows": _of_pairs}
     names = tuple(tasks)
     order = 0
     is_of_text = True
@@ -74,7 +74,7 @@ class TextExamples(GlueSource):
 
 
 def acceptability(found: Sequence[Passage], split: GlueSplitName) -> list[Example]:
-    """Every sentence in which something can be made wrong, half of them so."""
+    """Every sentence in which an error is possible, half of them with one."""
     sentences = [sentence for passage in found for sentence in passage.sentences]
     made = []
     for sentence, draws in zip(sentences, drawn(f"acceptability {SENTENCES_VERSION} {split}", 4), strict=False):
@@ -84,7 +84,7 @@ def acceptability(found: Sequence[Passage], split: GlueSplitName) -> list[Exampl
 
 
 def made_wrong(sentence: str, draws: Draws) -> str | None:
-    """The sentence with one thing wrong behind its first word; None where there is no place for it."""
+    """The sentence with one error after its first word; None if no error is possible."""
     words, share, where = sentence.split(), draws.share(), draws.share()
     first = 0 if share < SWAPPED else 1 if share < SWAPPED + DROPPED else 2
     for kind in (first, (first + 1) % 3, (first + 2) % 3):
@@ -98,7 +98,7 @@ def made_wrong(sentence: str, draws: Draws) -> str | None:
 
 
 def _fits(words: Sequence[str], place: int, kind: int) -> bool:
-    """Whether a word and the next one can be exchanged (kind 0), the word left out (1), or be put otherwise (2)."""
+    """Whether a word and the next one can be swapped (kind 0), or the word dropped (1) or replaced (2)."""
     word, following = words[place], words[place + 1]
     if kind == 0:
         is_plain = _PLAIN.fullmatch(following) is not None and word != following
@@ -113,7 +113,7 @@ class _Pair(NamedTuple):
 
 
 def follows(found: Sequence[Passage], split: GlueSplitName) -> list[Example]:
-    """Pairs of neighbours, half of them with each other's second sentences."""
+    """Pairs of neighbouring sentences, half of them with exchanged second sentences."""
     pairs = [
         _Pair(passage.document, *two)
         for passage in found
@@ -127,7 +127,7 @@ def follows(found: Sequence[Passage], split: GlueSplitName) -> list[Example]:
 
 
 def _partners(pairs: Sequence[_Pair]) -> list[str | None]:
-    """For every pair the second sentence of another, each of one alone; None where none of another document is left."""
+    """For every pair a second sentence of another document, each used once; None if none is left."""
     free = [*pairs[1:], *pairs[:1]]
     found: list[str | None] = []
     for pair in pairs:
@@ -139,14 +139,14 @@ def _partners(pairs: Sequence[_Pair]) -> list[str | None]:
 
 
 class Passage(NamedTuple):
-    """The clean sentences of a document, in order. `document` is a number that no other one has."""
+    """The usable sentences of a document, in order. `document` is its unique number."""
 
     document: int
     sentences: tuple[str, ...]
 
 
 def sentences_of(text: str) -> Iterator[str]:
-    """The clean sentences of a document in order."""
+    """The usable sentences of a document, in order."""
     for paragraph in _PARAGRAPH.split(text):
         for piece in _END.split(" ".join(paragraph.split())):
             if len(piece.split()) in WORDS and _CLEAN.fullmatch(piece):
@@ -156,8 +156,8 @@ def sentences_of(text: str) -> Iterator[str]:
 def passages(
     corpus: Corpus, validation_fraction: float | None, progress: ProgressCallback, most: int = MOST
 ) -> dict[SplitName, list[Passage]]:
-    """The passages of the training and of the validation documents of pre-training, until a split has `most` sentences.
-    The corpus is read to its end, so that no training document has what is tested on. Raises `UserError`."""
+    """The passages of pre-training's training and validation documents, at most `most` sentences per split. All
+    training documents are compared with test sentences. Raises `UserError`."""
     found: dict[SplitName, list[Passage]] = {"train": [], "validation": []}
     seen: dict[SplitName, set[str]] = {"train": set(), "validation": set()}
     document = 0
@@ -182,7 +182,7 @@ def passages(
 
 
 def told_in(texts: Iterable[str], sentences: Iterable[str], progress: ProgressCallback) -> set[str]:
-    """The sentences whose words are in a row in one of the texts, whatever is between and around them."""
+    """The sentences whose words occur consecutively in one of the texts, whatever separates them."""
     by_start: dict[tuple[str, ...], list[tuple[list[str], str]]] = defaultdict(list)
     for sentence in sentences:
         words = _BARE.findall(sentence.lower())

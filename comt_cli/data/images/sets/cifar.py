@@ -1,5 +1,5 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), as torchvision reads them: 50,000 and 10,000 images of 32 pixels. It
-checks the files against MD5 sums, unpacks the archive that lies in the folder, or downloads it."""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), read by torchvision: 50,000 and 10,000 images of 32 pixels. torchvision
+checks the files' MD5 sums, and unpacks the archive in the folder, or downloads it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from comt_cli.files import cache_folder, make_folder, sha256
 
 
 class Cifar(FolderSet):
-    """Either set."""
+    """CIFAR-10 or CIFAR-100."""
 
     classes: ClassVar[Mapping[str, int]] = {"cifar10": 10, "cifar100": 100}
     names = tuple(classes)
@@ -39,10 +39,10 @@ class Cifar(FolderSet):
         data, folder = self.data, self.folder
         datasets = torchvision_datasets()
         kind = datasets.CIFAR10 if data.images == "cifar10" else datasets.CIFAR100
-        if data.folder and not folder.is_dir():  # mistyped, most likely: it must not become a place to download to
+        if data.folder and not folder.is_dir():  # most likely a typing error, so nothing is downloaded there
             raise UserError(
-                f"data.folder (of comt plot-images: --folder): there is no folder {folder} to read {data.images} from",
-                f"Correct it; or make the folder, {_bring(kind, folder)}; or leave it out to use the cache.",
+                f"data.folder (comt plot-images: --folder): the folder {folder} for {data.images} does not exist",
+                f"Correct it; or make the folder, {_bring(kind, folder)}; or leave the key out to use the cache.",
             )
         sources = _read(kind, data.images, folder, progress)
         counts = [self.count(split, len(source.data)) for split, source in zip(IMAGE_SPLITS, sources, strict=True)]
@@ -57,9 +57,9 @@ class Cifar(FolderSet):
 
 
 def _read(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> list[Any]:
-    """Both splits as torchvision opens them, unpacked or downloaded first where the folder has no such data."""
+    """Both splits opened by torchvision; unpacked or downloaded first if the folder does not have them."""
     base = folder / kind.base_folder
-    # In the cache, not in a folder of the user's that has no such data, and was named by mistake.
+    # The lock is in the cache, because the folder may be a user's, given by mistake.
     lock = cache_folder() / "images" / "locks" / (sha256(f"{name} {folder.resolve()}")[:16] + ".lock")
     with contextlib.nullcontext() if base.exists() else file_lock(lock, progress):
         is_there = base.exists()
@@ -70,11 +70,11 @@ def _read(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> lis
             return [kind(folder, train=train, download=not is_there) for train in (True, False)]
         except (RuntimeError, OSError, EOFError, KeyError, ValueError, pickle.UnpicklingError, TarError) as error:
             raise UserError(
-                f"{name} is damaged in {base}, or not there and cannot be downloaded: {first_line(error)}",
-                f"Delete the damaged folder; with a network, {_bring(kind, folder)}; or say which folder has it: --set "
-                "data.folder=/some/folder (of comt plot-images: --folder)",
+                f"{name} is damaged in {base}, or missing and cannot be downloaded: {first_line(error)}",
+                f"Delete the damaged folder; with a network, {_bring(kind, folder)}; or name another folder: --set "
+                "data.folder=/some/folder (comt plot-images: --folder)",
             ) from error
 
 
 def _bring(kind: Any, folder: Path) -> str:
-    return f"fetch {kind.url} and put it into {folder} as it is (comt checks and unpacks it)"
+    return f"download {kind.url} into {folder} (comt checks and unpacks it)"

@@ -1,13 +1,13 @@
-"""`glyphs10` and `glyphs100`: 50,000 images for training and 10,000 for validation, rendered once into the cache:
-characters in the faces that matplotlib ships, turned, sheared, faint, crowded, crossed out, noisy.
+"""`glyphs10` and `glyphs100`: 50,000 training and 10,000 validation images, rendered once into the cache: characters in
+the faces that matplotlib ships, rotated, sheared, faint, crowded, crossed out, noisy.
 
-Both splits have the same faces. No two classes look alike in any face, and what differs only in size, case or a quarter
-turn is left out. An image is a pure function of (version, set, side, number, size). All arithmetic is integer hashing
-and IEEE additions, multiplications, divisions and square roots, element by element, so every machine draws the same
-bytes from the same fonts and the same FreeType.
+Both splits have the same faces. No two classes look alike in any face; characters that differ only in size, case or a
+quarter rotation are left out. An image is a pure function of (version, set, side, number, size). All arithmetic is
+integer hashing and element-wise IEEE additions, multiplications, divisions and square roots, so every machine draws the
+same bytes from the same fonts and the same FreeType.
 
 Shapes: K classes, F faces, M pixels of a mask's side, B images at once, S pixels of an image's side, G = 2 S points of
-the grid that a character is sampled on.
+the sampling grid.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _EM = 0.86  # height of a face's em square as a share of the mask's side
 
 
 def font_files(faces: Sequence[str]) -> list[Path]:
-    """The files of faces that matplotlib ships."""
+    """The files of matplotlib's faces."""
     import matplotlib as mpl
 
     folder = Path(mpl.get_data_path()) / "fonts" / "ttf"
@@ -58,19 +58,19 @@ def font_files(faces: Sequence[str]) -> list[Path]:
 
 
 def font_hash(faces: Sequence[str]) -> str:
-    """Hexadecimal SHA-256 over the faces' files: another edition of a font draws other images."""
+    """Hexadecimal SHA-256 over the faces' files: another version of a font draws other images."""
     return sha256("".join(sha256(path.read_bytes()) for path in font_files(faces)))
 
 
 def rasteriser() -> dict[str, str]:
-    """The versions of what makes pixels of a face's outlines."""
+    """The versions of the libraries that rasterise outlines."""
     from PIL import features
 
     return {"pillow": metadata.version("pillow"), "freetype": str(features.version("freetype2"))}
 
 
 def face_masks(characters: Sequence[str], faces: Sequence[str], side: int) -> NDArray[np.float32]:
-    """Every character in every face, in the middle: float32 [K, F, M, M] from 0 to 1, M = `side`; 0 at the border."""
+    """Every character in every face, centred: float32 [K, F, M, M] in [0, 1], M = `side`; 0 at the border."""
     from PIL import Image, ImageDraw, ImageFont
 
     masks = np.zeros((len(characters), len(faces), side, side), dtype=np.float32)
@@ -92,7 +92,7 @@ def face_masks(characters: Sequence[str], faces: Sequence[str], side: int) -> ND
 # ---- images
 
 VERSION: dict[str, int] = {"glyphs10": 2, "glyphs100": 3}
-"""Version, as tests/contract/test_cache_versions.py says."""
+"""Versions, see tests/contract/test_cache_versions.py."""
 
 Floats = NDArray[np.float32]
 
@@ -101,7 +101,7 @@ _WEAR: dict[str, tuple[float, float]] = {"glyphs10": (0.2, 1.05), "glyphs100": (
 
 
 class Chance:
-    """Hands out the columns of a table of uniform random numbers, one after another."""
+    """Consumes the columns of a table of uniform random numbers one after another."""
 
     def __init__(self, draws: NDArray[np.float64]) -> None:
         self._columns: Iterator[NDArray[np.float64]] = iter(np.ascontiguousarray(draws.T))
@@ -124,7 +124,7 @@ class Chance:
 
 
 class GlyphRenderer:
-    """Renders the images of one side of a set at one size."""
+    """Renders the images of one split (`side`) of a set at one size."""
 
     def __init__(self, name: str, side: str, size: int) -> None:
         self.name, self.size = name, size
@@ -132,20 +132,20 @@ class GlyphRenderer:
         self._seed = int(sha256(f"{VERSION[name]} {name} {side}")[:16], 16)
         self._mask_side = min(2 * size, _LARGEST_MASK)
         self._masks = face_masks(CHARACTERS[name], FACES[name], self._mask_side).reshape(-1)
-        # Places of the sampling grid and of the pixels, in units of the image's side, 0 in the middle.
+        # Positions of the sampling grid and of the pixels, in units of the image's side, 0 at the centre.
         self._grid_G, self._pixel_S = (
             ((np.arange(count) + 0.5) / count - 0.5).astype(np.float32) for count in (2 * size, size)
         )
 
     def labels(self, start: int, count: int) -> NDArray[np.int64]:
-        """The classes of images [start, start + count), int64: every run of K from a multiple of K has each once."""
+        """The classes of images [start, start + count), int64: every block of K images has each class once."""
         return sample_indices(self._seed, start, count, self.classes)
 
     def render(self, start: int, count: int) -> NDArray[np.uint8]:
         """Images [start, start + count), uint8 [count, S, S, 3]."""
         chance = Chance(uniform_draws(self._seed, start, count, _DRAWS))
         labels_B = self.labels(start, count)
-        # How far the print has gone wrong: the easiest images are learned within hundreds of steps, the hardest never.
+        # Degradation of the print: the easiest images are learned within hundreds of steps, the hardest never.
         best, worst = _WEAR[self.name]
         share_B = chance.between(0, 1)
         wear_B = best + (worst - best) * (share_B if self.name == "glyphs10" else share_B * share_B)
@@ -159,7 +159,7 @@ class GlyphRenderer:
         for number in range(_STROKES):
             colour_B3 = _blend((ink_B3, paper_B3)[number % 2], chance.colours(0, 1), chance.between(0, 0.5))
             _paint(image_B3SS, self._stroke(chance, wear_B), colour_B3)
-        # Smaller images are as if larger ones were reduced: less blur and noise are left in them.
+        # Smaller images look like reduced larger ones, with less blur and noise.
         reduced = np.float32(min(1, self.size / 32))
         _blur(image_B3SS, reduced * wear_B * chance.between(0, 1))
         noise_B = reduced * (np.float32(0.01) + wear_B * wear_B * chance.between(0, 0.25))
@@ -168,14 +168,14 @@ class GlyphRenderer:
         return np.ascontiguousarray(bytes_B3SS.transpose(0, 2, 3, 1))
 
     def _glyph(self, chance: Chance, wear_B: Floats, labels_B: NDArray[np.int64], x_B: Floats, y_B: Floats) -> Floats:
-        """Share of each pixel that a character covers, [B, S, S], at (x, y), in a random face and form."""
+        """The share of each pixel that a character covers, [B, S, S], at (x, y), in a random face and shape."""
         side = self._mask_side
-        # A rotation by theta, from t = tan(theta / 2): without sines, which no standard makes equal everywhere.
+        # A rotation by theta from t = tan(theta / 2), without sines, whose values differ between machines.
         t_B = wear_B * chance.between(-0.3, 0.3)
         cosine_B, sine_B = (1 - t_B * t_B) / (1 + t_B * t_B), 2 * t_B / (1 + t_B * t_B)
         zoom_B = side / (1 + wear_B * chance.between(-0.5, 0.2))
         stretch_B, shear_B = 1 + wear_B * chance.between(-0.3, 0.3), wear_B * chance.between(-0.5, 0.5)
-        # From a place in the image to one in the mask: (u, v) = A (x, y), pixels from the mask's middle.
+        # Maps a position in the image to one in the mask: (u, v) = A (x, y), pixels from the mask's centre.
         middle = np.float32((side - 1) / 2)
         a_B, b_B = zoom_B * (cosine_B + shear_B * sine_B), zoom_B * (shear_B * cosine_B - sine_B)
         c_B, d_B = zoom_B * stretch_B * sine_B, zoom_B * stretch_B * cosine_B
@@ -188,9 +188,9 @@ class GlyphRenderer:
         return (rows_BSG[:, :, 0::2] + rows_BSG[:, :, 1::2]) * np.float32(0.25)
 
     def _sample(self, which_B: NDArray[np.int64], u_BGG: Floats, v_BGG: Floats) -> Floats:
-        """The masks at places (u, v), between pixels by bilinear interpolation, 0 outside."""
+        """The masks at positions (u, v), by bilinear interpolation; 0 outside."""
         side = self._mask_side
-        for places in (u_BGG, v_BGG):  # the border of a mask is empty: what lies outside reads it
+        for places in (u_BGG, v_BGG):  # positions outside read the empty border
             np.clip(places, 0, np.float32(side - 1.001), out=places)
         left_BGG, top_BGG = u_BGG.astype(np.int32), v_BGG.astype(np.int32)
         u_BGG -= left_BGG
@@ -204,7 +204,7 @@ class GlyphRenderer:
         return left_BGG + (right_BGG - left_BGG) * share_BGG
 
     def _neighbour(self, chance: Chance, wear_B: Floats) -> Floats:
-        """A character that is cut off by the image's edge, the nearer the more it is worn, [B, S, S]."""
+        """A character cut off by the image's edge, nearer with more degradation, [B, S, S]."""
         labels_B = chance.choice(self.classes)
         far_B, along_B = np.float32(0.8) - wear_B * chance.between(0, 0.32), chance.between(-0.6, 0.6)
         edge_B = chance.choice(4)
@@ -213,7 +213,7 @@ class GlyphRenderer:
         return self._glyph(chance, wear_B, labels_B, x_B, y_B)
 
     def _stroke(self, chance: Chance, wear_B: Floats) -> Floats:
-        """A straight line right across the image, the wider the more it is worn, [B, S, S]."""
+        """A straight line across the image, wider with more degradation, [B, S, S]."""
         t_B = chance.between(-1, 1)
         cosine_B, sine_B = (1 - t_B * t_B) / (1 + t_B * t_B), 2 * t_B / (1 + t_B * t_B)
         turned_B = chance.choice(2) == 1
@@ -225,7 +225,7 @@ class GlyphRenderer:
         return np.asarray(np.clip(-distance_BSS * np.float32(self.size), 0, 1))
 
     def _background(self, chance: Chance, paper_B3: Floats) -> Floats:
-        """Paper of a colour that changes smoothly from corner to corner, [B, 3, S, S]."""
+        """Paper whose colour varies smoothly between the corners, [B, 3, S, S]."""
         corners = [_blend(paper_B3, chance.colours(0, 1), chance.between(0, 0.3)) for _ in range(4)]
         s = self._pixel_S + np.float32(0.5)
         left_B3S, right_B3S = (
@@ -234,18 +234,18 @@ class GlyphRenderer:
         return left_B3S[..., None] + (right_B3S - left_B3S)[..., None] * s
 
     def _add_noise(self, image_B3SS: Floats, keys_B: NDArray[np.uint64], strength_B: Floats) -> None:
-        """Add to every number one of its own, nearly normal with standard deviation `strength`."""
+        """Add noise to every number, nearly normal with standard deviation `strength`."""
         counters_SS = np.arange(1, self.size**2 + 1, dtype=np.uint64).reshape(self.size, self.size)
         bits_BSS = mix(keys_B[:, None, None] + counters_SS * np.uint64(0x9E3779B97F4A7C15))
         for colour in range(3):
             total_BSS = np.zeros(bits_BSS.shape, dtype=np.float32)
-            for part in range(3):  # the sum of three whole numbers below 128: mean 190.5, standard deviation 64
+            for part in range(3):  # the sum of three integers below 128 has mean 190.5 and standard deviation 64
                 total_BSS += (bits_BSS >> np.uint64(21 * colour + 7 * part)) & np.uint64(127)
             image_B3SS[:, colour] += (total_BSS - np.float32(190.5)) * (strength_B / 64)[:, None, None]
 
 
 def _ink_and_paper(chance: Chance, wear_B: Floats) -> tuple[Floats, Floats]:
-    """Two colours, [B, 3] each, of a random contrast where they differ most; of one in five the ink is the lighter."""
+    """Two colours, [B, 3] each, with a random contrast; in one of five images the ink is the lighter one."""
     direction_B3 = chance.colours(-0.3, 1)
     direction_B3 *= np.where(chance.between(0, 1) < 0.8, np.float32(-1), np.float32(1))[:, None]
     largest_B = np.maximum(np.abs(direction_B3).max(axis=1), np.float32(1e-3))
@@ -261,12 +261,12 @@ def _blend(first_B3: Floats, second_B3: Floats, share_B: Floats) -> Floats:
 
 
 def _paint(image_B3SS: Floats, alpha_BSS: Floats, colour_B3: Floats) -> None:
-    """Cover the image with a colour where alpha is 1, in place."""
+    """Blend a colour into the image in place, with weight alpha."""
     image_B3SS += (colour_B3[:, :, None, None] - image_B3SS) * alpha_BSS[:, None]
 
 
 def _blur(image_B3SS: Floats, share_B: Floats) -> None:
-    """Move every pixel by `share` towards the mean of its neighbours weighted 1, 2, 1 in both directions, in place."""
+    """Move every pixel by `share` towards the mean of its neighbourhood (weights 1, 2, 1), in place."""
     padded = np.pad(image_B3SS, ((0, 0), (0, 0), (1, 1), (1, 1)), mode="edge")
     rows = padded[:, :, :-2] + padded[:, :, 2:] + 2 * padded[:, :, 1:-1]
     soft = (rows[..., :-2] + rows[..., 2:] + 2 * rows[..., 1:-1]) * np.float32(1 / 16)
@@ -279,7 +279,7 @@ IMAGES: dict[ImageSplitName, int] = {"train": 50_000, "validation": 10_000}
 
 
 class Glyphs(ImageSet):
-    """Rendered characters, whose names are those of the classes."""
+    """Rendered characters, which are also the names of the classes."""
 
     classes: ClassVar[Mapping[str, int]] = {name: len(characters) for name, characters in CHARACTERS.items()}
     names = tuple(classes)
@@ -290,7 +290,7 @@ class Glyphs(ImageSet):
         if data.augmentation == "resized-crop-flip":
             yield f"augmentation: resized-crop-flip is for imagenet; {data.images} has crop and crop-flip"
         if data.folder is not None:
-            yield f"folder: {data.images} is drawn into the cache, and read from nowhere else; leave it out"
+            yield f"folder: {data.images} is drawn into the cache, not read from a folder; leave the key out"
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
         name = self.data.images

@@ -1,5 +1,5 @@
-"""ImageNet from a folder, `train/` and `val/` with a folder a class, read image by image as training goes. It is never
-downloaded: its licence asks everyone to do that for themselves."""
+"""ImageNet from a folder with `train/` and `val/`, one folder per class in each, read image by image during training.
+It is never downloaded, because its licence requires everyone to obtain it themselves."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from comt_cli.errors import UserError
 from comt_cli.files import canonical_json, sha256
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of the training split, as everybody uses them: reading all of it to compute them would take an hour."""
+"""The usual values for the training split; computing them would take an hour."""
 
 DRAWS = 3 + 2 * 10
-"""0: the mirror, as for all images; 1 and 2: the place of the crop; then area and aspect of ten attempts at one."""
+"""Draws per image: 0 for the mirror, 1 and 2 for the crop's position, then area and aspect of ten attempts."""
 
 
 class ImageNet(FolderSet):
-    """The set. Files are shuffled once and for all: the first so many hold all classes. Sizes stand for content."""
+    """ImageNet, shuffled once, so that any first part has all classes. Its content hash uses file sizes."""
 
     classes: ClassVar[Mapping[str, int]] = {"imagenet": 1000}
     names = tuple(classes)
@@ -51,7 +51,7 @@ class ImageNet(FolderSet):
         train, validation = (_list(folder / part, data) for part in ("train", "val"))
         if train.classes != validation.classes:
             differs = sorted({*train.classes} ^ {*validation.classes})[0]
-            raise _unfit(folder, f"the folders in train/ and val/ are not the same classes ({differs} is in one only)")
+            raise _unfit(folder, f"train/ and val/ have different classes ({differs} is only in one of them)")
         splits = (self._split("train", train), self._split("validation", validation))
         files = [[Path(file) for file in split.files] for split in splits]
         content = [[[path.relative_to(folder).as_posix(), path.stat().st_size] for path in paths] for paths in files]
@@ -67,28 +67,27 @@ class ImageNet(FolderSet):
 
 
 def _list(folder: Path, data: ImageDataSettings) -> Any:
-    """torchvision's list of the files and classes of one split."""
     try:
         listed = torchvision_datasets().ImageFolder(folder)
-    except (OSError, ValueError) as error:  # FileNotFoundError: no folder of a class, or an empty one
+    except (OSError, ValueError) as error:  # FileNotFoundError: a class without folder or images
         raise _unfit(folder.parent, first_line(error)) from error
     if len(listed.classes) != data.classes:
-        raise _unfit(folder.parent, f"{folder} has {len(listed.classes)} folders of classes, not {data.classes}")
+        raise _unfit(folder.parent, f"{folder} has {len(listed.classes)} class folders, not {data.classes}")
     return listed
 
 
 def _unfit(folder: Path, reason: str) -> UserError:
     hint = (
-        "It must have train/ and val/, each with one folder of JPEG files a class (train/n01440764/*.JPEG), and is not "
-        "downloaded: get it from image-net.org, and say where it lies with --set data.folder=/some/folder "
-        "(of comt plot-images: --folder)"
+        "It should have train/ and val/, each with one folder of JPEG files per class (train/n01440764/*.JPEG). It is "
+        "not downloaded: get it from image-net.org, and give its folder by --set data.folder=/some/folder "
+        "(comt plot-images: --folder)"
     )
     return UserError(f"imagenet is not in {folder}: {reason}", hint)
 
 
 class FolderSplit(ImageSplit):
-    """Image files, read and cut to `size` when a batch is asked for. In training with `crops` a random part is scaled
-    to size (`random_box`); else, and at evaluation, the middle."""
+    """Image files, read and cropped to `size` when a batch is read. In training with `crops` a random part is scaled to
+    `size` (`random_box`); else the centre is used."""
 
     def __init__(self, files: list[str], labels: NDArray[np.int64], size: int, *, crops: bool) -> None:
         super().__init__(labels, None)
@@ -110,7 +109,7 @@ class FolderSplit(ImageSplit):
         return np.stack(images) if images else np.empty((0, self.size, self.size, 3), dtype=np.uint8)
 
     def _read_one(self, index: int, draws: NDArray[np.float64] | None) -> NDArray[np.uint8]:
-        anew = "Copy the file anew from the data set, then run the same command again: it continues from there."
+        anew = "Copy the file again from the data set, then run the same command again: it continues from there."
         with open_picture(Path(self.files[index]), anew) as file:
             image = file.convert("RGB")  # reads the pixels; threads run meanwhile
         if draws is None:
@@ -124,8 +123,8 @@ class FolderSplit(ImageSplit):
 
 def random_box(width: int, height: int, draws: NDArray[np.float64]) -> tuple[int, int, int, int]:
     """The (left, top, right, bottom) of a random part: 8 to 100 % of the area, aspect 3/4 to 4/3 (Szegedy et al. 2015),
-    as torchvision's RandomResizedCrop. Of ten attempts the first that fits is taken; if none does, the middle with the
-    nearest aspect that is allowed. `draws`: float64 [DRAWS] in [0, 1), of which 1 to 22 are used."""
+    as in torchvision's RandomResizedCrop. The first of ten attempts that fits is used; if none does, the centre with
+    the nearest allowed aspect. `draws`: float64 [DRAWS] in [0, 1), of which 1 to 22 are used."""
     top_draw, left_draw = draws[1:3].tolist()
     for area_draw, aspect_draw in draws[3:DRAWS].reshape(-1, 2).tolist():
         area = width * height * (0.08 + 0.92 * area_draw)

@@ -3,13 +3,13 @@
     text := Clause "." | Clause joiner Clause "." | Label "."        with probabilities .40, .35, .25
 
 71 carriers, written by hand in English, German, French and Vietnamese, have 1 to 3 slots each, in each language's own
-order; the values in them are formatted by Babel from CLDR, that is by its translators. A translation must reorder (day
-before month, "3 tuần trước" before what happened, the German verb's prefix last), write numbers and times the other way
-(1,234.5 and 9:40 PM), know names that differ, form plurals, and copy digits. `easy` has no joined clauses, no number
-above 99 but years, and no decimals in measures.
+order. Babel formats the values in the slots from CLDR, whose translators wrote the names. A translation must reorder
+(day before month, "3 tuần trước" before the event, the German verb's prefix last), convert numbers and times (1,234.5
+and 9:40 PM), know names that differ, form plurals, and copy digits. `easy` has no joined clauses, no number above 99
+except years, and no decimals in measures.
 
-No text is on the same side of an earlier split. `unseen` is a second test set, of combinations that training does not
-have: in `full` two clauses that are never joined there, in both difficulties years behind training's.
+No text is on the same side of an earlier split. `unseen` is a second test set with combinations that training does not
+have: in `full` two clauses that are never joined there, in both difficulties years after training's.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ JOINERS: tuple[Mapping[str, str], ...] = (
     {"en": "; ", "de": "; ", "fr": " ; ", "vi": "; "},
 )
 _ALONE, _JOINED = 0.40, 0.35  # the shares of one clause and of two; the rest are labels
-_KEPT_APART = 10  # one in so many ordered pairs of clauses is never joined but in the unseen test set
+_KEPT_APART = 10  # one of 10 ordered pairs of clauses is joined only in the unseen test set
 _NUMBERS = 40  # draws of a pair: up to 4 for its form, 5 for each of 6 values
-_ATTEMPTS = 20  # so many pairs are drawn for one that is in no earlier split, at most
+_ATTEMPTS = 20  # pairs drawn, at most, for one that is in no earlier split
 _WITH_YEAR = {"day", "date", "month", "quarter", "year", "period"}
 _CARRIERS = Path(almanac_values.__file__).with_name("almanac_carriers.txt")
 _SLOT = re.compile(r"\{([a-z]+(?:\.\d)?)\}")
 
 
 class Slot(NamedTuple):
-    """A place for a value. `key` distinguishes it from the sentence's other slots: its type, or `type.2`."""
+    """A slot for a value. `key` identifies it within the sentence: its type, or `type.2`."""
 
     key: str
 
@@ -69,7 +69,7 @@ class Carrier:
 
 
 class Carriers(NamedTuple):
-    """All of them: `clauses` may be joined in pairs, `labels` stand alone; `source` is the text of the file."""
+    """All carriers: `clauses` may be joined in pairs, `labels` stand alone; `source` is the text of the file."""
 
     clauses: tuple[Carrier, ...]
     labels: tuple[Carrier, ...]
@@ -78,14 +78,14 @@ class Carriers(NamedTuple):
 
 @cache
 def carriers() -> Carriers:
-    """The carriers of `almanac_carriers.txt`. Raises `ValueError` where the file is not as its first lines say."""
+    """The carriers of `almanac_carriers.txt`. Raises `ValueError` if the file has another format."""
     lines = [line for line in _CARRIERS.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
     divide = lines.index("[labels]")
     return Carriers(_read(lines[1:divide]), _read(lines[divide + 1 :]), "\n".join(lines))
 
 
 def _read(lines: list[str]) -> tuple[Carrier, ...]:
-    """One carrier of every four lines; `re.split` gives the keys of the slots at the odd places of a line."""
+    """One carrier per four lines; `re.split` puts the slots' keys at the odd indices of a line."""
     found = []
     for start in range(0, len(lines), len(LANGUAGES)):
         several = [_SLOT.split(line) for line in lines[start : start + len(LANGUAGES)]]
@@ -99,7 +99,7 @@ def _read(lines: list[str]) -> tuple[Carrier, ...]:
 
 
 class AlmanacPair(NamedTuple):
-    """A sentence in two languages, and its values as the second one has them, in their order there."""
+    """A sentence in two languages, and its values as formatted in the second one, in their order there."""
 
     source: str
     target: str
@@ -107,7 +107,7 @@ class AlmanacPair(NamedTuple):
 
 
 class Almanac(PairCorpus):
-    """The corpus: pair i of a split is a pure function of (`ALMANAC_VERSION`, split, i), difficulty and languages."""
+    """Pair i of a split is a pure function of (`ALMANAC_VERSION`, split, i), difficulty and languages."""
 
     names = ("almanac",)
     order = 0
@@ -124,7 +124,7 @@ class Almanac(PairCorpus):
     def contradictions(cls, data: PairData) -> Iterator[str]:
         for key, language in (("source", data.source), ("target", data.target)):
             if language not in LANGUAGES:
-                yield f"{key}: almanac is in {', '.join(LANGUAGES)}; {language} is none of them"
+                yield f"{key}: almanac has no {language}; use one of {', '.join(LANGUAGES)}"
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
         """Versions of this code and of CLDR, carriers, difficulty and counts. Raises `UserError` without Babel."""
@@ -132,7 +132,7 @@ class Almanac(PairCorpus):
         return [*made_by, "easy" if self._easy else "full", *self._counts.values()]
 
     def pairs(self, split: str, start: int, count: int) -> Iterator[AlmanacPair]:
-        """The pairs [start, start + count) of a split, of which there is no end."""
+        """The pairs [start, start + count) of an infinite split."""
         limits = Limits(self._easy, UNSEEN_YEARS if split == "unseen" else SEEN_YEARS)
         for draws in islice(drawn(f"almanac {ALMANAC_VERSION} {split}", _NUMBERS, start), count):
             chosen = self._form(split, draws)
@@ -145,8 +145,8 @@ class Almanac(PairCorpus):
         return iter(self._train)
 
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
-        """Validation, test and unseen pairs, of which no text is on the same side of an earlier split. Raises
-        `UserError` where there are not as many different ones as were asked for."""
+        """Validation, test and unseen pairs, with no text on the same side of an earlier split. Raises `UserError` if
+        there are not enough different ones."""
         seen = {text for pair in self._train for text in enumerate(pair)}
         found: dict[str, PairTexts] = {}
         for split in ("validation", "test", "unseen"):
@@ -180,7 +180,6 @@ class Almanac(PairCorpus):
 def _written(
     chosen: Sequence[Carrier], values: Sequence[Mapping[str, Any]], joiner: Mapping[str, str], language: str
 ) -> tuple[str, tuple[str, ...]]:
-    """The sentence in a language, and its values in the order in which they occur there."""
     clauses, slots = [], list[str]()
     for carrier, held in zip(chosen, values, strict=True):
         clauses.append("")

@@ -1,8 +1,8 @@
-"""`gettext:PACKAGE[,PACKAGE]`: the messages of installed Python packages, translated by people.
+"""`gettext:PACKAGE[,PACKAGE]`: the translated messages of installed Python packages.
 
-Catalogues are `LANGUAGE/LC_MESSAGES/*.po` below the package, or `*.mo` where there is no `.po` of that name. Of a
-message with plural forms the plural is taken, with its last form; fuzzy, untranslated and repeated messages are left
-out. Placeholders and tags stay in the texts, line breaks become spaces. Django 5.2 has 671 pairs for Vietnamese.
+Catalogues are `LANGUAGE/LC_MESSAGES/*.po` in the package, or `*.mo` if there is no `.po` of that name. For a message
+with plural forms the plural is used, with its last form. Fuzzy, untranslated and repeated messages are left out.
+Placeholders and tags stay in the texts, line breaks become spaces. Django 5.2 has 671 pairs for Vietnamese.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from comt_cli.files import open_file
 
 
 class Catalogues(PairCorpus):
-    """The messages of some packages in one language."""
+    """The messages of packages in one language."""
 
     pattern = r"gettext:[^,]+(,[^,]+)*"
     said = "gettext:PACKAGE,..."
@@ -54,14 +54,13 @@ class Catalogues(PairCorpus):
         return self.trained_on(self._pairs)
 
     def _catalogues(self, package: str) -> list[Path]:
-        """The catalogues of a package in the target language, sorted. Raises `UserError` where there are none."""
         folders = [folder for place in package_folders(package) for folder in place.rglob("LC_MESSAGES")]
         files = sorted(path for folder in folders if folder.parent.name == self._locale for path in folder.iterdir())
         chosen = [path for path in files if path.suffix == ".po"]
         chosen += [path for path in files if path.suffix == ".mo" and path.with_suffix(".po") not in chosen]
         if not chosen:
             languages = ", ".join(sorted({folder.parent.name for folder in folders})) or "none"
-            hint = f"Install it, and name it as it is imported. It has {languages} here."
+            hint = f"Install it, and give the name by which it is imported. Its languages here: {languages}."
             raise UserError(f"corpus: no installed package {package} has a catalogue in {self._locale}", hint)
         return sorted(chosen)
 
@@ -72,12 +71,11 @@ class Catalogues(PairCorpus):
 
 
 def _messages(path: Path, locale: str) -> Iterator[Pair]:
-    """The translated messages of a catalogue. Raises `UserError` where it cannot be read."""
     po, mo = babel("messages.pofile"), babel("messages.mofile")
     try:
         with open_file(path) as handle:
             catalogue = po.read_po(handle, locale=locale) if path.suffix == ".po" else mo.read_mo(handle)
-    # Babel raises ValueError, its own errors, and at damaged files whatever comes first (struct.error, IndexError).
+    # Babel raises ValueError, its own errors, and struct.error, IndexError and others for damaged files.
     except Exception as error:
         raise UserError(f"corpus: cannot read the catalogue {path}: {first_line(error)}") from error
     for message in catalogue:

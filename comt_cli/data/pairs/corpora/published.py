@@ -1,11 +1,11 @@
-"""Parallel text in files. `pairs:SRC,TGT`: two text files, UTF-8, line i of one beside line i of the other; and
-`iwslt15-en-vi`, `wmt14-en-de`, `wmt14-en-fr`, from the Hugging Face hub, or such files in a folder.
+"""Parallel text in files. `pairs:SRC,TGT`: two UTF-8 text files, where line i of one is the translation of line i of
+the other. `iwslt15-en-vi`, `wmt14-en-de`, `wmt14-en-fr`: from the Hugging Face hub, or such files in a folder.
 
-`pairs:` divides its lines by the hash of the source text, or has files of their own for validation and test. A folder
-has the files by the names under which they are published, `train.en`, `tst2012.en` and so on.
+`pairs:` divides its lines by the hash of the source text, or has separate files for validation and test. A folder has
+the files under their published names, `train.en`, `tst2012.en` and so on.
 
-On the hub, a vocabulary is trained on rows of all files in turn, since each file of WMT14 is of another kind. The
-revisions are branches, so two preparations may differ under one fingerprint; the hash of the content tells.
+From the hub, a vocabulary is trained on rows of all files in turn, because the files of WMT14 differ in kind. The
+revisions are branches, so two preparations may differ under one fingerprint; the content hash shows it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from comt_cli.files import open_file
 
 
 class Published(NamedTuple):
-    """Languages of a corpus, which may be read in either direction; its repository, revision and files on the hub; and
-    its files in a folder, without their language: training, validation, test."""
+    """Languages of a corpus, in either direction; its repository, revision and files on the hub; and its files in a
+    folder for training, validation and test, without their language."""
 
     languages: tuple[str, str]
     repository: str
@@ -45,7 +45,7 @@ PUBLISHED = {
 
 
 class TextFiles(PairCorpus):
-    """Two files whose pairs are divided by the hash of the source, or two files of each split."""
+    """Two files whose pairs are divided by the hash of the source, or two files for each split."""
 
     pattern = r"pairs:[^,]+,[^,]+"
     said = "your own pairs:SOURCES,TARGETS"
@@ -64,7 +64,7 @@ class TextFiles(PairCorpus):
         self._files = {split: [Path(file).expanduser() for file in two] for split, two in named if two}
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """Hashes of the files, wherever they lie, the shares, and of the user's own text how it is read."""
+        """Hashes of the files, the shares, and for the user's own text the version of its reading."""
         paths = [path for two in self._files.values() for path in two]
         digests = dict(zip(paths, hash_files(paths, progress, self._key), strict=True))
         hashes = {split: [[path.name, digests[path]] for path in two] for split, two in self._files.items()}
@@ -72,7 +72,7 @@ class TextFiles(PairCorpus):
         return ["pairs", hashes, self.data.validation_fraction, self.data.test_fraction, *own]
 
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
-        """The texts of validation and test without pairs with an empty side."""
+        """The texts of validation and test, without pairs with an empty side."""
         found: dict[str, list[Pair]] = {"validation": [], "test": []}
         for split, paths in self._files.items():
             progress(f"reading {paths[0].name} and {paths[1].name}", 0, None)
@@ -86,12 +86,12 @@ class TextFiles(PairCorpus):
         return self.trained_on(self._pairs(self._files["train"]))
 
     def vocabulary_texts(self) -> Iterator[str]:
-        """Every training pair, or every n-th of a corpus that is larger than a vocabulary is trained on."""
+        """All training pairs, or every n-th of a corpus larger than a vocabulary's training text."""
         size = sum(path.stat().st_size for path in self._files["train"])
         return chain.from_iterable(islice(self.train(), 0, None, max(1, size // TRAINING_CHARACTERS)))
 
     def _pairs(self, paths: Sequence[Path]) -> Iterator[Pair]:
-        """Pairs of lines. A side of which nothing can be seen is empty; the published corpora stay as they are."""
+        """Pairs of lines. Blank lines of own files become empty; the published corpora are not changed."""
         is_own = self.data.folder is None
         for number, two in enumerate(zip_longest(*map(_lines, paths)), 1):
             if None in two:
@@ -103,7 +103,7 @@ class TextFiles(PairCorpus):
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """The lines of a file without surrounding spaces and byte order mark."""
+    """The lines of a file, without surrounding spaces and byte order mark."""
     with open_file(path) as handle:
         for number, line in enumerate(handle, 1):
             try:
@@ -113,7 +113,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 class PublishedPairs(PairCorpus):
-    """A corpus of the hub. Nothing is fetched before its texts are read."""
+    """A corpus of the hub, fetched when its texts are read."""
 
     names = tuple(PUBLISHED)
     keys: ClassVar[Mapping[str, Any]] = {"folder": None}
@@ -130,7 +130,7 @@ class PublishedPairs(PairCorpus):
     def contradictions(cls, data: PairData) -> Iterator[str]:
         one, other = PUBLISHED[data.corpus].languages
         if {data.source, data.target} != {one, other}:
-            yield f"target: {data.corpus} is in {one} and {other}, not in {data.source} and {data.target}"
+            yield f"target: {data.corpus} has {one} and {other}, not {data.source} and {data.target}"
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
         return ["hub", self._where.repository, self._where.revision, self._where.pattern]
@@ -146,7 +146,7 @@ class PublishedPairs(PairCorpus):
         return self._read("train")
 
     def vocabulary_texts(self) -> Iterator[str]:
-        """A pair of every file in turn."""
+        """One pair of every file in turn."""
         with self._files("train") as files:
             for several in zip_longest(*(rows() for rows in files)):
                 for row in several:
@@ -162,8 +162,8 @@ class PublishedPairs(PairCorpus):
     def _files(self, split: str) -> Iterator[hub.RowFiles]:
         names = (f"{stem}.{each}" for stem in self._where.stems for each in (self.data.source, self.data.target))
         instead = (
-            f"Without network, put {', '.join(names)} (text, one sentence a line) into a "
-            "folder and name it: --set data.folder=/some/folder; or use corpus: almanac."
+            f"Without network, put {', '.join(names)} (text, one sentence per line) into a folder and name it by "
+            "--set data.folder=/some/folder; or use corpus: almanac."
         )
         with hub.reachable(self.data.corpus, self._where.repository, instead):
             pattern = self._where.pattern.format(split=split)

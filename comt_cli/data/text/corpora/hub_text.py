@@ -1,8 +1,8 @@
 """Text of the Hugging Face hub, whose files are read in a seeded order: `c4`, `openwebtext`, and `wikitext-103`, which
-may lie in a folder, too.
+may also be in a folder.
 
-C4 and WikiText are read at a pinned commit. OpenWebText is not: preparations made at different times may differ under
-one fingerprint; the hash of the tokens, in every manifest and checkpoint, distinguishes them.
+C4 and WikiText are read at a pinned commit, OpenWebText is not: preparations at different times may differ under one
+fingerprint. The hash of the tokens, in every manifest and checkpoint, distinguishes them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILE_ORDER_SEED = 42
 
 
 class HubSource(NamedTuple):
-    """One split on the hub: the repository, its revision, and the pattern of the split's files."""
+    """One split on the hub: repository, revision, and pattern of its files."""
 
     repository: str
     revision: str
@@ -33,11 +33,11 @@ class HubSource(NamedTuple):
 
 
 class HubText(Corpus):
-    """A corpus of the hub, whose rows have a `text`. Nothing is fetched before its streams are read."""
+    """A corpus of the hub whose rows have a `text`, fetched when its streams are read."""
 
-    sources: ClassVar[Sequence[HubSource]]  # validation first: it is small, and training a tokenizer skips it
+    sources: ClassVar[Sequence[HubSource]]  # validation first: it is small, and tokenizer training skips it
     endless = True
-    validation_tokens: int | None = 12_000_000  # the papers' evaluation stops after 10 million
+    validation_tokens: int | None = 12_000_000  # the papers evaluate on 10 million
     instead = "Without network, use corpus: python-docs or corpus: files:GLOB."
 
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
@@ -55,7 +55,6 @@ class HubText(Corpus):
         return hub.open_files(*source[:3])
 
     def _documents(self, source: HubSource, start: Place) -> Iterator[Document]:
-        """The files of a source in the seeded order, from `start` on."""
         with hub.reachable(self.names[0], source.repository, self.instead):
             files = [*self.files(source)]
             random.Random(FILE_ORDER_SEED).shuffle(files)
@@ -76,7 +75,7 @@ class C4(HubText):
 
 
 class OpenWebText(HubText):
-    """OpenWebText (Gokaslan & Cohen 2019) in the hub's conversion, since `datasets` runs no loading scripts."""
+    """OpenWebText (Gokaslan & Cohen 2019) in the hub's conversion, because `datasets` runs no loading scripts."""
 
     names = ("openwebtext",)
     sources = (HubSource("Skylion007/openwebtext", "refs/convert/parquet", "plain_text/*train*/*.parquet", None),)
@@ -87,11 +86,11 @@ class OpenWebText(HubText):
 REVISION = "b08601e04326c79dfdd32d625aee71d232d685c3"
 IN_FOLDER = {"train": "wiki.train.raw", "validation": "wiki.valid.raw"}
 
-TITLE = re.compile(r"= [^=].*[^=] =|= [^=] =")  # of an article; those of its sections have more signs
+TITLE = re.compile(r"= [^=].*[^=] =|= [^=] =")  # of an article; section titles have more signs
 
 
 def articles(lines: Iterable[str]) -> Iterator[str]:
-    """The articles that lines make, in order. A title stands behind an empty line: formulas have lines like one."""
+    """The articles in lines, in order. Titles follow an empty line, because formulas have similar lines."""
     article: list[str] = []
     is_behind_empty = True
     for each in lines:
@@ -116,15 +115,15 @@ def _lines(path: Path) -> Iterator[hub.Row]:
 
 
 class WikiText(HubText):
-    """WikiText-103 (Merity et al. 2017), read to its end. A document is an article, without the empty lines."""
+    """WikiText-103 (Merity et al. 2017), read to its end. A document is an article, without empty lines."""
 
     names = ("wikitext-103",)
     keys: ClassVar[Mapping[str, Any]] = {"folder": None}
     endless = False
     validation_tokens: int | None = None
     instead = (
-        "Without network, say in the recipe where its files are, data.folder=/some/folder (--set is not for the runs "
-        "that others start from), or use corpus: python-docs or corpus: files:GLOB."
+        "Without network, give the folder of its files in the recipe, data.folder=/some/folder (--set does not "
+        "apply to runs from which others start), or use corpus: python-docs or corpus: files:GLOB."
     )
     sources = tuple(
         HubSource("Salesforce/wikitext", REVISION, f"wikitext-103-raw-v1/{split}-*.parquet", split)
@@ -139,7 +138,7 @@ class WikiText(HubText):
         return [functools.partial(_as_articles, rows) for rows in own or super().files(source)]
 
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
-        """Request to the hub, or hashes of the files wherever they lie. Raises `UserError` where one is missing."""
+        """The request to the hub, or hashes of the files. Raises `UserError` if one is missing."""
         if not self.data.folder:
             return super().identity(progress)
         hashes = hash_files([*self._in_folder(self.data.folder).values()], progress, "folder")

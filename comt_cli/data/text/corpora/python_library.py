@@ -1,9 +1,9 @@
-"""`python-docs` and `python-source`: texts of the running Python's standard library, extracted once per Python and kept
-in the cache folder, without the packages that are installed beside the library.
+"""`python-docs` and `python-source`: texts of the running Python's standard library, without installed packages,
+extracted once per Python and cached.
 
-**python-docs**: the reference topics by name, the docstrings of source files by path and of C modules by name, about
-2.3 MB of English prose. Source files are parsed, never imported; of modules written in C a safe list is imported.
-**python-source**: the sources, about 9 MB, one document a file, in the order of their paths.
+**python-docs**: reference topics by name, docstrings of source files by path, and docstrings of C modules by name:
+about 2.3 MB of English prose. Source files are parsed, never imported; only a safe list of C modules is imported.
+**python-source**: the sources, about 9 MB, one document per file, sorted by path.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from comt_cli.errors import UserError
 from comt_cli.files import Cache, canonical_json, sha256
 
 MINIMUM_CHARACTERS = 40
-# Tests and other programs, what is installed beside the library, and the encodings with their 100 equal docstrings.
+# Tests and other programs, installed packages, and the encodings with their 100 equal docstrings.
 _SKIPPED = (
     *("__pycache__", "dist-packages", "encodings", "ensurepip", "idlelib", "lib-dynload", "lib2to3", "pydoc_data"),
     *("site-packages", "test", "tests", "turtledemo"),
@@ -39,7 +39,7 @@ _SKIPPED = (
 
 
 class LibraryTexts(Corpus):
-    """Either corpus; `version` is as tests/contract/test_cache_versions.py says."""
+    """Base class of both corpora; for `version` see tests/contract/test_cache_versions.py."""
 
     version: ClassVar[int]
 
@@ -48,7 +48,7 @@ class LibraryTexts(Corpus):
         """The texts of the running Python, in a fixed order."""
 
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
-        """The hash of all documents; extracts them (a few seconds) when this Python's are not in the cache."""
+        """The hash of all documents, which are extracted in a few seconds if they are not in the cache."""
         return {"corpus": self.names[0], "sha256": _content_hash(self._documents(progress))}
 
     def streams(self) -> Sequence[Stream]:
@@ -59,22 +59,22 @@ class LibraryTexts(Corpus):
         return iter(documents[start[1] :])
 
     def _documents(self, progress: ProgressCallback) -> list[str]:
-        """The texts in the cache, where each Python and installation, which distributions patch, has its own."""
+        """The texts, cached per Python and installation, because distributions patch the library."""
         cache = Cache(self.names[0], f"{self.version}, with the hash of its content")
         if cache.folder not in _extracted:
             key = [platform.python_implementation(), platform.python_version(), sysconfig.get_path("stdlib")]
             content, found = cache.get(key) or ("", [])
-            if not found or content != _content_hash(found):  # absent or damaged: extracted again
+            if not found or content != _content_hash(found):  # absent or damaged
                 found = [*dict.fromkeys(text for text in self.texts(progress) if len(text) >= MINIMUM_CHARACTERS)]
                 if not found:
                     hint = "Use corpus: files:GLOB with a text of yours."
-                    raise UserError(f"corpus: this Python has no {self.names[0]}", hint)
+                    raise UserError(f"corpus: this Python has no texts for {self.names[0]}", hint)
                 cache.put(key, [_content_hash(found), found])
             _extracted[cache.folder] = found
         return _extracted[cache.folder]
 
 
-_extracted: dict[Path, list[str]] = {}  # by the cache's folder: a plan needs them once a run
+_extracted: dict[Path, list[str]] = {}  # by cache folder: a plan needs them once per run
 
 
 def _content_hash(texts: list[str]) -> str:
@@ -119,7 +119,7 @@ class PythonDocs(LibraryTexts):
 
 
 def _topics() -> Iterator[str]:
-    """The language reference as `help("topic")` shows it; some distributions leave it out."""
+    """The language reference as in `help("topic")`; some distributions leave it out."""
     with contextlib.suppress(ImportError):
         from pydoc_data import topics
 
@@ -127,17 +127,16 @@ def _topics() -> Iterator[str]:
 
 
 def _docstrings(source: bytes) -> Iterator[str]:
-    """The docstrings of a module, its classes and its functions, in the order of the source."""
-    with warnings.catch_warnings(action="ignore"):  # old modules hold escapes that the parser warns of
+    with warnings.catch_warnings(action="ignore"):  # about escapes in old modules
         try:
             tree = ast.parse(source)
-        except (SyntaxError, ValueError):  # a template or a file for another Python: it holds no docstrings
+        except (SyntaxError, ValueError):  # a template, or a file for another Python
             return
     yield from (text for node in (tree, *_definitions(tree.body)) if (text := ast.get_docstring(node)))
 
 
 def _definitions(body: Iterable[ast.AST]) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Every class and function below `body`. Only statements are visited: they alone can hold definitions."""
+    """Every class and function below `body`. Only statements are visited, because expressions have no definitions."""
     for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
@@ -147,8 +146,8 @@ def _definitions(body: Iterable[ast.AST]) -> Iterator[ast.ClassDef | ast.Functio
 
 
 def _c_docstrings(module_name: str) -> Iterator[str]:
-    """The docstrings of a C module, its functions, classes and their methods, sorted by name; of objects made in C
-    alone, since other code may have put others in their place."""
+    """The docstrings of a C module, its functions, classes and their methods, sorted by name; only of objects made in
+    C, because other code may have replaced some."""
     try:
         module = importlib.import_module(module_name)
     except ImportError:  # not built on this platform
@@ -167,7 +166,7 @@ SOURCE_VERSION = 1
 
 
 class PythonSource(LibraryTexts):
-    """The sources."""
+    """The source files."""
 
     names = ("python-source",)
     version = SOURCE_VERSION
@@ -177,7 +176,7 @@ class PythonSource(LibraryTexts):
 
 
 def decoded(source: bytes) -> str:
-    """A source file's text, without blank lines around it; empty where it is not in the encoding that it declares."""
+    """The text of a source file, without blank lines around it; "" if it is not in its declared encoding."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
         text = source.decode(encoding)
