@@ -1,2 +1,1 @@
-"""Observations of trained networks: the values of its gates, its residual stream, its gradients; and the figures of
-them."""
+"""Observations of trained networks (gate values, residual stream, gradients) and their figures."""

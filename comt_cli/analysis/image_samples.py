@@ -1,4 +1,4 @@
-"""Samples of a data set of images as a network sees them, one row a class; the body of `comt plot-images`."""
+"""Sample images of a data set as a network reads them, one row per class; the body of `comt plot-images`."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _MARGIN = 0.55  # inches, for the names of the classes
 
 
 def plot_images(data: ImageDataSettings, folder: Path) -> None:
-    """Draw the first images of each class of the training split in the order of seed 0, augmented as they are then, one
-    row a class, and write the figure's files. The CSV has `row, column, position` (in that order), `index, label,
-    class` (its name)."""
+    """Draw the first training images of each class in the order of seed 0, with that order's augmentation, one row per
+    class, and write the files. The CSV has `row, column, position` (in that order), `index, label, class` (its
+    name)."""
     said = functools.cache(lambda stage: print(f"{stage} ...", file=sys.stderr))  # each stage once
     dataset = prepare_images(data, lambda stage, *_: said(stage))
     labels, names = dataset.train.labels, dataset.class_names

@@ -1,4 +1,4 @@
-"""Images of a classifier's own data set, as evaluation feeds them to it, and its gates at convolutions and norms.
+"""Images of a classifier's own data set as evaluation reads them, and its gates on convolutions and norms.
 
 Shapes: B images of a batch, S x S pixels, H x W of a map.
 """
@@ -23,34 +23,34 @@ from comt_cli.tasks.settings.images import ImageSettings
 from comt_cli.training.devices import pick_device
 
 EXAMPLES = 10_000
-"""Number of images that SAS averages its Figures 3 and 4 over."""
+"""The number of images in SAS's Figures 3 and 4."""
 _PIXELS_AT_ONCE = 100 * 32 * 32
-"""Of a batch: what a hundred layers keep of it for their gradients then fits into a laptop's memory."""
+"""Images of a batch: the stored activations of a hundred layers fit into a laptop's memory."""
 
 
 class WatchedImages:
-    """A classifier in evaluation, in fp32, on the best device, and the images of one split of its data set."""
+    """A classifier in evaluation mode, in fp32, on the best device, and the images of one split of its data set."""
 
     def __init__(self, loaded: LoadedImageModel, split: Literal["train", "validation"]) -> None:
-        """Raises `UserError` where the images cannot be had, or are not those of the training."""
+        """Raises `UserError` if the images are missing, or differ from those of the training."""
         data, device = loaded.run.settings_as(ImageSettings).data, pick_device(None)
         dataset = prepare_images(data)
         check_images(loaded, dataset.content_hash, data.images)
         self._loaded = loaded
         self._model = loaded.model.float().eval().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._split = dataset.train if split == "train" else dataset.validation
-        # Normalised as in training, also where another machine's images came out a trace darker or lighter.
+        # Normalised as in training, even if another machine's images differ slightly.
         mean, std = (cast(tuple[float, float, float], numbers) for numbers in (loaded.mean, loaded.std))
         self._input = ImageInput(replace(dataset, mean=mean, std=std), split, "none", device)
 
     def first(self, examples: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches (x fp32 [B, 3, S, S], labels int64 [B]) of the first images, all where there are fewer."""
+        """Batches (x fp32 [B, 3, S, S], labels int64 [B]) of the first images, or of all if there are fewer."""
         size = max(1, _PIXELS_AT_ONCE // self._loaded.size**2)
         for batch in EvaluationBatches(self._split, batch_size=size, max_targets=examples):
             yield self._input(batch)
 
     def logits(self, x_BCHW: Tensor) -> Tensor:
-        """Logits of images, [B, classes]. Raises `UserError` where they are not finite."""
+        """Logits of images, [B, classes]. Raises `UserError` if they are not finite."""
         logits: Tensor = self._model(x_BCHW)
         check_finite(self._loaded, logits)
         return logits
@@ -68,7 +68,7 @@ class WatchedImages:
 
 
 GateSites = Mapping[tuple[int, str], Convolution | BatchNorm]
-"""Parts with a gate by block (from 1) and site (`conv1` ... or `norm1` ...)."""
+"""Gated parts by block (from 1) and site (`conv1` ... or `norm1` ...)."""
 
 
 def gate_sites(loaded: LoadedImageModel) -> GateSites:

@@ -1,4 +1,5 @@
-"""The contract of a figure of trained networks, and the networks that it shows. Files in `figures/` are found."""
+"""The interface of figures of trained networks, and the networks that they share. Files in `figures/` are
+discovered."""
 
 from __future__ import annotations
 
@@ -32,10 +33,10 @@ MARKERS = "os^Dv"
 
 @dataclass
 class Subject:
-    """Networks by row, of finished runs or one loaded model, and their observations, made once for all figures.
+    """Networks by row, of finished runs or one loaded model, with observations that are made once for all figures.
 
-    The user asks for `text`, the text, sentence or caption that the network reads; `site`, whose channel-wise gates are
-    drawn; `image`, a test image's number; `epochs`, how much of the training is drawn. None is the default.
+    Options, None for the default: `text`, the text, sentence or caption that the network reads; `site`, whose
+    channel-wise gates are drawn; `image`, the number of a test image; `epochs`, the part of the training that is drawn.
     """
 
     runs: Mapping[str, RunDirectory] = field(default_factory=dict)
@@ -59,17 +60,17 @@ class Subject:
 
     @property
     def is_image_classifier(self) -> bool:
-        """Whether the model classifies images; else it is a network of tokens."""
+        """Whether the model classifies images; otherwise it is a network of tokens."""
         return isinstance(self.model, LoadedImageModel)
 
     @cached_property
     def has_token_gates(self) -> bool:
-        """Whether it is a network of tokens that has gates at any site."""
+        """Whether it is a network of tokens with gates."""
         return not self.is_image_classifier and bool(gates_of(self.model.model))
 
     @cached_property
     def observation(self) -> Observation:
-        """Inputs of a network of tokens. Raises `UserError`."""
+        """The inputs of a network of tokens. Raises `UserError`."""
         if isinstance(self.model, LoadedText):
             return Observation({"text": tokens_of(self.model, self.text)})
         if isinstance(self.model, LoadedTranslator):
@@ -78,7 +79,7 @@ class Subject:
 
     @cached_property
     def gates(self) -> list[SiteValues]:
-        """Gate values of a network of tokens; none where it has no gates."""
+        """The gate values of a network of tokens; empty if it has no gates."""
         return observed_gates(self.model, self.observation) if self.has_token_gates else []
 
     @cached_property
@@ -88,12 +89,12 @@ class Subject:
 
 
 class ModelFigure(ABC):
-    """One figure: its numbers, its caption's sentences, and its drawing.
+    """A figure: its numbers, its caption's sentences, and its drawing.
 
     Attributes:
-        name: a recipe's `draw` where the task allows it (`Task.drawings`), and the name of its files.
-        title: in a caption.
-        split: columns by whose values the rows are divided into several figures.
+        name: the value of a recipe's `draw` if the task allows it (`Task.drawings`), and the name of its files.
+        title: the title in the caption.
+        split: columns whose values divide the rows into several figures.
     """
 
     name: ClassVar[str]
@@ -101,16 +102,16 @@ class ModelFigure(ABC):
     split: ClassVar[tuple[str, ...]] = ()
 
     def suits(self, of: Subject) -> bool:
-        """Whether `comt analyze-gates` draws it of this model."""
+        """Whether `comt analyze-gates` draws it for this model."""
         return False
 
     @abstractmethod
     def frame(self, of: Subject) -> pd.DataFrame:
-        """The numbers. Raises `UserError` where there are none to draw."""
+        """The numbers. Raises `UserError` if there are none to draw."""
 
     @abstractmethod
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        """Its caption: the reading of the figure, and its main numbers."""
+        """The caption: how to read the figure, and its main numbers."""
 
     @abstractmethod
     def draw(self, frame: pd.DataFrame) -> Figure:
@@ -136,8 +137,8 @@ class ModelFigure(ABC):
         self, frame: pd.DataFrame, folder: Path, trained: str, *, said: tuple[str, ...] = (), stem: str = "",
         title: str = "",
     ) -> list[Path]:  # fmt: skip
-        """Draw a frame (see `parts`) and write its files; returns them. The caption has what was `trained`, and `said`
-        of the input. Raises `StorageError`."""
+        """Draw a frame (see `parts`) and write its files; returns them. The caption includes `trained`, and the
+        sentences `said` on the input. Raises `StorageError`."""
         caption = Caption(title or self.title, trained, (*said, *self.sentences(frame)))
         figure = self.draw(frame)
         sign(figure, trained)
@@ -146,7 +147,7 @@ class ModelFigure(ABC):
 
 @functools.cache
 def model_figures() -> Mapping[str, ModelFigure]:
-    """Every figure by its name."""
+    """All figures by name."""
     package = importlib.import_module("comt_cli.analysis.figures")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
@@ -154,7 +155,8 @@ def model_figures() -> Mapping[str, ModelFigure]:
 
 
 def mark_groups(axes: Axes, places: Mapping[str, pd.Series]) -> None:
-    """Thin lines between groups of neighbours on the x-axis, given by their places, and the groups' names on top."""
+    """Thin lines between groups on the x-axis, given by the positions of their members, with the groups' names on
+    top."""
     for name, own in places.items():
         first, last = int(own.min()), int(own.max())
         if first > 1:
@@ -166,6 +168,6 @@ def mark_groups(axes: Axes, places: Mapping[str, pd.Series]) -> None:
 
 
 def evenly(items: Sequence[Any], most: int) -> list[Any]:
-    """At most so many of the items, at even distances, the first and the last among them."""
+    """At most this number of items, evenly spaced, with the first and the last."""
     chosen = np.unique(np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int))
     return [items[place] for place in chosen]

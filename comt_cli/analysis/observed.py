@@ -1,5 +1,5 @@
-"""Networks of tokens on one input: a text, a sentence and its translation, an image and its caption; one forward pass
-that keeps what some modules read and give; and the values of the gates, and the residual stream, in it.
+"""Networks of tokens on one input (a text, a sentence and its translation, an image and its caption): one forward pass
+that records inputs and outputs of modules, the values of the gates, and the residual stream.
 
 Shapes: B batch, T tokens, D width, N channels, R regions of an image, F features.
 """
@@ -37,16 +37,16 @@ from comt_cli.tasks.base import PROJECTIONS
 from comt_cli.tasks.settings.translation import TranslationSettings
 
 DEFAULT_TEXT = "Once a king left his castle by the sea."
-"""Of the papers' kind: content words, function words, punctuation."""
+"""A text like those of the papers: content words, function words, punctuation."""
 DEFAULT_SENTENCES = {
     "en": "The train to Berlin leaves on Monday at 9:30.",
     "de": "Der Zug nach Berlin fährt am Montag um 9:30 Uhr ab.",
     "fr": "Le train pour Berlin part lundi à 9 h 30.",
     "vi": "Chuyến tàu đi Berlin khởi hành vào thứ Hai lúc 9:30.",
 }
-"""By source language; the English one for any other."""
+"""By source language; English is the default."""
 MAX_TOKENS = 512
-"""Longest text, unless the model was trained on shorter ones."""
+"""The longest text, unless the model was trained on shorter ones."""
 
 Values = NDArray[np.float32]
 
@@ -62,8 +62,8 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Observation:
-    """Input of one forward pass: `sequences`, the model's inputs in their order, by name; `read`, the sequence that a
-    module reads, where it is not the last one; `said`, sentences for a caption about the sequences."""
+    """Input of one forward pass: `sequences`, the model's inputs in order, by name; `read`, the sequence of a module if
+    it is not the last one; `said`, caption sentences about the sequences."""
 
     sequences: Mapping[str, Tokens]
     read: Mapping[nn.Module, str] = field(default_factory=dict)
@@ -75,13 +75,14 @@ class Observation:
         return tuple(each for sequence in self.sequences.values() for each in sequence.inputs)
 
     def read_by(self, module: nn.Module) -> str:
-        """Name of the sequence whose tokens a module of the network reads."""
+        """The name of the sequence that a module reads."""
         return self.read.get(module, [*self.sequences][-1])
 
 
 def tokens_of(loaded: LoadedText, text: str | None = None) -> Tokens:
-    """`text` (None: `DEFAULT_TEXT`, cut for models of shorter texts) as the model's tokens, without the one that ends
-    texts. Raises `UserError` where these are fewer than two or too many, or the tokenizer is missing or another's."""
+    """`text` (None: `DEFAULT_TEXT`, cut for models of shorter texts) as the model's tokens, without the end token.
+    Raises `UserError` if there are fewer than two or too many tokens, or the tokenizer is missing or another
+    model's."""
     codec = loaded.text_codec()
     limit = min(MAX_TOKENS, loaded.context_length or MAX_TOKENS)
     ids = codec.prompt(DEFAULT_TEXT)[:limit] if text is None else codec.prompt(text)
@@ -97,9 +98,9 @@ def _check_length(loaded: Loaded, count: int, least: int, limit: int) -> None:
 
 
 def observed_pair(loaded: LoadedTranslator, text: str | None = None) -> Observation:
-    """A sentence (None: that of the source language, cut for models of short ones), `source`, and its translation by
-    beam search with the run's settings, `target`, without the end token. The model becomes fp32. Raises `UserError`
-    where the text is empty or too long, or outputs are not finite."""
+    """A sentence `source` (None: the default of the source language, cut for models of short ones), and its translation
+    `target` by beam search with the run's settings, without the end token. The model becomes fp32. Raises `UserError`
+    if the text is empty or too long, or outputs are not finite."""
     using = translator(loaded, torch.device("cpu"))
     tokenizer, limit = loaded.tokenizer, min(MAX_TOKENS, loaded.longest or MAX_TOKENS) - 1
     language = re.split("[_-]", loaded.run.settings_as(TranslationSettings).data.source)[0]
@@ -116,9 +117,9 @@ def observed_pair(loaded: LoadedTranslator, text: str | None = None) -> Observat
 
 
 def observed_image(loaded: LoadedCaptioner, number: int = 0, text: str | None = None) -> Observation:
-    """A test image of the model's data set, `image`, and a caption of it (None: by beam search with the run's
-    settings), `caption`. The model becomes fp32. Raises `UserError` where the images are not those of the training, or
-    there is none of that number; or as `observed_pair`."""
+    """A test image of the model's data set, `image`, and a caption of it, `caption` (None: by beam search with the
+    run's settings). The model becomes fp32. Raises `UserError` if the images are not those of the training or have no
+    such number, or as `observed_pair`."""
     dataset = prepare(loaded.data)
     check_images(loaded, dataset.content_hash, loaded.data.corpus)
     if not 0 <= number < len(dataset.test):
@@ -149,14 +150,13 @@ def observed_image(loaded: LoadedCaptioner, number: int = 0, text: str | None = 
 
 
 def check_images(loaded: Loaded, content: str, data_set: str) -> None:
-    """Raises `UserError` where the data of this machine are not those that a run was trained on."""
+    """Raises `UserError` if this machine's data are not those of the run's training."""
     if content != loaded.run.data_content:
-        said = f"{loaded.name} was trained on other images of {data_set} than those that are here"
-        raise UserError(said, "Train it anew.")
+        said = f"{loaded.name} was trained on other images of {data_set} than this machine has"
+        raise UserError(said, "Train it again.")
 
 
 def _encoded_and_decoded(model: EncoderDecoder, sequences: Mapping[str, Tokens], said: str) -> Observation:
-    """A source and a target, by name."""
     last = "The decoder's tokens are those that it reads, from the begin token on."
     return Observation(sequences, dict.fromkeys(reads_source(model), next(iter(sequences))), (said, last))
 
@@ -170,8 +170,8 @@ def reads_source(model: EncoderDecoder) -> list[nn.Module]:
 def recorded(
     modules: Iterable[nn.Module], method: str = "forward"
 ) -> Iterator[dict[nn.Module, tuple[tuple[Any, ...], Any]]]:
-    """In this context the inputs, those by position before those by name, and the output of the last call of a method
-    of each module are kept."""
+    """A context that records the inputs (by position, then by name) and the output of the last call of a method of each
+    module."""
     kept: dict[nn.Module, tuple[tuple[Any, ...], Any]] = {}
 
     def keep(module: nn.Module, own: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
@@ -189,14 +189,14 @@ def recorded(
 
 @contextlib.contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """In this context a network runs for its observer: in evaluation, without gradients, and without fused kernels and
-    compiled code, in which modules pass on what hooks never see. Behind it the network is as it was."""
+    """A context in which a network runs for observation: in evaluation mode, without gradients, fused kernels or
+    compiled code, which bypass hooks. It is restored afterwards."""
     before: list[tuple[nn.Module, dict[str, Any]]] = []
     for module in model.modules():
         before.append((module, {key: vars(module)[key] for key in ("training", "fused") if key in vars(module)}))
     is_compiled = "torch._dynamo" in sys.modules
     try:
-        for module, flags in before:  # `eval` would thaw frozen projections
+        for module, flags in before:  # `eval` would unfreeze frozen projections
             vars(module).update(dict.fromkeys(flags, False))
         with torch.no_grad(), torch.compiler.set_stance("force_eager") if is_compiled else contextlib.nullcontext():
             yield
@@ -208,9 +208,9 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 def watch(
     loaded: Loaded, inputs: Iterable[Tensor], modules: Iterable[nn.Module] = ()
 ) -> dict[nn.Module, tuple[tuple[Any, ...], Any]]:
-    """Run the model once on its inputs, a batch of one, in fp32 (values in a figure should not show the rounding of a
-    storage type), `undisturbed`; what the modules read and gave, as `recorded`. Raises `UserError` where the outputs
-    are not finite."""
+    """Run the model once on its inputs, a batch of one, `undisturbed` and in fp32 (figures should not show the rounding
+    of a storage type); the inputs and outputs of the modules, as `recorded`. Raises `UserError` if the outputs are not
+    finite."""
     model = loaded.model.float()
     with recorded(modules) as kept, undisturbed(model):
         check_finite(loaded, model(*inputs))
@@ -218,7 +218,7 @@ def watch(
 
 
 def check_finite(loaded: Loaded, output: Any) -> None:
-    """Raises `UserError` where a network's outputs, or the first of several, are no numbers."""
+    """Raises `UserError` if a network's output, or the first of several, is not finite."""
     logits: Tensor = output if isinstance(output, Tensor) else output[0]
     if not logits.isfinite().all():
         raise UserError(f"the outputs of {loaded.name} are not finite numbers", "Did its training diverge?")
@@ -228,9 +228,10 @@ def check_finite(loaded: Loaded, output: Any) -> None:
 class SiteValues:
     """Values of one gate on every token that it reads, fp32 [T, N].
 
-    `where` are columns of a frame: `site`, and before it `stack`, `part` and `text` (the sequence that the gate reads)
-    where the network reads several. `kind` is `scalar` (N = 1), `head` (N = heads), `channel`, or `evaluator`, the e of
-    an Evaluator-Adjuster Unit. `layer` counts from 1. `ends` are the values' interval, None if the gate states none.
+    `where` are columns of a frame: `site`, and for networks that read several sequences `stack`, `part` and `text` (the
+    sequence that the gate reads) before it. `kind` is `scalar` (N = 1), `head` (N = heads), `channel`, or `evaluator`,
+    the e of an Evaluator-Adjuster Unit. `layer` counts from 1. `ends` is the interval of the values; None if the gate
+    states none.
     """
 
     where: dict[str, str]
@@ -242,13 +243,13 @@ class SiteValues:
 
 
 Factor = tuple[nn.Module, Site, str, Tensor, tuple[float, float] | None]
-"""The module that has a gate, its site, and `kind`, `values` and `ends` as in `SiteValues`, but of one forward pass:
-values are [B, T, N], or [N] of a gate that does not look at its input."""
+"""The module with the gate, its site, and `kind`, `values` and `ends` as in `SiteValues`, but of one forward pass:
+values are [B, T, N], or [N] for a gate that does not depend on its input."""
 
 
 def gate_factors(model: nn.Module, run: Callable[[], object]) -> list[Factor]:
     """Values of every gate of a network when `run` runs it once, `undisturbed`: branch by branch in the order of the
-    model, in each the projections as they are usually listed before other sites, each from layer to layer."""
+    model, within a branch the projections in their usual order before other sites, each from layer to layer."""
     gates, found = gates_of(model), list[Factor]()
     with undisturbed(model), recorded((gate for *_, gate in gates), "scaled") as calls:
         run()
@@ -275,7 +276,7 @@ def observed_gates(loaded: Loaded, on: Observation) -> list[SiteValues]:
         text = on.read_by(by)
         where = {"stack": site.stack, "part": site.part, "text": text, "site": site.name}
         tokens = on.sequences[text].pieces
-        # A gate that does not look at its input has one value for all tokens.
+        # A gate that does not depend on its input has the same value for all tokens.
         values_TN = values.expand((1, len(tokens), values.shape[-1]))[0].numpy()
         columns = where if len(on.sequences) > 1 else {"site": site.name}
         found.append(SiteValues(columns, kind, site.layer + 1, values_TN, ends, tokens))
@@ -283,8 +284,8 @@ def observed_gates(loaded: Loaded, on: Observation) -> list[SiteValues]:
 
 
 def stacks_of(model: nn.Module) -> Mapping[str, nn.ModuleList]:
-    """The blocks of a network of tokens by the name of their stack: of another library's network `decoder`, the longest
-    list of modules that is in no other. Raises `UserError` where it has none."""
+    """The blocks of a network of tokens by the name of their stack. For another library's network: `decoder`, the
+    longest outermost list of modules. Raises `UserError` if there is none."""
     if isinstance(model, Model):
         return model.stacks
     lists: dict[str, nn.ModuleList] = {}
@@ -297,16 +298,16 @@ def stacks_of(model: nn.Module) -> Mapping[str, nn.ModuleList]:
 
 
 def connections_of(model: nn.Module) -> list[ResidualConnection]:
-    """The residual connections of a network of tokens, stack by stack from the first block on."""
+    """The residual connections of a network of tokens, stack by stack from the first block."""
     blocks = [block for stack in stacks_of(model).values() for block in stack]
     return [part for block in blocks for part in block.children() if isinstance(part, ResidualConnection)]
 
 
 def layer_streams(model: nn.Module, run: Callable[[], object]) -> list[tuple[str, int, Tensor, Tensor]]:
     """The stack, number (from 1) and residual stream before and after, [B, T, D] each, of every block of a network of
-    tokens when `run` runs it once, `undisturbed`. Where several streams go from block to block, x is what the residual
-    connection reads (`ResidualConnection.read`), and y what the next one does, or the final norm. Raises `UserError`;
-    see `stacks_of`."""
+    tokens when `run` runs it once, `undisturbed`. With several streams x is the input that the residual connection
+    reads (`ResidualConnection.read`), and y that of the next one or of the final norm. Raises `UserError` (see
+    `stacks_of`)."""
     stacks, found = stacks_of(model), list[tuple[str, int, Tensor, Tensor]]()
     ends = {each.site.stack: each for each in model.modules() if isinstance(each, OutputAggregation)}
     with undisturbed(model), recorded(block for blocks in stacks.values() for block in blocks) as kept:
@@ -320,7 +321,6 @@ def layer_streams(model: nn.Module, run: Callable[[], object]) -> list[tuple[str
 
 
 def _read_by(block: nn.Module, given: Any) -> Tensor:
-    """The stream that a block reads first of what it is given."""
     connection = next((part for part in block.children() if isinstance(part, ResidualConnection)), None)
     if connection is None:
         return _stream(given)
@@ -330,12 +330,13 @@ def _read_by(block: nn.Module, given: Any) -> Tensor:
 
 
 def _stream(given: Tensor | tuple[Tensor, ...]) -> Tensor:
-    """The stream among what a block of another library is given, or gives."""
+    """The stream in the input, or the output, of another library's block."""
     return given if isinstance(given, Tensor) else given[0]
 
 
 def compared(x_TD: Tensor, y_TD: Tensor) -> dict[str, NDArray[np.float64]]:
-    """Of the residual stream before, x, and after, y, [T] each, what `library.values.residual_stream` defines."""
+    """The measures of the residual stream before, x, and after, y, [T] each, that `library.values.residual_stream`
+    defines."""
     x_TD, y_TD = x_TD.double().cpu(), y_TD.double().cpu()
     cosine_T = F.cosine_similarity(x_TD, y_TD, dim=-1).clamp(-1, 1)
     return {

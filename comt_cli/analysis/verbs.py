@@ -19,7 +19,7 @@ from comt_cli.report.write import RecipeFigure
 from comt_cli.runs.directory import RunDirectory
 
 _MOST_RUNS = 7
-"""As many colours as can be distinguished."""
+"""The number of colours that can be distinguished."""
 
 
 _OPTIONS: Mapping[type[Loaded], set[str]] = {
@@ -28,14 +28,14 @@ _OPTIONS: Mapping[type[Loaded], set[str]] = {
     LoadedCaptioner: {"text", "site", "image"},
     LoadedImageModel: set(),
 }
-"""The kinds of models that are observed, with the options that each takes."""
+"""The kinds of models that can be observed, with the options of each."""
 
 
 def analyze_gates(
     loaded: Loaded, text: str | None, site: str | None, image: int | None, *, out: Path | None, results: Path
 ) -> None:
-    """Draw every figure that suits a model; all numbers are there before the first file is written. Raises `UserError`
-    where it has nothing to draw, or not what the options ask for."""
+    """Draw every figure that suits a model, once all numbers are computed. Raises `UserError` if there is nothing to
+    draw, or not what the options ask for."""
     takes = next((own for kind, own in _OPTIONS.items() if isinstance(loaded, kind)), None)
     if takes is None:
         raise UserError(f"{loaded.name} is {loaded.kind()}, whose gates are not drawn", who_takes(loaded.run.task))
@@ -70,8 +70,8 @@ def plot_cosine(loaded: LoadedText, text: str | None, *, out: Path | None, resul
 
 def plot_gradients(directories: Sequence[RunDirectory], epochs: float, *, out: Path | None, results: Path) -> None:
     """Draw the logged gradients of runs: of one run among its figures, of several under a name that depends on all of
-    them, whatever their order. They are named by row, column, seed and method, and by their ids where these are alike;
-    a run that is given twice is taken once. Raises as `analyze_gates`."""
+    them in any order. They are labelled by row, column, seed and method, or by their ids if these are equal; duplicate
+    runs are drawn once. Raises as `analyze_gates`."""
     found: dict[str, RunDirectory] = {}
     for run in directories:
         found.setdefault(run.spec().id, run)
@@ -90,8 +90,8 @@ def plot_gradients(directories: Sequence[RunDirectory], epochs: float, *, out: P
 
 
 def draw_recipe(of: RecipeFigure) -> list[Path]:
-    """Draw a recipe's figure from its runs, and write its files and the list of these runs; returns them. Raises
-    `UserError` where a checkpoint cannot be read, or holds no such gates."""
+    """Draw a recipe's figure from its runs, and write its files and the list of these runs; returns the files. Raises
+    `UserError` if a checkpoint cannot be read, or has no such gates."""
     settings = of.loaded.recipe.figure
     assert settings is not None
     figure = model_figures()[settings.draw]
@@ -100,13 +100,14 @@ def draw_recipe(of: RecipeFigure) -> list[Path]:
     if frame.empty:
         raise UserError(f"the runs of {of.loaded.name} have no values for draw: {settings.draw}")
     written = figure.write(frame, of.path.parent, of.trained, stem=of.path.name, title=of.loaded.recipe.title)
-    # Last: it says which runs, of which recipe, the others are of.
+    # Last, since it records the runs and the recipe of the others.
     write_text(of.runs_csv, frame_csv(frame_of(run_record(run, of.loaded.origin) for run in of.runs)))
     return [*written, of.runs_csv]
 
 
 def _trained(loaded: Loaded) -> str:
-    """A figure's words for its network: the run, with learning rate and method, or what is known of a foreign model."""
+    """The caption's text on the network: the run with learning rate and method, or the facts known of a foreign
+    model."""
     spec = loaded.spec
     if spec is None:
         return f"{loaded.name}: {loaded.description}"

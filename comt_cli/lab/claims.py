@@ -1,6 +1,6 @@
-"""The printed claims of the chapter on residual connections (Brenndoerfer, "Residual Connections: The Gradient Highways
-Enabling Deep Transformers", 2025), each beside our number and a verdict. `chapter.csv` has the texts, with places for
-our numbers in braces; `ours` is empty there where a list of numbers is printed and ours should be the same."""
+"""The printed claims of a chapter (Brenndoerfer, "Residual Connections: The Gradient Highways Enabling Deep
+Transformers", 2025), each with our number and a verdict. `chapter.csv` has the texts, with our numbers in braces;
+`ours` is empty there if the chapter prints a list of numbers that ours should equal."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from comt_cli.lab import networks
 from comt_cli.lab.networks import PLAIN, Setup, Trace, trace
 from comt_cli.methods.base import Wiring, residual_connection
 
-SEED = 42  # the chapter's, wherever it sets one
+SEED = 42  # the chapter's seed
 PRE_NORM, POST_NORM, REZERO = (Wiring(residual_connection(name)) for name in ("pre-norm", "post-norm", "rezero"))
 DEPTHS = tuple(range(5, 51, 5))
-_FLAT = 10.0  # a gradient that changes less than so many times from 5 to 50 layers is called stable
-_NOISE = 1e-4  # below this share of what another loss gives, an fp32 gradient is rounding error
-_ROUNDING = 1e-5  # what fp32 sums taken in another order may make of what the chapter prints to more digits
+_FLAT = 10.0  # a gradient that changes by less than this factor from 5 to 50 layers is called stable
+_NOISE = 1e-4  # below this share of another loss's gradient, an fp32 gradient is rounding error
+_ROUNDING = 1e-5  # the effect of the order of fp32 sums on numbers that the chapter prints to more digits
 
 
 DIGITS, IN_KIND, NO = "reproduces", "reproduces in kind", "does not reproduce"
@@ -36,7 +36,7 @@ Found = tuple[str, str | bool, dict[str, Any]]
 
 
 def claims_frame() -> pd.DataFrame:
-    """Every claim, in the chapter's order: its text, the chapter's number and ours, the verdict and its reason."""
+    """Every claim in the chapter's order: its text, the chapter's number and ours, the verdict and its reason."""
     chapter = {row["name"]: row for row in read_csv(Path(__file__).with_name("chapter.csv"))}
     for name, holds, numbers in (found for check in CHECKS for found in check()):
         row = chapter[name]
@@ -54,7 +54,7 @@ def _decimals(printed: str) -> int:
 
 
 def _same_digits(number: float, printed: str) -> bool:
-    """Whether `number` is what was printed: equal when rounded as it is, or but for the rounding of fp32 sums."""
+    """Whether `number` equals the printed one after rounding, or up to the rounding of fp32 sums."""
     value = float(printed)
     return f"{number:.{_decimals(printed)}f}" == printed or abs(number - value) <= _ROUNDING * abs(value)
 
@@ -69,7 +69,7 @@ def _seen(setup: Setup, wiring: Wiring, depth: int = 1, seed: int = SEED) -> Tra
 
 def arithmetic() -> Iterator[Found]:
     """Products of factors near 1, and the chapter's model of a residual network's gradient."""
-    random = np.random.RandomState(SEED)  # the legacy stream, which is what the chapter's numbers come from
+    random = np.random.RandomState(SEED)  # the legacy stream, the source of the chapter's numbers
     ends = {scale: float(np.prod(scale * (1 + 0.1 * random.randn(50)))) for scale in (1.05, 1.0, 0.95)}
     for scale, factor in ((1.05, 10.0), (0.95, 0.1)):
         end, plain = ends[scale], scale**50
@@ -84,8 +84,8 @@ def arithmetic() -> Iterator[Found]:
 
 
 def one_block() -> Iterator[Found]:
-    """Blocks whose branch ends in zeros, and a block of the chapter's flexible kind, of width 256, with a norm before,
-    behind, or with ReZero's factor; the connections are ours, the branches the chapter's."""
+    """Blocks whose branch ends in zeros, and a block of the chapter's flexible kind, of width 256, with a norm before
+    or after, or with ReZero's factor; the connections are ours, the branches the chapter's."""
     for name, depth in (("zero-branch", 1), ("zero-branch-50", 50)):
         x, *_, residual = _seen(networks.ZERO_BRANCH, PRE_NORM, depth).streams
         plain = _seen(networks.ZERO_BRANCH, PLAIN["plain"], depth).output
@@ -177,7 +177,7 @@ def thirty_layers() -> Iterator[Found]:
     wirings = {"residual": PRE_NORM, **PLAIN}
     for name, wiring in wirings.items():
         network, first, second = setup.build(wiring, 30, SEED)
-        # The chapter draws one input after the other, the residual network's first; the weights of both are the same.
+        # The chapter draws one input after the other, first the residual network's; both have the same weights.
         seen = trace(network, second if name == "plain" else first, first, "sum")
         y = seen.output
         yield f"thirty-{name}", False, {"ours": [y.norm().item(), seen.gradients[0], y.mean().item(), y.std().item()]}

@@ -1,10 +1,10 @@
-"""Costs of a training step of every row of a recipe beside the baseline's: time, memory, bytes and FLOPs.
+"""Costs of a training step of every row of a recipe, relative to the baseline: time, memory, bytes and FLOPs.
 
-The networks are those of the rows' own runs, on noise, with the kernels that `train.kernels` chooses, in the precision
-of the recipe. A step is a forward and a backward pass over a batch or micro-batch, and an update, uncompiled, where the
-recipe trains so, and compiled, where the task can be; not in CUDA graphs. `bytes` is what the compiled passes read and
-write, as the compiler counts it: every input and output of a fused kernel, a product and an operator of ours once. A
-vocabulary's head with its loss, and the update, are not compiled and not in it.
+The networks are those of the rows' runs, on noise, with the kernels that `train.kernels` chooses, in the recipe's
+precision. A step is a forward and a backward pass over a batch or micro-batch, and an update: uncompiled if the recipe
+trains so, and compiled if the task allows it; not in CUDA graphs. `bytes`: read and written by the compiled passes, as
+the compiler counts them: every input and output of a fused kernel, a product and an operator of ours once. The
+vocabulary's head with its loss, and the update, are not compiled and not counted.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from comt_cli.training.objective import prepare_compiler
 from comt_cli.verbs.plan import Planned
 
 HOW = ("step", "compiled_step")
-"""The step that is timed, uncompiled and compiled; one of the two where the recipe compiles, or its task refuses to."""
+"""The timed step, uncompiled and compiled; only one of them if the recipe compiles or the task cannot."""
 
 
 def measure_recipe(planned: Planned, device: torch.device, rounds: int, minutes: float | None, results: Path) -> None:
-    """Measure and write the planned rows, column by column. Raises `UserError` where there are another device's."""
+    """Measure and write the planned rows, column by column. Raises `UserError` if another device's rows are there."""
     loaded, scale, baseline = planned.loaded, planned.scale, planned.loaded.recipe.baseline
     path = place(results, scale, loaded, "-costs.csv")
     if (other := other_device(path, device_name(device))) is not None:
@@ -52,17 +52,17 @@ def measure_recipe(planned: Planned, device: torch.device, rounds: int, minutes:
         order = [*loaded.recipe.rows], [*loaded.recipe.columns_at(scale)]
         files, kept = write_costs(path, lines, loaded.recipe.title, *order)
         for name in kept:
-            typer.echo(f"{name}: not written, since {path} has a measurement of more rounds", err=True)
+            typer.echo(f"{name}: not written, since {path} has a measurement with more rounds", err=True)
         return files
 
     with Session(rounds, minutes, write) as session:
         for specs in columns.values():
-            with fresh_cache():  # code that another process, or column, has left would be taken uncounted
+            with fresh_cache():  # code of another process, or column, would be reused without being counted
                 run_cases([CostCase(specs, baseline, device)], session)
 
 
 class CostCase(Case):
-    """The rows of one column of a recipe, and its `baseline`. All networks must fit in the device's memory at once."""
+    """The rows of one column of a recipe, and its `baseline`. All networks must fit in the device's memory together."""
 
     def __init__(self, specs: Mapping[str, RunSpec], baseline: str, device: torch.device) -> None:
         self.page = self.what = next(iter(specs.values())).column
@@ -84,7 +84,7 @@ class CostCase(Case):
             read = bytes_while_compiling(forms[HOW[1]].step)
         saved = saved_bytes(forms[hows[-1]].loss, network.model.parameters())
         shared[key] = network
-        prepare_compiler(versions=16 * len(self.keys))  # counted alone: in the end all come from the compiler's cache
+        prepare_compiler(versions=16 * len(self.keys))  # counted alone: the rest is from the compiler's cache
         return Built({how: form.step for how, form in forms.items()}, (samples, read, saved))
 
     def rows(self, ready: Mapping[str, Built], times: Mapping[tuple[str, str], Times]) -> list[Row]:
@@ -110,7 +110,7 @@ class CostCase(Case):
 
 
 def can_compile(spec: RunSpec) -> bool:
-    """Whether its settings would allow `train.compile`: where batches have many shapes a task refuses it."""
+    """Whether the settings allow `train.compile`; tasks whose batches have many shapes refuse it."""
     given = spec.settings.model_dump()
     given["train"] |= {"compile": True}
     try:
@@ -121,7 +121,7 @@ def can_compile(spec: RunSpec) -> bool:
 
 
 def bytes_while_compiling(part: Part) -> int | None:
-    """Bytes that the code that `part` compiles reads and writes, counted by the compiler for its log; None for 0."""
+    """Bytes that the compiled code of `part` reads and writes, counted by the compiler for its log; None for 0."""
     log = logging.getLogger("torch._inductor.compile_fx.__inductor_metrics")
     before = log.level, log.propagate
     log.setLevel(logging.INFO)

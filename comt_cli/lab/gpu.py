@@ -1,5 +1,5 @@
-"""The parts of `comt bench gpu`, for a GPU machine that is lent for minutes: tests, tuning, speeds, a table. Each is a
-command in a process of its own with a time limit. A file says which parts are done: the next call goes on there."""
+"""The parts of `comt bench gpu`, for a GPU machine that is available for minutes: tests, tuning, speeds, a table. Each
+is a command in its own process with a time limit. A file lists finished parts, and the next call continues there."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from comt_cli.lab.runner import OUT_OF_TIME, Session
 from comt_cli.lab.subjects import TABLES
 
 ROOT = Path(__file__).resolve().parents[2]  # the repository, whose tests are run
-_GRACE, _ENDING = 10.0, 10.0  # seconds for a part to end after it was asked to, and for what is written after all
-_LEAST, _LAST = 45.0, 25.0  # seconds in which what resumes begins at all; and for a benchmark to end in
+_GRACE, _ENDING = 10.0, 10.0  # seconds that a part has to end after it was asked to, and for what is written afterwards
+_LEAST, _LAST = 45.0, 25.0  # the least seconds for a part that resumes to start; and for a benchmark to end
 _TAKEN = {".csv", ".json", ".jsonl", ".log", ".md", ".pdf", ".png", ".tex", ".txt"}
 INCOMPLETE = re.compile(f"{OUT_OF_TIME}|cut short and not settled")
-"""Said by a benchmark that ends well and has not measured all of it, its time being up."""
+"""Printed by a benchmark that ran out of time before it had measured everything."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A command, as words behind `python -m`, and how many seconds it may take; `{minutes}` in a word stands for those
-    that it has. `after`: it needs that part. `resumes`: what is stopped goes on in the next call."""
+    """A command, the words after `python -m`, and its time limit in seconds; `{minutes}` in a word is the time it has.
+    `after`: the part that it needs. `resumes`: the next call continues it."""
 
     name: str
     seconds: float
@@ -45,7 +45,7 @@ class Part:
 
 
 def parts_for(folder: Path, *, on_cuda: bool) -> list[Part]:
-    """All parts in their order (`measured.yaml`), whose files go to `folder`."""
+    """All parts in order (`measured.yaml`), with files in `folder`."""
     known = {"results": str(folder / "results"), "runs": str(folder / "runs"), "minutes": "{minutes}"}
     known["processes"] = str(min(12, os.cpu_count() or 1))
     words = {name: text.format(**known) for name, text in TABLES["gpu"]["words"].items()} | known
@@ -58,7 +58,7 @@ def parts_for(folder: Path, *, on_cuda: bool) -> list[Part]:
 
 
 class State:
-    """`done`, `failed` or `cut short` of each part that was begun with this commit and device, in a file."""
+    """`done`, `failed` or `cut short` for each part that was started with this commit and device, in a file."""
 
     def __init__(self, folder: Path, **of: str | None) -> None:
         self._path, self._of = folder / "state.json", of
@@ -73,13 +73,13 @@ class State:
         write_text(self._path, json.dumps({**self._of, "parts": self.parts}, indent=1) + "\n")
 
     def open(self, parts: Sequence[Part]) -> list[Part]:
-        """The parts that are not done; last those that were tried, which may end alike."""
+        """The parts that are not done; last those that were tried, which may fail again."""
         left = [part for part in parts if self.parts.get(part.name) != "done"]
         return sorted(left, key=lambda part: part.name in self.parts and not part.resumes)
 
 
 def run_parts(parts: Sequence[Part], state: State, folder: Path, session: Session) -> None:
-    """Run what is open. A part begins where at least four fifths of its seconds are left, or where it resumes."""
+    """Run the open parts. A part starts if four fifths of its seconds are left, or if it resumes."""
     for part in state.open(parts):
         left = session.left() - _ENDING - _GRACE
         misses = part.after is not None and state.parts.get(part.after) != "done"
@@ -89,7 +89,7 @@ def run_parts(parts: Sequence[Part], state: State, folder: Path, session: Sessio
         typer.echo(f"{part.name} (at most {min(left, part.seconds):.0f} s; {left:.0f} s left)")
         log = folder / "logs" / f"{re.sub('[^a-z0-9]+', '-', part.name.lower()).strip('-')}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        state.put(part, "cut short")  # which it is unless it ends
+        state.put(part, "cut short")  # unless it ends
         session.rows += 1
         status = _run(part, min(left, part.seconds), log, session)
         text = log.read_text(encoding="utf-8", errors="replace")
@@ -100,11 +100,10 @@ def run_parts(parts: Sequence[Part], state: State, folder: Path, session: Sessio
         elif status is not None and not INCOMPLETE.search(text):
             state.put(part, "done")
         typer.echo(f"{part.name}: {state.parts[part.name]} (the log: {log})")
-        archive(folder)  # each time: the machine can be taken away at any moment
+        archive(folder)  # each time, since the machine can be withdrawn at any moment
 
 
 def _run(part: Part, seconds: float, log: Path, session: Session) -> int | None:
-    """The exit status; None where its time was up."""
     words = [word.format(minutes=f"{max(0.0, seconds - _LAST) / 60:.2f}") for word in part.words]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     new = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -112,7 +111,7 @@ def _run(part: Part, seconds: float, log: Path, session: Session) -> int | None:
         new["OMP_NUM_THREADS"] = "1"
     log.write_text(f"$ python -m {' '.join(words)}\n", encoding="utf-8")
     with log.open("ab") as out:
-        # In a session of its own, which is ended as a whole: tests and training have processes of their own.
+        # In its own session, which is ended as a whole: tests and training start processes.
         child = subprocess.Popen(
             [sys.executable, "-m", *words], cwd=ROOT, env=os.environ | new,
             stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
@@ -122,7 +121,7 @@ def _run(part: Part, seconds: float, log: Path, session: Session) -> int | None:
             while child.poll() is None and time.monotonic() < end and session.goes_on():
                 time.sleep(0.2)
             return child.returncode
-        finally:  # ended as by Ctrl-C, without the compilers that it has called; what is left of it then is killed
+        finally:  # ended as by Ctrl-C, without its compilers; remaining processes are killed afterwards
             child.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(_GRACE)
@@ -132,7 +131,7 @@ def _run(part: Part, seconds: float, log: Path, session: Session) -> int | None:
 
 
 def archive(folder: Path) -> Path:
-    """Write what is to be taken home into one file: the state, logs, results, and records of runs without weights."""
+    """Write everything to keep into one file: the state, logs, results, and records of runs without weights."""
     path = folder / "gpu.tar.gz"
     with atomic_file(path) as handle, tarfile.open(fileobj=handle, mode="w:gz") as tar:
         for file in sorted(folder.rglob("*")):
@@ -142,21 +141,21 @@ def archive(folder: Path) -> Path:
 
 
 def measure_parts(folder: Path, minutes: float, devices: Sequence[str] | None) -> None:
-    """Run the parts that are for these CUDA devices within so many minutes. Raises as `Session` does."""
+    """Run the parts for these CUDA devices within a number of minutes. Raises as `Session` does."""
     on_cuda = devices is None or bool(devices)  # None: they could not be counted
     parts = parts_for(folder, on_cuda=on_cuda)
     if not on_cuda:
-        typer.echo("no CUDA device here: neither tests nor tuning, and networks for a CPU")
+        typer.echo("no CUDA device: tests and tuning are skipped, and networks are those for a CPU")
     folder.mkdir(parents=True, exist_ok=True)
     state = State(folder, commit=git_commit(), device=devices[0] if devices else None)
     try:
         with Session(minutes=minutes) as session:
             run_parts(parts, state, folder, session)
-            session.rows += not state.open(parts)  # with none to do all is well
+            session.rows += not state.open(parts)  # without any, everything is fine
     finally:
         path = archive(folder)
         for page in sorted(folder.glob("results/bench/*/*.md")):
             typer.echo(page.read_text(encoding="utf-8"))
         typer.echo(f"\nto keep: {path}, {path.stat().st_size / 2**20:.1f} MiB")
         still = [part.name for part in state.open(parts)]
-        typer.echo(f"open: {', '.join(still)}; the same command goes on" if still else "all parts are done")
+        typer.echo(f"open: {', '.join(still)}; the same command continues" if still else "all parts are done")

@@ -1,8 +1,7 @@
-"""Times of the gated operations: in PyTorch, compiled, and as one kernel. The choice between them reads these.
+"""Times of the gated operations: in PyTorch, compiled, and as one kernel. `kernels: auto` uses them.
 
-All kinds of gates and all forms of an operation on one product take turns; ratios are to the compiled operation
-without gates, which is what a plain model runs there. A row is one form of one operation; `step` is forward and
-backward together.
+All kinds of gates and all forms of an operation on one product alternate; ratios are to the compiled operation without
+gates, the operation of a plain model. A row is one form of one operation; `step` is forward and backward together.
 Shapes: B samples, T tokens of one, C columns of a product, D width, N output width of a site.
 """
 
@@ -50,8 +49,8 @@ MOST_PROCESSES = 8
 
 @dataclass
 class KernelCase(Case):
-    """An operation on one product, by kind of gates and variant. `tune`, where it is given, chooses the tiles of an
-    operation's kernels by its step, and returns them and a remark; `tiles` are those in use, by gates."""
+    """An operation on one product, by kind of gates and variant. `tune`, if given, chooses the tiles of an operation's
+    kernels by its step, and returns them with a remark; `tiles` are those in use, by gates."""
 
     op: Op
     part: str
@@ -117,7 +116,7 @@ class KernelCase(Case):
 def kernel_cases(
     shapes: Sequence[Shape], ops: Sequence[str], dtypes: Sequence[str], device: torch.device
 ) -> list[KernelCase]:
-    """Every operation on each of its products, on every shape and in every type."""
+    """Every operation on each of its products, for every shape and type."""
     return [
         KernelCase(cast(Op, op), part, shape, dtype, device)
         for shape, dtype, op in itertools.product(shapes, dtypes, ops)
@@ -147,13 +146,13 @@ class Operation:
 
 
 def gates_of(kind: str) -> choice.Gates | None:
-    """The gates of `transponder-r8`; None of `none`."""
+    """The gates of `transponder-r8`; None for `none`."""
     name, _, rank = kind.partition("-r")
     return choice.Gates(channel=name == "transponder", scalar=True, rank=int(rank)) if rank else None
 
 
 def step_of(form: Form, built: Operation) -> Callable[[], object]:
-    """Forward and backward, with gradients as large as a normal network's for all that the operation gives."""
+    """Forward and backward, with gradients of a normal network's size for all outputs of the operation."""
     with torch.no_grad():
         gradients = [torch.full_like(output, 1e-2) for output in form()]
 
@@ -164,7 +163,7 @@ def step_of(form: Form, built: Operation) -> Callable[[], object]:
 
 
 def operation(op: str, part: str, shape: Shape, gates: str, dtype: torch.dtype, device: torch.device) -> Operation:
-    """An operation on a product of a block (`qkv`, `o`, `gate-up`) of a new model, by the model's own modules."""
+    """An operation on a product of a block (`qkv`, `o`, `gate-up`) of a new model, with the model's own modules."""
     settings = ModelSettings.model_validate({**shape.model, "layers": 1})
     built, length = settings.shape(), shape.dimensions["length"]
     model = empty_network(settings, wiring_of({"name": GATES[gates]}), vocabulary=8)
@@ -220,12 +219,12 @@ def operation(op: str, part: str, shape: Shape, gates: str, dtype: torch.dtype, 
 
 
 def to_tune(cases: Sequence[KernelCase]) -> list[KernelCase]:
-    """The cases that have not been measured on this card with these kernels and versions, in all gates."""
+    """The cases that are not yet measured on this card with these kernels and versions, for all gates."""
     known = {
         (row.device, row.op, row.shape, row.dtype, f"{row.kind}-r{row.rank}" if row.rank else row.kind)
         for row in measurements.measurements()[0]
         if row.own and (row.torch, row.triton) == versions_here()
-        if row.kernel_hash == kernel_hash(row.op) and row.tiles  # of these kernels, and of tiles that were chosen
+        if row.kernel_hash == kernel_hash(row.op) and row.tiles  # of these kernels and the chosen tiles
         if all(row.error.get(form, math.inf) < math.inf for form in ("fused", "reference-compiled"))
     }
 
@@ -238,8 +237,8 @@ def to_tune(cases: Sequence[KernelCase]) -> list[KernelCase]:
 
 
 def run_tuning(todo: Sequence[KernelCase], session: Session) -> None:
-    """Compile what is to be timed by several processes, into the caches of Triton and of PyTorch's compiler; then this
-    process alone times it. Compiling ends with half of the time: what is missing is compiled when it is first timed."""
+    """Compile in several processes, into the caches of Triton and of PyTorch's compiler; then this process times alone.
+    Compiling ends with half of the time: the rest is compiled when it is first timed."""
     compile_all(todo, session)
     for case in todo:
         case.tune = partial(_fastest_tiles, session, case.device)
@@ -247,7 +246,7 @@ def run_tuning(todo: Sequence[KernelCase], session: Session) -> None:
 
 
 def compile_all(todo: Sequence[KernelCase], session: Session) -> None:
-    """Run everything once, and forget it, for half of the time that is left, in several processes."""
+    """Run everything once, and discard it, for half of the remaining time, in several processes."""
     half = session.left() / 2
     jobs = [(case, *key) for case in todo for key in case.keys if key[1] != "reference"]
     with signals_blocked():
@@ -259,7 +258,7 @@ def compile_all(todo: Sequence[KernelCase], session: Session) -> None:
 
 
 def compile_one(job: tuple[KernelCase, str, str]) -> None:
-    """Run a variant of a case once in each of its tiles. What fails is said when it is timed."""
+    """Run a variant of a case once with each of its tiles. Failures are reported when it is timed."""
     case, gates, variant = job
     torch._dynamo.reset()  # it has room for so many versions of one function
     torch._inductor.config.compile_threads = 1  # this is one of many processes already
@@ -293,13 +292,13 @@ def _tiles_to_try(built: Operation) -> list[tuple[Key, Tile]]:
 
 
 def _fastest_tiles(session: Session, device: torch.device, built: Operation, step: Part) -> tuple[Tuned, str]:
-    """The tiles of a quickest step, each kernel's with the other's defaults, and a remark on those that cannot run."""
+    """The tiles of a fastest step, each kernel's with the other's defaults, and a remark on those that cannot run."""
     parts, notes, best = dict[tuple[Key, Tile], Part](), list[str](), dict[Key, Tile]()
     for key, tile in _tiles_to_try(built):
         part = _in_tiles({key: tile}, step)
         try:
             part()
-        except Exception as error:  # of an older card, which has less room for them
+        except Exception as error:  # of an older card, which has less memory for them
             notes.append(f"{tiles_text([(key, tile)])}: {type(error).__name__}")
         else:
             parts[key, tile] = part

@@ -1,7 +1,7 @@
-"""Networks of one residual connection over and over, as they are at the start: the norms of signals and gradients along
-them, and how language models of every method start. Shapes: B batch, T tokens, V vocabulary, D width, x [..., D].
+"""Stacks of one residual connection at the start: the norms of signals and gradients along them, and the start of
+language models of every method. Shapes: B batch, T tokens, V vocabulary, D width, x [..., D].
 
-A `Setup` says what the connections' branches are: those of the chapter (`claims`), or the block of our language models.
+A `Setup` defines the branches: those of the chapter (`claims`), or the block of our language models.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Network:
 
 @dataclass(frozen=True)
 class Setup:
-    """A kind of network. `leading` are the dimensions of x before its width; `branch` makes one of a width. Without it
-    the blocks are those of our language models, with branches and norms of their own."""
+    """A kind of network. `leading` are the dimensions of x before its width; `branch` makes one of a given width.
+    Without `branch`, the blocks are those of our language models, with their own branches and norms."""
 
     name: str
     says: str
@@ -82,16 +82,17 @@ class Setup:
     norm: Callable[[int], nn.Module] = nn.LayerNorm
 
     def build(self, wiring: Wiring, depth: int, seed: int) -> tuple[Network, Tensor, Tensor]:
-        """A network at its start, its input x and a random tensor like x, N(0, 1). So is x, but of language models,
-        where it is their own embedding of random tokens: beside a larger one their branches would vanish. Drawn from
-        PyTorch's global stream in the chapter's order (blocks, then x), so that a seed gives the chapter's numbers."""
+        """A network at its start, its input x and a random tensor like x, N(0, 1). So is x, except in language models,
+        where it is their own embedding of random tokens: their branches would vanish relative to a larger one. Drawn
+        from PyTorch's global stream in the chapter's order (blocks, then x), so that a seed gives the chapter's
+        numbers."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network, x = (self._stack if self.branch else self._llama)(wiring, depth, seed)
             return network, x, torch.randn_like(x)
 
     def fits(self, wiring: Wiring) -> bool:
-        """Whether the set-up has a place for all of it: gates and norms of a method's own have one in `llama` only."""
+        """Whether the set-up supports all of it: only `llama` has sites for gates and norms of a method."""
         return self.branch is None or wiring == Wiring(wiring.residual)
 
     def _stack(self, wiring: Wiring, depth: int, seed: int) -> tuple[Network, Tensor]:
@@ -102,7 +103,7 @@ class Setup:
         for index in range(depth):
             kind, before = ("mlp", (pairs[-1][0],)) if index % 2 else ("attention", ())
             place = ResidualSite(self.width, "decoder", index, 2 * layers, index // 2, layers, kind, norm, before)
-            with torch.random.fork_rng(devices=[]):  # what the chapter's do not draw
+            with torch.random.fork_rng(devices=[]):  # random numbers that the chapter's blocks do not draw
                 connection = wiring.residual(place)
             pairs.append((connection, self.branch(self.width)))
         connections, branches = (nn.ModuleList(parts) for parts in zip(*pairs, strict=True))
@@ -114,7 +115,6 @@ class Setup:
         return Network(module, blocks), torch.randn(*self.leading, self.width)
 
     def _llama(self, wiring: Wiring, depth: int, seed: int) -> tuple[Network, Tensor]:
-        """A language model of ours without its head, and the embedding of random tokens."""
         shape = {"width": self.width, "ffn_width": self.width * 8 // 3, "layers": depth}
         shape["heads"] = self.width // _HEAD_WIDTH
         settings = ModelSettings.model_validate({"size": "tiny", "tied_embeddings": True, **shape})
@@ -154,12 +154,12 @@ SETUPS = {setup.name: setup for setup in (LINEAR_RELU, GELU_MLP, LLAMA)}
 
 
 def wirings() -> dict[str, Wiring]:
-    """Every residual connection, and every other method `as_they_come`, that passes no more than a stream."""
+    """Every residual connection, and every other method `as_they_come`, with at most one stream."""
     connections = {name: residual_connection(name) for name in residual_connections()}
     found = {
         name: Wiring(each)
         for name, each in connections.items()
-        if "states" not in each.needs or issubclass(each, ProgressiveResidual)  # which follows training, on one stream
+        if "states" not in each.needs or issubclass(each, ProgressiveResidual)  # it follows training, on one stream
     }
     one_stream = replace(DECODER_SITES, features=())
     others = {name: each for name, each in as_they_come().items() if name not in found and each.fits(one_stream)}
@@ -185,7 +185,7 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @dataclass(frozen=True)
 class Trace:
     """One forward and backward pass: the stream before the first block and after each, its L2 norm and that of the
-    loss's gradient there; the output behind a final norm, if any, and the gradient's norm there."""
+    loss's gradient there; the output after a final norm, if any, and the gradient's norm there."""
 
     streams: list[Tensor]
     activations: list[float]
@@ -195,7 +195,7 @@ class Trace:
 
 
 def trace(network: Network, x: Tensor, random: Tensor, loss: str = "functional") -> Trace:
-    """Run `network` on x and the loss back to it."""
+    """Run `network` on x, and the backward pass of the loss."""
     streams = network.streams(x.requires_grad_())
     y = network.output(streams[-1])
     places = streams if y is streams[-1] else [*streams, y]
@@ -207,12 +207,12 @@ def trace(network: Network, x: Tensor, random: Tensor, loss: str = "functional")
 def along_layers(
     setups: Sequence[Setup], wirings: Mapping[str, Wiring], depths: Sequence[int], seeds: Sequence[int]
 ) -> pd.DataFrame:
-    """One row for each `setup, connection, depth, seed, layer`, from 0 (the input) to the depth, but for methods that
-    the set-up has no place for. The loss is `functional`.
+    """One row for each `setup, connection, depth, seed, layer`, from 0 (the input) to the depth, except for methods
+    that the set-up does not support. The loss is `functional`.
 
     activation_norm  of the stream h there, `growth` that over the norm of the input x, `apart` the largest |h - x|
     gradient_norm    of the loss there, `passed` that over its norm at the output
-    output_norm      of what comes out of the network, and `output_mean`, `output_std` of all its numbers
+    output_norm      of the network's output, and `output_mean`, `output_std` of all its numbers
     """
     frames = []
     for setup, (name, wiring), depth, seed in itertools.product(setups, wirings.items(), depths, seeds):
@@ -230,8 +230,8 @@ def along_layers(
 
 
 def gradient_by_loss(depths: Sequence[int], seeds: Sequence[int]) -> pd.DataFrame:
-    """The gradient's norm at the input of pre- and post-norm with each loss, and in both precisions. The connection
-    `pre-norm, final norm` has a LayerNorm behind its last block, as Transformers with pre-norm do."""
+    """The gradient's norm at the input of pre- and post-norm with each loss, in both precisions. The connection
+    `pre-norm, final norm` has a LayerNorm after its last block, as Transformers with pre-norm do."""
     rows = []
     for name, depth, seed, precision, loss in itertools.product(
         ("post-norm", "pre-norm", "pre-norm, final norm"), depths, seeds, (torch.float32, torch.float64), LOSSES
@@ -248,14 +248,14 @@ def gradient_by_loss(depths: Sequence[int], seeds: Sequence[int]) -> pd.DataFram
 
 
 def scalings(depth: int) -> dict[str, Wiring]:
-    """The chapter's y = x + s F(x), by what s is at the start; L is `depth`, as it counts blocks."""
+    """The chapter's y = x + s F(x), by s at the start; L is `depth`, as the chapter counts blocks."""
     kinds: dict[str, Scale] = {"1": 1.0, "0.5": 0.5, "0.1": 0.1, "1/sqrt(L)": depth**-0.5, "learned": "learned"}
     return {name: Wiring(partial(ScaledBranch, scale=scale)) for name, scale in kinds.items()}
 
 
 def _summary(frame: pd.DataFrame, by: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
-    """Over the seeds, for each combination of `by`: the number of `seeds`, and of every value `<value>_mean`, `_std`
-    (NaN of one seed), `_low` and `_high`."""
+    """Over the seeds, for each combination of `by`: the number of `seeds`, and for every value `<value>_mean`, `_std`
+    (NaN for one seed), `_low` and `_high`."""
     statistics = {"mean": "mean", "std": "std", "low": "min", "high": "max"}
     named = {f"{value}_{name}": (value, of) for value in values for name, of in statistics.items()}
     return frame.groupby([*by], sort=False).agg(seeds=("seed", "nunique"), **named).reset_index()
@@ -264,11 +264,12 @@ def _summary(frame: pd.DataFrame, by: Sequence[str], values: Sequence[str]) -> p
 def measured(
     wirings: Mapping[str, Wiring], setups: Sequence[Setup], depths: Sequence[int], depth: int, seeds: Sequence[int]
 ) -> dict[str, pd.DataFrame]:
-    """The tables of connections, by the names of their files. What is not over `depths` is of networks `depth` deep.
+    """The tables of connections by file name. Tables without `depths` are of networks of depth `depth`.
 
-    `identity` has the largest |h - x| of the stream h behind all blocks, of the first seed: a column for each set-up,
-    and `zero_branch`, where branches end in zeros, with `zero_branch_norm`, the norm of h there. Exactly 0: h and x are
-    equal to the last bit. The others are a `_summary` each."""
+    `identity` has the largest |h - x| of the stream h after all blocks, for the first seed: a column for each set-up,
+    and `zero_branch`, where branches end in zeros, with `zero_branch_norm`, the norm of h there. 0 means that h and x
+    are equal to the last bit. The others are a `_summary` each.
+    """
     compared = {**wirings, **PLAIN}
     layers = along_layers(setups, compared, sorted({*depths, depth}), seeds)
     scaled = along_layers([RELU_MLP, *setups], scalings(depth), [depth], seeds)
@@ -294,21 +295,21 @@ def measured(
 
 # ---- how language models start, and whether what a method learns moves
 
-# With an epsilon that is nothing: some models have a stream of Pre-LN's direction and another size.
+# With a negligible epsilon: some models have a stream of Pre-LN's direction and another size.
 SETTINGS = ModelSettings(size="tiny", width=64, ffn_width=176, layers=4, heads=4, norm_eps=1e-12)
 VOCABULARY, SAMPLES, TOKENS, UPDATES, RATE = 256, 4, 32, 20, 1e-3
 NOTHING = 1e-9
-"""A gradient's norm over that of all gradients, at which it is rounding and what the norms' epsilon leaves of a zero
-gradient (1e-11): Adam makes steps of that too, so that movement by itself says nothing."""
+"""A gradient's norm over that of all gradients, below which it is rounding error or the effect of the norms' epsilon on
+a zero gradient (1e-11): Adam takes steps for it too, so that movement alone is no evidence."""
 LEAST_APART, LEAST_MOVED = 5e-3, 1e-4
-"""|H - mean| / |H| of streams that are not one, and the least movement of a mixture that has learnt something."""
+"""The least |H - mean| / |H| of streams that differ, and the least change of a mixture that has learned something."""
 PUBLISHED = {row["method"]: row["published"] for row in read_csv(Path(__file__).with_name("published.csv"))}
-"""The start of a method's model according to its paper or its public code, by the method in words."""
+"""The start of a method's model according to its paper or its public code, by the method's text."""
 
 
 def starts(methods: Sequence[Mapping[str, Any]], seed: int) -> pd.DataFrame:
-    """One row for each of these methods, its name and its options, in fp64, with the same draws where they share
-    parameters; the page explains the columns. NaN, and "": there is no such thing."""
+    """One row for each of these methods, its name and its options, in fp64, with equal draws for shared parameters; the
+    page explains the columns. NaN and "" mean that there is no such value."""
     tokens_BT = torch.randint(VOCABULARY, (SAMPLES, TOKENS), generator=torch.Generator().manual_seed(seed))
 
     def built(method: Mapping[str, Any]) -> tuple[Llama, Tensor]:
@@ -348,7 +349,7 @@ def _loss(logits_BTV: Tensor, tokens_BT: Tensor) -> Tensor:
 
 
 def _train(model: Llama, tokens_BT: Tensor, own: dict[str, nn.Parameter]) -> tuple[int, int]:
-    """Adam for `UPDATES` on one batch; how many of `own` had no gradient in the first update, and in none."""
+    """Adam for `UPDATES` on one batch; the number of `own` without a gradient in the first update, and in all."""
     optimizer, without = torch.optim.Adam(model.parameters(), RATE), []
     for update in range(UPDATES):
         for module in model.modules():
@@ -363,7 +364,6 @@ def _train(model: Llama, tokens_BT: Tensor, own: dict[str, nn.Parameter]) -> tup
 
 
 def _mixtures(model: Llama, tokens_BT: Tensor) -> tuple[float, dict[str, list[Tensor]]]:
-    """The dispersion of the streams before the last residual add, and the weights of all mixtures by their kind."""
     dispersion, weights = float("nan"), dict[str, list[Tensor]]()
     with torch.no_grad():
         places = mixtures(model, lambda: model(tokens_BT))

@@ -1,4 +1,5 @@
-"""The pages of `comt bench`: measured rows as a CSV that later ones join, and as Markdown, from the CSV alone."""
+"""The pages of `comt bench`: measured rows as a CSV to which later ones are added, and as Markdown made from the
+CSV."""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ from comt_cli.kernels import measurements
 from comt_cli.lab.subjects import SUBJECTS, TABLES
 from comt_cli.report.frame import csv_text
 
-Row = Mapping[str, str]  # a line of the CSV: every value is text, empty where there is none
+Row = Mapping[str, str]  # a line of the CSV: every value is text, empty if there is none
 
 
 @dataclass(frozen=True)
 class Page:
-    """One kind of measurement (`measured.yaml`): what makes two rows the same thing (`key`), of which `turns` is the
-    part by which rows differ that took turns in one run, and how rows are shown."""
+    """One kind of measurement (`measured.yaml`): `key` identifies a row; `turns` is the part of it that differs between
+    the rows of one run; `columns` define how rows are shown."""
 
     title: str
     notes: str
@@ -34,12 +35,12 @@ class Page:
     turns: Sequence[str] = ("variant",)
 
     def key_of(self, row: Mapping[str, Any], without: Sequence[str] = ()) -> tuple[str, ...]:
-        """The values that a row is known by; without `turns` those of all rows of its run."""
+        """The values that identify a row; without `turns` those of all rows of its run."""
         return tuple(str(row.get(name) or "") for name in self.key if name not in without)
 
 
 def pages() -> dict[str, Page]:
-    """Every page by its name, which is that of its file."""
+    """Every page by its name, which is the name of its file."""
     common, step = TABLES["pages"]["common"], TABLES["pages"]["step"]
     fields = {name: own for name, own in TABLES["pages"].items() if name not in ("common", "step")}
     for name, of in SUBJECTS.items():
@@ -49,10 +50,9 @@ def pages() -> dict[str, Page]:
 
 
 def merge_rows(page: Page, rows: Sequence[Mapping[str, Any]], path: Path) -> list[Row]:
-    """Add `rows` to the CSV at `path`, which need not be there yet: each takes the place of an older one with the same
-    key, all others stay. Lines that lack a part of the key are dropped: nobody knows what they are of. A run of too few
-    rounds for an interval does not replace one that has it, nor one of some variants that of more, since ratios are
-    relative to all of them: its rows are returned."""
+    """Add `rows` to the CSV at `path`, or create it: each replaces an older one with the same key, all others stay.
+    Lines that lack a part of the key are dropped. A run of too few rounds for an interval does not replace one with
+    intervals, nor a run of some variants one of more, since ratios depend on all of them: its rows are returned."""
     older = read_rows(path)
     merged = {key: row for row in older if all(key := page.key_of(row))}
     found = {page.key_of(row): {k: "" if v is None else str(v) for k, v in row.items()} for row in rows}
@@ -73,7 +73,7 @@ def merge_rows(page: Page, rows: Sequence[Mapping[str, Any]], path: Path) -> lis
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a file; none without it. Raises `UserError` where it is damaged."""
+    """The rows of a file; none without it. Raises `UserError` if it is damaged."""
     try:
         rows = read_csv(path)
     except FileNotFoundError:
@@ -87,11 +87,11 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def _damaged(path: Path, problem: str) -> UserError:
-    return UserError(f"{path} cannot be used: {problem}", "Delete it, and measure once more.")
+    return UserError(f"{path} cannot be used: {problem}", "Delete it, and measure again.")
 
 
 def renew_page(page: Page, path: Path) -> Path:
-    """Write the Markdown beside the CSV `path` anew; returns the file. Raises `UserError` where the CSV is damaged."""
+    """Write the Markdown next to the CSV `path`; returns the file. Raises `UserError` if the CSV is damaged."""
     rows = read_rows(path)
     if not rows:
         raise _damaged(path, "it has no rows")
@@ -100,17 +100,16 @@ def renew_page(page: Page, path: Path) -> Path:
     written = path.with_suffix(".md")
     try:
         write_text(written, markdown(page, rows))
-    except ValueError as error:  # of a cell that ought to be a number
+    except ValueError as error:  # of a cell that should be a number
         raise _damaged(path, str(error)) from error
     return written
 
 
 def markdown(page: Page, rows: Sequence[Row]) -> str:
-    """The page of a CSV's rows. Raises `ValueError` where a cell is no number that ought to be one."""
+    """The page of a CSV's rows. Raises `ValueError` if a cell that should be a number is not."""
     by_row = [row.get("git_commit") or "unknown" for row in rows]
     commits = sorted({*by_row})
-    lines = [f"# {page.title} on {rows[0]['device']}", "", page.notes.rstrip("\n")]
-    lines += [f"Measured at commit {', '.join(commits)}.", ""]
+    lines = [f"# {page.title} on {rows[0]['device']}", ""]
     table = {
         (heading, "---:" if " " in how else "---"): [_cell(row, *how.split()) for row in rows]
         for heading, how in page.columns.items()
@@ -122,11 +121,12 @@ def markdown(page: Page, rows: Sequence[Row]) -> str:
     there = {row[name] for row in rows for name in ("op", "variant") if name in row}
     known = itertools.chain(*(of.items() for of in page.meanings))
     meanings = [f"- `{name}`: {meaning}" for name, meaning in known if name in there]
-    return "\n".join([*lines, "", *meanings, ""])
+    notes = f"Commits: {', '.join(commits)}.\n{page.notes.rstrip()}"
+    return "\n".join([*lines, "", *meanings, "", "## Notes", "", notes, ""])
 
 
 def _cell(row: Row, name: str, how: str = "") -> str:
-    """A word or `number` as it stands, a `time` with its percentiles, a number with so many decimals and its error."""
+    """A text or `number` as it is, a `time` with its percentiles, a number with so many decimals and its error."""
     if not (text := row.get(name)):
         return "-"
     if how == "time":
@@ -141,7 +141,8 @@ def _cell(row: Row, name: str, how: str = "") -> str:
 
 
 def writer(results: Path) -> Callable[[str, list[dict[str, Any]]], list[Path]]:
-    """Writes rows below `results` as they come, and returns the files. What `merge_rows` leaves out is shown."""
+    """A function that writes rows below `results` and returns the files. Rows that `merge_rows` leaves out are
+    printed."""
 
     def write(name: str, rows: list[dict[str, Any]]) -> list[Path]:
         page = pages()[name]
@@ -149,7 +150,7 @@ def writer(results: Path) -> Callable[[str, list[dict[str, Any]]], list[Path]]:
         lesser = merge_rows(page, rows, path)
         if lesser:
             typer.echo(markdown(page, lesser))
-            typer.echo(f"not written: {path} has a run of more variants or rounds; see --results", err=True)
+            typer.echo(f"not written: {path} has a run with more variants or rounds; see --results", err=True)
         if path.name in (measurements.FILE, measurements.STEP_FILE):
             _keep(page, rows, path.name)
         return [path, renew_page(page, path)] if len(lesser) < len(rows) else []
@@ -163,11 +164,12 @@ def device_folder(device: str) -> str:
 
 
 def _keep(page: Page, rows: list[dict[str, Any]], name: str) -> None:
-    """Add what `kernels: auto` chooses by to the cache folder, by class too: one name may stand for several."""
+    """Add the measurements that `kernels: auto` uses to the cache folder, by class too, since one name may be of
+    several."""
     path = measurements.own_folder() / device_folder(f"{rows[0]['device']} {rows[0]['device_class']}") / name
-    if rows[0].get("kernel_hash"):  # a GPU's: what was measured with other kernels or versions stays
+    if rows[0].get("kernel_hash"):  # a GPU's: measurements with other kernels or versions stay
         page = replace(page, key=(*page.key, "kernel_hash", "torch", "triton"))
     try:
         merge_rows(page, rows, path)
-    except (OSError, UserError) as error:  # the results have them all the same
-        typer.echo(f"`kernels: auto` will not know of this, {path} cannot be added to: {error}", err=True)
+    except (OSError, UserError) as error:  # the results have them anyway
+        typer.echo(f"`kernels: auto` will not use this measurement, since {path} cannot be written: {error}", err=True)

@@ -1,5 +1,5 @@
-"""The runner of all benchmarks: cases one after another, within a time, whatever fails or does not fit. A case is a set
-of variants that take turns (`timing`), and makes rows of their times."""
+"""The runner of all benchmarks: cases one after another, within a time limit, despite failures. A case is a set of
+variants that alternate (`timing`), and makes rows of their times."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from comt_cli.training.processes import StopSignal
 Row = dict[str, Any]
 Write = Callable[[str, list[Row]], Iterable[Path]]  # takes a page's name and rows, returns the files
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-OUT_OF_TIME = "left out for want of time"
+OUT_OF_TIME = "left out, no time left"
 
 
 class Unavailable(Exception):
-    """A variant that there is not on this machine; says why."""
+    """A variant that is not available on this machine; the text is the reason."""
 
 
 class NotMeasured(UserError):
-    """A part of what was wanted, or all of it, has not been measured."""
+    """A part of the requested measurements, or all of them, is missing."""
 
     exit_status = 1
 
 
 class Session:
-    """A command that measures: in at least so many rounds, for so many minutes; what failed, and how many `rows` were
-    handed to `write`, with their page, which returns the files that it wrote. Pages are shown at the end. Ends with
-    `RunInterrupted` where a signal came, what whole rounds had measured having been written; and with `NotMeasured`
-    where something failed, or there is not one row."""
+    """A command that measures: the least number of rounds, the minutes, the failures, and the number of `rows` given to
+    `write` with their page, which returns the files that it wrote. Pages are printed at the end. Ends with
+    `RunInterrupted` after a signal, once the results of whole rounds are written; and with `NotMeasured` if something
+    failed, or there is no row."""
 
     def __init__(self, rounds: int = 15, minutes: float | None = None, write: Write = lambda *_: ()) -> None:
         self.rounds, self.write = rounds, write
@@ -52,7 +52,7 @@ class Session:
         self.rows, self.failed, self._written = 0, list[str](), dict[Path, None]()
 
     def left(self) -> float:
-        """Seconds; below 0 when the time is up, and minus infinity once a signal has come."""
+        """Remaining seconds; negative when the time is up, and minus infinity after a signal."""
         return -math.inf if self._stop.number is not None else self._end - time.monotonic()
 
     def goes_on(self) -> bool:
@@ -66,7 +66,7 @@ class Session:
         self.say(self.failed[-1])
 
     def add(self, page: str, rows: list[Row]) -> None:
-        """Count the rows and have them written."""
+        """Count the rows and write them."""
         self.rows += len(rows)
         self._written.update(dict.fromkeys(self.write(page, rows)))
 
@@ -82,18 +82,18 @@ class Session:
         say_written(self._written)
         if self._stop.number is not None and kind in (None, KeyboardInterrupt):
             said = f"interrupted: measured {self.rows}, those cut short not settled"
-            raise RunInterrupted(said, "The same command measures anew what is missing.", self._stop.number)
+            raise RunInterrupted(said, "The same command measures what is missing.", self._stop.number)
         if kind is not None:
             return
         if self.failed:
             raise NotMeasured(f"failed: {len(self.failed)}; rows measured: {self.rows}", "\n  ".join(self.failed))
         if not self.rows:
-            raise NotMeasured("nothing was measured: all of it was left out", "The lines above say why.")
+            raise NotMeasured("nothing was measured", "The lines above have the reasons.")
 
 
 def _announce(again: bool) -> None:
-    if not again:  # in a signal's handler: past the buffer, of which it may have interrupted a line
-        os.write(2, b"stopping after the part at hand; again: at once\n")
+    if not again:  # in a signal's handler: unbuffered, since it may have interrupted a line
+        os.write(2, b"stopping after the present part; a second signal stops at once\n")
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Built:
 
 
 class Case:
-    """Variants of `what` that take turns, by their keys, in the order of the rows of `page`."""
+    """Variants of `what` that alternate, by their keys, in the order of the rows of `page`."""
 
     page: str
     what: str
@@ -116,7 +116,7 @@ class Case:
     head_start: ClassVar[bool] = False
 
     def build(self, key: Any, shared: dict[Any, Any]) -> Built:
-        """A variant that has run once. Raises `Unavailable`. `shared` is for what variants have in common."""
+        """A variant that has run once. Raises `Unavailable`. `shared` holds what variants have in common."""
         raise NotImplementedError
 
     def rows(self, ready: Mapping[Any, Built], times: Mapping[tuple[str, Any], Times]) -> list[Row]:
@@ -125,7 +125,7 @@ class Case:
 
 
 def run_cases(cases: Iterable[Case], session: Session) -> None:
-    """Measure them. What fails is reported, what there is no time for is named, and the rest is measured."""
+    """Measure the cases. Failures are reported, cases without time are named, and the rest is measured."""
     for case in cases:
         if not session.goes_on():
             session.say(f"{case.what}: {OUT_OF_TIME}")
@@ -157,7 +157,7 @@ def _measure(case: Case, session: Session) -> None:
         except Exception as error:
             session.fail(what, error)
         if key not in ready:
-            free(case.device)  # the error's trace is gone, and with it what it held
+            free(case.device)  # the error's trace, and what it held, is gone
         else:
             session.say(f"{what}: {ready[key].note or 'ready'}")
     if not ready or session.left() == -math.inf:

@@ -1,13 +1,13 @@
-"""Training steps of any task, and decoding of language models, timed: each variant as a ratio to the best plain one of
-the same run.
+"""Training steps of any task, and decoding of language models: each variant as a ratio to the best plain one of the
+same run.
 
-A row is one variant. Times are in milliseconds. `forward` is training's forward pass without gradients, loss included;
-`saved` what it keeps for the backward pass; `peak` the most that a step takes beyond weights and the optimiser's states
-(CUDA only, and not of CUDA graphs, which keep it between steps). FLOPs are those of the variant's own network, of
-transformers' those of the plain one; `mfu` is what it has of them a second, over the device's peak.
+A row is one variant. Times are in milliseconds. `forward`: training's forward pass with its loss, without gradients;
+`saved`: the memory that it keeps for the backward pass; `peak`: the largest memory of a step beyond weights and
+optimiser states (CUDA only, and not with CUDA graphs, which keep it between steps). FLOPs are those of the variant's
+own network, for transformers those of the plain one; `mfu` is FLOPs a second over the device's peak.
 
-Of decoding `decode_ms` is a step, a token of every text, on CUDA a captured graph that is replayed; `prefill_ms` the
-reading of all prompts. Ratios are to `best_plain`, for the reading to the quicker plain one there.
+Decoding: `decode_ms` is a step, one token of every text, on CUDA a replayed graph; `prefill_ms` the reading of all
+prompts. Ratios are to `best_plain`, for the reading to the faster plain one there.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from comt_cli.training.update import optimizer_of
 def step_cases(
     device: torch.device, sizes: Sequence[str] | None, precisions: Sequence[str] | None, variants: Sequence[str]
 ) -> Iterator[StepCase]:
-    """The cases of these sizes, or of those of the device, with the `variants` that each has."""
+    """The cases of these sizes, or of the device's default sizes, with the `variants` that each has."""
     for size in sizes or [size for subject in SUBJECTS.values() for size in subject.default_sizes(device.type)]:
         subject = subject_of(size)
         of_size = [name for name in subject.variants_of(size) if name in variants]
@@ -58,8 +58,8 @@ def step_cases(
 
 @dataclass
 class StepCase(Case):
-    """Variants of the training step of one shape in one precision, all on one batch of noise and on a device at once;
-    those of one network share its weights and its optimiser's states."""
+    """Variants of the training step of one shape in one precision, all on one batch of noise and on a device together;
+    those of one network share its weights and its optimiser states."""
 
     shape: Shape
     precision: Precision
@@ -69,7 +69,7 @@ class StepCase(Case):
     def __post_init__(self) -> None:
         self.subject = subject_of(self.shape.size)
         self.page, self.what = self.subject.page, f"{self.shape.size} {self.precision}"
-        # Equal blocks share their code, where a deep model as one graph would take minutes.
+        # Equal blocks share their code; a deep model as one graph would take minutes.
         self.compiles_blocks = self.device.type == "cuda" and self.shape.command == "train-lm"
 
     def build(self, key: str, shared: dict[Any, Any]) -> Built:
@@ -112,7 +112,7 @@ class StepCase(Case):
                 block.compile(dynamic=False, fullgraph=True, options=CAPTURED if captured else None)
             if captured:
                 objective.forward = as_one_pass(objective.forward)
-        # Blocks have up to some eight shapes in one network, and a version of each with gradients and one without.
+        # Blocks have up to about eight shapes in one network, each in a version with gradients and one without.
         prepare_compiler(versions=16 * len(self.subject.variants), keep_others=True)
 
     def rows(self, ready: Mapping[str, Built], times: Mapping[tuple[str, str], Times]) -> list[Row]:
@@ -163,7 +163,7 @@ class Prepared:
 
 
 class TrainedNetwork:
-    """A network, or `peer`, with weights and optimiser's states, which forms of it train on one batch of noise."""
+    """A network, or `peer`, with weights and optimiser states, which its forms train on one batch of noise."""
 
     def __init__(self, spec: RunSpec, samples: int, device: torch.device, peer: nn.Module | None = None) -> None:
         self.spec, self.samples, self.device = spec, samples, device
@@ -178,12 +178,12 @@ class TrainedNetwork:
         self.optimizer = optimizer_of(self.model, spec.settings.train)
 
     def form(self, kernels: Kernels | None, *, compiled: bool) -> tuple[Objective, dict[str, Choice]]:
-        """The network once more, with the very same parameters, and the choices of its kernels."""
+        """The network again, with the same parameters, and the choices of its kernels."""
         if not isinstance(self.model, Model):
             return PeerLoss(self.model), {}
         run, train = _built_run(self.spec, self.device), self.spec.settings.train
         run.model.load_state_dict(self.model.state_dict(keep_vars=True), assign=True)
-        run.model.to(self.device)  # what is fixed and in no state dict
+        run.model.to(self.device)  # constants that are in no state dict
         Masks(run.model).move_to(0, np.arange(len(self.inputs[0]), dtype=np.int64), self.device)
         if kernels is None:
             return run.objective, {}
@@ -210,19 +210,18 @@ class TrainedNetwork:
 
 
 def _built_run(spec: RunSpec, device: torch.device) -> TaskRun[Any]:
-    """A run without data, whose model is on the meta device."""
     run = run_class(spec.task)(spec, SimpleNamespace(train=None, validation=None), World(device))
     run.build()
     return run
 
 
 def _noise(run: TaskRun[Any], samples: int, device: torch.device) -> tuple[Tensor, ...]:
-    """Random inputs of a model, as its `example` has them, and targets: whole numbers below the number of outputs,
-    or different places in a sequence (`Model.places`), and normal ones. The same for all models of one shape."""
+    """Random inputs of a model, as in its `example`, and targets: whole numbers below the number of outputs, or
+    distinct positions in a sequence (`Model.places`), and normal numbers. The same for all models of one shape."""
     model, generator = run.model, torch.Generator().manual_seed(0)
     dtype = parameter_dtype(run.spec.settings.train.precision)
     example, was_training = model.example(samples), model.training
-    with torch.no_grad():  # in evaluation: hashing masks of dropout takes most of a pass without storage
+    with torch.no_grad():  # in evaluation mode: hashing dropout masks takes most of a pass without storage
         outputs: Tensor = model.eval()(*example)
     model.train(was_training)
 
@@ -259,7 +258,7 @@ class PeerLoss(Objective):
         super().compile_model(keep_others=keep_others, captured=captured, fullgraph=fullgraph)
 
     def forward(self, *given: Tensor) -> Tensor:
-        tokens_BT, targets_BT = given  # `shift_labels` stand where they are predicted; the loss is their mean
+        tokens_BT, targets_BT = given  # `shift_labels` are at the predicted positions; the loss is their mean
         found = self.passes(input_ids=tokens_BT, labels=tokens_BT, shift_labels=targets_BT)
         return cast(Tensor, found.loss) * targets_BT.numel()
 
@@ -267,16 +266,16 @@ class PeerLoss(Objective):
 # ---- decoding
 
 PLAIN = ["plain", "plain-fused"]
-PROMPT = 512  # tokens of every prompt: what is read, and what a decode step looks back on
-STEPS = 8  # decode steps that are timed in a row
-MOST_PREFILL_ON_CPU = 8192  # tokens in all; beyond, a CPU would read for minutes, and the reading is not timed
+PROMPT = 512  # tokens of every prompt: read by the prefill, and the context of a decode step
+STEPS = 8  # consecutive decode steps that are timed
+MOST_PREFILL_ON_CPU = 8192  # tokens in all; with more a CPU would read for minutes, and the reading is not timed
 
 
 def decoding_cases(
     sizes: Sequence[str] | None, variants: Sequence[str], dtypes: Sequence[str] | None,
     batches: Sequence[int] | None, device: torch.device,
 ) -> Iterator[DecodeCase]:  # fmt: skip
-    """A case of each size, type and batch size, those that are usual if None."""
+    """A case for each size, type and batch size; None: the default ones."""
     there = sizes or LANGUAGE.default_sizes(device.type), dtypes or ["bf16"], batches or [1, 4, 16, 64]
     for size, dtype, batch in itertools.product(*there):
         yield DecodeCase(LANGUAGE.shapes[size], dtype, batch, variants, device)

@@ -14,15 +14,15 @@ from comt_cli.recipe.settings import Precision, RunSettings
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import task_of
 
-PEER = "transformers"  # the library whose network of the plain LLaMA's shape is timed beside it
+PEER = "transformers"  # the library whose LLaMA of equal shape is timed with ours
 GRAPHS = "-graphs"  # ends the names of steps with `train.cuda_graphs`, on CUDA
 
 TABLES: dict[str, Any] = YAML(typ="safe").load(Path(__file__).with_name("measured.yaml").read_text(encoding="utf-8"))
 KERNELS = TABLES["kernels"]
-OPS: dict[str, str] = KERNELS["ops"]  # the operations that kernels are timed on, in words
-GATES: dict[str, str] = KERNELS["gates"]  # kinds of gates, and the method whose gates they are
+OPS: dict[str, str] = KERNELS["ops"]  # the operations on which kernels are timed, with a text
+GATES: dict[str, str] = KERNELS["gates"]  # kinds of gates, and the method of each
 DTYPES: list[str] = KERNELS["dtypes"]
-DECODED: dict[str, str] = TABLES["decoding"]  # the variants that put tokens out one by one, in words
+DECODED: dict[str, str] = TABLES["decoding"]  # the decoding variants, with a text
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Shape:
     batch: int
 
     def __str__(self) -> str:
-        """The network, what the data gives it, the batch, and how long or wide a sample is: `...-v4096-b16x128`."""
+        """The network, the data's dimensions, the batch, and the length or width of a sample: `...-v4096-b16x128`."""
         *others, (_, extent) = self.dimensions.items()
         return f"{self.network}{''.join(f'-{name[0]}{n}' for name, n in others)}-b{self.batch}x{extent}"
 
@@ -78,7 +78,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Subject:
-    """The training steps of one task; `measured.yaml` explains the fields that it has. `page`: their file's name."""
+    """The training steps of one task; `measured.yaml` explains its fields. `page`: the name of the file."""
 
     page: str
     title: str
@@ -118,5 +118,5 @@ LANGUAGE = SUBJECTS["step"]
 
 
 def subject_of(size: str) -> Subject:
-    """The subject that has a size of that name; there is one."""
+    """The subject with a size of this name; there is one."""
     return next(subject for subject in SUBJECTS.values() if size in subject.shapes)

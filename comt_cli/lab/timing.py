@@ -1,8 +1,8 @@
-"""Timing of variants in turns, all in one process, round after round, until their times settle; and counting memory.
+"""Timing of alternating variants in one process, round after round, until their times settle; and memory counts.
 
-Other work on a machine only slows turns down. The time of a variant is therefore the 20th percentile of its turns:
-that of an undisturbed one, as long as fewer than four in five are disturbed. A ratio is that of two such times. The
-order turns round with every round, so that none always comes after the same other.
+Other work on a machine only slows repetitions down. The time of a variant is therefore the 20th percentile of its
+repetitions: an undisturbed one, as long as fewer than four in five are disturbed. A ratio is that of two such times.
+The order is rotated with every round, so that none always follows the same other.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from comt_cli.training.devices import synchronise
 Part = Callable[[], object]  # one thing to time: a whole step, a forward pass, one kernel
 Key = TypeVar("Key", bound=Hashable)
 
-PERCENT = 20  # the percentile of a variant's turns that is its time
-SETTLED = 0.03  # times have settled when the 90 % interval of each is at most so wide, as a part of the time
-PATIENCE = 1  # unsettled, rounds go on for so many times as many as were asked for
-_HEAD_START = 8192  # side of a matrix product, 1.5 ms on an H200, that keeps a GPU busy while what is timed is queued
+PERCENT = 20  # the percentile of a variant's repetitions that is its time
+SETTLED = 0.03  # times have settled when the 90 % interval of each is at most this share of the time
+PATIENCE = 1  # unsettled, up to this many times the requested rounds are added
+_HEAD_START = 8192  # side of a matrix product, 1.5 ms on an H200, that keeps a GPU busy while the timed part is queued
 
 
 def stopwatch_for(device: torch.device, *, head_start: bool = False) -> Callable[[Part], float]:
-    """Measures the seconds of a part, by the clock or by CUDA events of the current stream. With `head_start` the GPU
-    is kept busy until the host has queued the whole part, as within a training step, where the host runs ahead."""
+    """Measures the seconds of a part, by the clock or by CUDA events of the current stream. `head_start` keeps the GPU
+    busy until the host has queued the whole part, as within a training step, where the host is ahead."""
 
     def by_clock(part: Part) -> float:
         synchronise(device)
@@ -60,26 +60,26 @@ def stopwatch_for(device: torch.device, *, head_start: bool = False) -> Callable
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds that one part took, one number a round; `cut_short`: of fewer rounds than were asked for."""
+    """Seconds of one part, one number per round; `cut_short`: fewer rounds than requested."""
 
     seconds: tuple[float, ...]
     cut_short: bool = False
 
     def percentile(self, percent: int) -> float:
-        """Seconds, without interpolation. The places of p and 100 - p lie equally far from the ends."""
+        """Seconds, without interpolation. p and 100 - p are equally far from the ends."""
         ordered = sorted(self.seconds)
         place = min(percent, 100 - percent) * len(ordered) // 100
         return ordered[place] if percent < 50 else ordered[-1 - place]
 
     @property
     def undisturbed(self) -> float:
-        """Seconds of a turn that nothing else slowed down: the `PERCENT`th percentile."""
+        """Seconds of an undisturbed repetition: the `PERCENT`th percentile."""
         return self.percentile(PERCENT)
 
     @property
     def reaches(self) -> tuple[float, float]:
-        """The distances of the ends of the 90 % interval from `undisturbed`, as parts of it, whatever the distribution
-        of turns; the lower is NaN with fewer than 14 turns, whose least may well lie above the true percentile."""
+        """The distances of the ends of the 90 % interval from `undisturbed`, as shares of it, for any distribution of
+        repetitions. The lower is NaN with fewer than 14 repetitions, whose least may be above the true percentile."""
         from scipy.stats import quantile_test
 
         low, high = quantile_test(self.seconds, p=PERCENT / 100).confidence_interval(0.9)
@@ -99,8 +99,8 @@ def in_turns(
     parts: Mapping[Key, Part], rounds: int, stopwatch: Callable[[Part], float], go_on: Callable[[], bool]
 ) -> dict[Key, Times]:
     """Time every part once a round, after an untimed one: `rounds` times, and then until the times have settled, at
-    most `PATIENCE` times as often again. `go_on` is asked before each turn: where it says no, a round ends at once
-    unless it is the first, and none begins. Returns the times of all parts in the finished rounds."""
+    most `PATIENCE` times as often again. `go_on` is asked before each repetition: if False, a round ends at once unless
+    it is the first, and none starts. Returns the times of all parts in the finished rounds."""
     taken: list[dict[Key, float]] = []
 
     def times() -> dict[Key, Times]:
@@ -119,7 +119,7 @@ def in_turns(
 
 
 def unsettled(times: Mapping[Key, Times]) -> str | None:
-    """None where all times have settled, else a phrase that says so."""
+    """None if all times have settled, otherwise a phrase that says so."""
     if all(each.settled for each in times.values()):
         return None
     last = [*times.values()][-1]
@@ -127,12 +127,12 @@ def unsettled(times: Mapping[Key, Times]) -> str | None:
 
 
 def quickest(times: Mapping[Key, Times], of: Sequence[Key]) -> Key | None:
-    """The quickest of `of`; None where none of them was timed."""
+    """The fastest of `of`; None if none was timed."""
     return min((key for key in of if key in times), key=lambda key: times[key].undisturbed, default=None)
 
 
 def compared(name: str, times: Mapping[Key, Times], key: Key, to: Key | None) -> dict[str, float | bool | None]:
-    """One time over another and its `reliability`, by their columns; all None where one of the two is missing."""
+    """One time over another and its `reliability`, by columns; all None if one of the two is missing."""
     if to is None or to not in times or key not in times:
         return dict.fromkeys((name, *(f"{name}_{each}" for each in ("spread", "uncertainty", "settled"))))
     one, other = times[key], times[to]
@@ -141,9 +141,9 @@ def compared(name: str, times: Mapping[Key, Times], key: Key, to: Key | None) ->
 
 
 def reliability(name: str, *of: Times) -> dict[str, float | bool | None]:
-    """The error of a time or of a ratio of two, by columns: the greater p90 / p10, how far the value's 90 % interval
-    reaches as a part of the value (None of too few turns), and whether all have settled. The reaches of two times are
-    added as squares, as if their errors were independent; what slows a round down slows both."""
+    """The error of a time or of a ratio of two, by columns: the larger p90 / p10, the half-width of the 90 % interval
+    as a share of the value (None with too few repetitions), and whether all have settled. The half-widths of two times
+    are added as squares, as if their errors were independent; a disturbance of a round affects both."""
     reach = math.hypot(*(max(each.reaches) for each in of))
     return {
         f"{name}_spread": round(max(each.percentile(90) / each.percentile(10) for each in of), 3),
@@ -153,14 +153,14 @@ def reliability(name: str, *of: Times) -> dict[str, float | bool | None]:
 
 
 def saved_bytes(forward: Callable[[], object], parameters: Iterable[Tensor]) -> int:
-    """Bytes that `forward` keeps for the backward pass: storages, each once and whole, since a view keeps all of it
-    alive; not those of `parameters`, which are there anyway, but copies of them."""
+    """Bytes that `forward` keeps for the backward pass: storages, each once and whole, since a view keeps all of it;
+    not those of `parameters`, which exist anyway, but copies of them."""
     own = {parameter.untyped_storage().data_ptr() for parameter in parameters}
     kept: dict[int, int] = {}
     alive: list[Tensor] = []  # a storage freed within the pass would give its address to another
 
-    # Gives nothing: a tensor would be kept by the node of the graph that the tensor itself keeps, a cycle through C++
-    # that no collector sees, and with it all that the pass has saved.
+    # Returns nothing: a tensor would be kept by the graph node that it keeps itself, a cycle through C++ that no
+    # collector sees, with everything that the pass has saved.
     def pack(tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
@@ -174,7 +174,7 @@ def saved_bytes(forward: Callable[[], object], parameters: Iterable[Tensor]) -> 
 
 
 def peak_beyond(part: Part, device: torch.device) -> int | None:
-    """The most bytes that `part` takes on a CUDA device beyond what is held before it; None on other devices."""
+    """The largest memory, in bytes, of `part` on a CUDA device beyond what is held before it; None on other devices."""
     if device.type != "cuda":
         return None
     torch.cuda.synchronize(device)
@@ -191,7 +191,7 @@ def mebibytes(count: int | None) -> float | None:
 
 
 def free(device: torch.device) -> None:
-    """Give what is no longer used back to the device, so that the next thing measured finds all of it."""
+    """Return unused memory to the device, so that the next measurement finds all of it."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

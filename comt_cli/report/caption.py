@@ -1,4 +1,4 @@
-r"""Texts in Markdown and LaTeX: escapes, tables, templates, and the captions of figures."""
+r"""Texts in Markdown and LaTeX: escapes, tables, templates, and captions of figures."""
 
 from __future__ import annotations
 

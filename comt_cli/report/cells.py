@@ -1,4 +1,4 @@
-"""The cells of a table: every row under every column against its baseline and the paper, from the frame of runs."""
+"""The cells of a table: every row under every column relative to its baseline and the paper, from the frame of runs."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 
 def cells_frame(runs: pd.DataFrame) -> pd.DataFrame:
-    """One record a cell, columns outermost: the table's CSV, with the objects that it was computed from.
+    """One record per cell, columns outermost: the table's CSV, with the objects behind its values.
 
     `_cell`, `_metric`; `_ours` (`Summary`), `_apart` (`Paired`, the difference to the baseline), `_detectable`,
-    `_equal_time`, `_verdict`; `_paper_apart` and `_direction` of the paper's difference, 0 where it shows none; `_best`
-    asks for bold; `_remarks` are the footnotes of the cell; `_costs` those of a training step (`costs.with_costs`).
+    `_equal_time`, `_verdict`; `_paper_apart` and `_direction` of the paper's difference, 0 if it has none; `_best` for
+    bold type; `_remarks`, the footnotes of the cell; `_costs` of a training step (`costs.with_costs`).
 
-    `attrs` have the `table`, and of these runs: `specs`, by column the baseline's (the first row's, where the baseline
-    was not selected), `seeds`, what was `trained`, notes, devices, commits and contents of the data.
+    `attrs` have the `table`, and of these runs: `specs`, by column the baseline's (the first row's, if the baseline was
+    not selected), `seeds`, the text `trained`, notes, devices, commits and data hashes.
     """
     info, cells, every = runs.attrs["table"], cells_of(runs), list(runs["_run"])
     found = [_record(info, cell, cells.get((info.baseline, column))) for (_, column), cell in cells.items()]
@@ -121,7 +121,7 @@ def _record(info: TableInfo, cell: Cell, base: Cell | None) -> Record:
         "p_value_holm": None,
         "detectable_low": found and found[0],
         "detectable_high": found and found[1],
-        # most runs are evaluated at their end alone
+        # most runs are evaluated at their end only
         **(_paired(equal_time, f"equal_time_{unit.name}", "equal_time_") if equal_time else {}),
         f"paper_difference_{unit.name}": paper_apart,
         **({} if own.published is None else {"published_percent": own.published.percent}),
@@ -155,8 +155,8 @@ def _paired(apart: Paired | None, mean: str, ends: str) -> dict[str, float | Non
 
 
 def _is_best(record: Record, cells: Sequence[Record]) -> bool:
-    """Whether a cell has the best mean of its column and its difference to the baseline is a resolved improvement; only
-    cells of which every seed has a value compete, and the baseline must be one of them."""
+    """Whether a cell has the best mean of its column and its difference to the baseline is a resolved improvement. Only
+    cells with a value for every seed compete, and the baseline must be one of them."""
     sign = 1 if record["_metric"].better == "higher" else -1
     whole = {each["row"]: sign * each["mean"] for each in cells
              if each["column"] == record["column"] and each["n"] == len(each["_cell"].runs)}  # fmt: skip
@@ -167,18 +167,17 @@ def _is_best(record: Record, cells: Sequence[Record]) -> bool:
 
 
 def at_equal_time(cell: Cell, baseline: Cell, metric: str, unit: DifferenceUnit) -> Paired | None:
-    """The difference to the baseline over common seeds, when all of them have trained as long as the quickest took: the
-    metric on validation data from the straight line between two evaluations, in logarithms where differences are
-    ratios.
+    """The difference to the baseline over common seeds after the training time of the fastest run: the metric on
+    validation data, linearly interpolated between two evaluations, in logarithms if differences are ratios.
 
-    None where a seed diverged or has not ended, where a log has no evaluation before and after that time, and where the
-    table shows the best or averaged weights: logs have those of the step.
+    None if a seed diverged or has not ended, if a log has no evaluation before and after that time, or if the table
+    shows the best or averaged weights, which logs do not have.
     """
     every = [run for each in (cell, baseline) for run in each.runs]
     if cell.is_open or baseline.is_open or any(run.state is not RunState.done for run in every):
         return None
     trains = [run.spec.settings.train for run in every]
-    # Without evaluations between, logs have the end alone.
+    # Without evaluations during training, logs have the end only.
     if any(each.evaluate_every is None or each.select == "best" or each.averaged_steps for each in trains):
         return None
     prefix = next((each for each in OF_TEST if metric.startswith(each)), "")
@@ -197,8 +196,8 @@ def at_equal_time(cell: Cell, baseline: Cell, metric: str, unit: DifferenceUnit)
 
 
 def read_at(points: Sequence[tuple[float, float]], used: float, *, logarithms: bool) -> float:
-    """The value of a curve at a time not before its first point, by the straight line between its neighbours, of the
-    values or of their logarithms; after its last point the last value."""
+    """The value of a curve at a time not before its first point, linearly interpolated in values or their logarithms;
+    after its last point the last value."""
     import numpy as np
 
     times, values = zip(*points, strict=True)
@@ -209,7 +208,7 @@ def read_at(points: Sequence[tuple[float, float]], used: float, *, logarithms: b
 
 def _of_table(specs: Mapping[str, RunSpec], cells: Mapping[tuple[str, str], Cell], seeds: Collection[int],
              info: TableInfo) -> str:  # fmt: skip
-    """The runs of a table, column by column where they differ: every row was trained like those of `specs`."""
+    """The runs of a table, column by column if they differ: every row was trained like those of `specs`."""
     columns: dict[str, list[str]] = {}
     for column, spec in specs.items():
         parameters = cells[spec.row, column].average("parameters")
@@ -221,7 +220,6 @@ def _of_table(specs: Mapping[str, RunSpec], cells: Mapping[tuple[str, str], Cell
 
 
 def _cell_notes(cell: Cell, record: Mapping[str, Any], info: TableInfo) -> list[str]:
-    """The footnotes of a cell, of which `record` has the numbers (`cells.cells_frame`)."""
     key = record["metric"]
     values, done = cell.values(key), {run.spec.seed: run for run in cell.having(RunState.done)}
     lost = []
@@ -251,8 +249,8 @@ def _cell_notes(cell: Cell, record: Mapping[str, Any], info: TableInfo) -> list[
 
 
 def _table_notes(runs: Sequence[Run], info: TableInfo) -> list[str]:
-    """In what a table differs from its whole recipe, what a grid tries, rows that train under other settings, and what
-    makes numbers weak or not comparable: few samples, several signatures of an evaluation, libraries for products
+    """The differences of a table from its whole recipe, the values of a grid, rows with other settings, and facts that
+    make numbers weak or not comparable: few samples, several signatures of an evaluation, libraries for products
     (`kernels.products`) or numerical versions (`NUMERICS`)."""
     grid, rows = info.grid, list(info.recipe.rows)
     specs = sorted((run.spec for run in runs), key=lambda spec: rows.index(spec.row))

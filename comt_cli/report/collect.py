@@ -1,4 +1,4 @@
-"""The planned runs of a table, each with its directory's content, the cells that they make, and the curves of logs."""
+"""The planned runs of a table with the contents of their directories, the cells that they form, and curves of logs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ ENDED = (RunState.done, RunState.diverged)
 _ORDER = (RunState.done, RunState.diverged, RunState.running, RunState.unfinished, RunState.missing)
 _RUN_NAME = re.compile(r"seed(\d+)-[0-9a-f]{12}")
 _SPEED_LINES = 10
-POINTS = 50  # at most so many points has a curve: each is the mean of as many logged values in a row
+POINTS = 50  # the most points of a curve: each is the mean of consecutive logged values
 Log = Sequence[Mapping[str, Any]]
-_NAMED = 6  # runs that an error names for each content, at most
+_NAMED = 6  # the most runs that an error names for each data hash
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of an unended run: steps, newest training loss (nats), tokens or images per second, seconds to go."""
+    """Progress of a run that has not ended: steps, newest training loss (nats), tokens or images per second, seconds
+    left."""
 
     step: int
     steps: int
@@ -41,7 +42,7 @@ class Progress:
 @dataclass(frozen=True)
 class Run:
     """A planned run and its directory's content. `problem`: why the directory could not be read; `chosen`: whether its
-    cell shows it, None without a grid and while nothing is chosen."""
+    cell shows it, None without a grid and before the selection."""
 
     spec: RunSpec
     state: RunState
@@ -52,19 +53,19 @@ class Run:
     chosen: bool | None = None
 
     def number(self, key: str) -> float | None:
-        """A finite number of `result.json`; None where there is none."""
+        """A finite number of `result.json`; None if there is none."""
         found = (self.result or {}).get(key)
         if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
             return None
         return float(found)
 
     def value(self, metric: str) -> float | None:
-        """The metric of a run that is done; a diverged run has none."""
+        """The metric of a run that is done; None for a diverged run."""
         return self.number(metric) if self.state is RunState.done else None
 
     def reported(self, key: str, metric: str) -> str | None:
-        """An entry of the evaluation that gave a metric: its `remark`, or, of this metric, one of its `signatures` or
-        of the reasons why it is `missing`."""
+        """An entry of the evaluation of a metric: its `remark`, one of its `signatures`, or the reason why the metric
+        is `missing`."""
         prefix = self._prefix(metric)
         result = self.result or {}
         found = (result[f"{prefix}evaluation"] if prefix else result).get(key)
@@ -73,28 +74,29 @@ class Run:
         return None if found is None else str(found)
 
     def scored_on(self, metric: str) -> tuple[int, str, str] | None:
-        """The number of samples that gave a metric, their split, and what they are."""
+        """The number of samples behind a metric, their split, and their kind."""
         prefix = self._prefix(metric)
         found = scored_on(self.result or {}, prefix)
         return found and (found[0], prefix.strip("_").replace("_", " ") or "validation", found[1])
 
     def _prefix(self, metric: str) -> str:
-        """The prefix of a metric and of the evaluation that gave it; validation has none."""
+        """The prefix of a metric and of its evaluation; empty for validation."""
         found = (key.removesuffix("evaluation") for key in self.result or () if key.endswith("_evaluation"))
         return max((each for each in found if metric.startswith(each)), key=len, default="")
 
     @property
     def content(self) -> str | None:
-        """The hash of the tokens or images that it was trained on; None where that is not recorded."""
+        """The hash of the tokens or images of the training; None if it is not recorded."""
         found = (self.result or {}).get("data_content") or self.spec.data_content
         return str(found) if found else None
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One row under one column: a run per seed, of a grid those of the chosen point; `others` are those of the other
-    points, all of them `runs` while nothing is chosen (`is_open`): then the cell has no values. `points`: how many the
-    grid has, 0 without one; `without`: how many of them have no mean, since a run diverged or has no value."""
+    """One row under one column: a run per seed, for a grid those of the selected configuration. `others` are the runs
+    of the other configurations. Before the selection (`is_open`) all are `runs`, and the cell has no values. `points`:
+    the number of configurations, 0 without a grid; `without`: the number of those without a mean, since a run diverged
+    or has no value."""
 
     row: str
     column: str
@@ -106,16 +108,16 @@ class Cell:
 
     @property
     def point(self) -> Mapping[str, Any] | None:
-        """The chosen values by dotted key; None without a grid and while nothing is chosen."""
+        """The selected values by dotted key; None without a grid and before the selection."""
         return self.runs[0].spec.point if self.points and not self.is_open else None
 
     @property
     def every(self) -> tuple[Run, ...]:
-        """All planned runs, those that are shown first."""
+        """All planned runs, first those that are shown."""
         return (*self.runs, *self.others)
 
     def values(self, metric: str) -> dict[int, float]:
-        """The metric by seed, of the runs that are done. While a choice is open there is none."""
+        """The metric by seed, of the runs that are done; empty before the selection."""
         pairs = ((run.spec.seed, run.value(metric)) for run in self.runs if not self.is_open)
         return {seed: value for seed, value in pairs if value is not None}
 
@@ -124,19 +126,19 @@ class Cell:
         return [run for run in self.runs if run.state in states]
 
     def average(self, key: str) -> float | None:
-        """Mean over seeds of a number of `result.json`; None where no run has it."""
+        """Mean over seeds of a number of `result.json`; None if no run has it."""
         found = [number for run in self.runs if (number := run.number(key)) is not None]
         return math.fsum(found) / len(found) if found else None
 
     @property
     def state(self) -> str:
-        """`done`, `missing`, ...; where seeds differ, `2 done, 1 running`."""
+        """`done`, `missing`, ...; if seeds differ, `2 done, 1 running`."""
         counts = {state: count for state in _ORDER if (count := len(self.having(state)))}
         return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{n} {state}" for state, n in counts.items())
 
     def standing(self, metric: str) -> str:
-        """`state` in a cell without a value: with the step of the furthest run that has begun, or why the runs that are
-        done have no number for the metric: `needs Java`."""
+        """`state` of a cell without a value, with the step of the most advanced run, or the reason why finished runs
+        have no value for the metric: `needs Java`."""
         reasons = {reason for run in self.runs if (reason := run.reported("missing", metric)) is not None}
         if reasons:
             return ", ".join(sorted(reasons))
@@ -147,7 +149,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Collection:
-    """Every planned cell by row and column, and remarks about the folder that the table must not hide."""
+    """Every planned cell by row and column, and notes on the folder."""
 
     cells: dict[tuple[str, str], Cell]
     notes: tuple[str, ...]
@@ -158,7 +160,7 @@ class Collection:
             yield from cell.every
 
     def check_contents(self) -> None:
-        """Raise `UserError` where runs of a column with equal data settings were trained on different contents."""
+        """Raises `UserError` if runs of a column with equal data settings were trained on different data."""
         found: dict[tuple[str, str], dict[str, list[RunSpec]]] = {}
         for run in self.runs():
             if run.result is not None and run.content is not None:
@@ -171,16 +173,16 @@ class Collection:
                 listed = "".join(f"\n  {content[:12]}: {each}" for content, each in named)
                 rows = ",".join(dict.fromkeys(spec.row for spec in min(contents.values(), key=len)))
                 raise UserError(
-                    f"the runs under {column} were trained on different data, by the hash of its content:{listed}",
-                    f"Train the same command with --fresh and --rows {rows}, or leave those rows or seeds out.",
+                    f"the runs of column {column} were trained on different data (hashes of the content):{listed}",
+                    f"Repeat the training with --fresh and --rows {rows}, or leave those rows or seeds out.",
                 )
 
 
 def tables_with_runs(
     runs: Path, names: Sequence[str], scale: str | None = None, *, is_set: bool = False
 ) -> list[tuple[str, str | None]]:
-    """The tables of the recipes `names` that have a folder below `runs`: `paper/table` and None; of changed settings
-    `paper/table@steps-12` and each scale that it has runs of, or `scale`; not these where `--set` says settings."""
+    """The tables of the recipes `names` that have a folder below `runs`: `paper/table` and None; for changed settings
+    `paper/table@steps-12` and each scale with runs, or `scale`. Those are left out if `--set` is given."""
     every = {(name, run.label("scale")) for run in known_runs(runs) for name in run.variants}
     changed = sorted(each for each in every if each[0].partition(MARK)[0] in names and scale in (None, each[1]))
     own = [name for name in names if (runs / name).is_dir()]
@@ -198,9 +200,9 @@ def collect(
 ) -> Collection:
     """Look up every planned run below the folder `runs` by its id, whichever table it was trained for.
 
-    Of the points of a grid, a cell shows the one with the best mean of the metric `choose_by` over its seeds.
-    A directory that cannot be read counts as unfinished and gets a note, as does a run that is done but has no number
-    for its column's metric (`metrics`). Without `remarks` there is no note on other seeds.
+    For a grid, a cell shows the configuration with the best mean of the metric `choose_by` over its seeds. A directory
+    that cannot be read counts as unfinished and gets a note, as does a finished run without a value for its column's
+    metric (`metrics`). Without `remarks` there is no note on other seeds.
     """
     grouped: dict[tuple[str, str], list[Run]] = {}
     for spec in specs:
@@ -212,7 +214,7 @@ def collect(
 
 
 def cell_of(row: str, column: str, found: Iterable[Run], choose_by: str | None) -> Cell:
-    """The cell of these runs; of several points the best is shown (`collect`), of equal ones the first."""
+    """The cell of these runs; of several configurations the best is shown (`collect`), of equal ones the first."""
     runs = tuple(sorted(found, key=lambda run: run.spec.seed))
     if not runs[0].spec.point:
         return Cell(row, column, runs)
@@ -230,7 +232,7 @@ def cell_of(row: str, column: str, found: Iterable[Run], choose_by: str | None) 
 
 
 def by_point(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Runs by the point of their grid, in the order of the runs."""
+    """Runs by their configuration, in the order of the runs."""
     points: dict[str, list[Run]] = {}
     for run in runs:
         points.setdefault(canonical_json(run.spec.point), []).append(run)
@@ -238,7 +240,7 @@ def by_point(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
 
 def mean_of(runs: Sequence[Run], metric: str) -> float | None:
-    """The mean of a metric; None where a run has no value."""
+    """The mean of a metric; None if a run has no value."""
     values = [value for run in runs if (value := run.value(metric)) is not None]
     return math.fsum(values) / len(values) if len(values) == len(runs) else None
 
@@ -262,7 +264,7 @@ def _look_up(spec: RunSpec, runs: Path, metric: str | None) -> Run:
 def _progress(directory: RunDirectory, spec: RunSpec) -> Progress | None:
     """The newest logged step; None before the first.
 
-    Time to go = steps to go x seconds per step, over the last lines of timings.jsonl, whose `seconds` count from the
+    Time left = remaining steps x seconds per step, over the last lines of timings.jsonl, whose `seconds` count from the
     run's start.
     """
     steps, logged = spec.settings.train.steps, [line for line in directory.metrics() if "loss" in line]
@@ -278,8 +280,8 @@ def _progress(directory: RunDirectory, spec: RunSpec) -> Progress | None:
 
 
 def _remarks(cells: Mapping[tuple[str, str], Sequence[Run]], runs: Path) -> Iterator[str]:
-    """The other finished runs in the cells' folders: seeds, finished at all points of a cell, that were not asked for,
-    and runs of this scale with other settings or data."""
+    """Notes on other finished runs in the cells' folders: seeds, finished for all configurations of a cell, that were
+    not requested, and runs of this scale with other settings or data."""
     more, others, specs = set[int](), 0, [run.spec for own in cells.values() for run in own]
     for own in cells.values():
         points = {canonical_json(run.spec.point): run.spec for run in own}.values()
@@ -297,40 +299,37 @@ def _remarks(cells: Mapping[tuple[str, str], Sequence[Run]], runs: Path) -> Iter
                     others += 1
     if more:
         every = format.seeds(more | {spec.seed for spec in specs})
-        yield f"Seeds that are finished and not shown here: {format.seeds(more)} (--seeds {every} shows them)."
+        yield f"Finished seeds that are not shown: {format.seeds(more)} (--seeds {every} shows them)."
     if others:
-        were, them = ("was", "it") if others == 1 else ("were", "them")
-        yield (
-            f"{format.plural(others, 'finished run')} of this table {were} made with other settings or data "
-            f"(comt runs {specs[0].paper}/{specs[0].table} lists {them})."
-        )
+        listed = f"(comt runs {specs[0].paper}/{specs[0].table} lists {'it' if others == 1 else 'them'})"
+        yield f"Not shown: {format.plural(others, 'finished run')} of this table with other settings or data {listed}."
 
 
 def quantities(log: Log) -> list[str]:
-    """The quantities of a log that have curves: the training loss, and what is measured on validation data."""
+    """The quantities of a log that have curves: the training loss, and validation metrics."""
     return list(dict.fromkeys(key for line in log for key in line if key == "loss" or key.startswith("validation_")))
 
 
 def logged(log: Log, key: str) -> list[tuple[int, float]]:
-    """Step and value of every line that has one; not of chosen or averaged weights, which are no step of training."""
+    """Step and value of every line that has one, without those of selected or averaged weights."""
     lines = (line for line in log if not line.get("chosen"))
     return [(line["step"], line[key]) for line in lines if isinstance(line.get(key), int | float)]
 
 
 def width_for(values: int) -> int:
-    """The number of values that a point is the mean of, so that there are at most `POINTS`."""
+    """The number of values that a point averages, so that there are at most `POINTS`."""
     return max(1, -(-values // POINTS))
 
 
 def window_means(values: Sequence[tuple[int, float]], width: int) -> list[tuple[int, float]]:
-    """The mean of every `width` values in a row, at the step of the last one; the last window may be shorter."""
+    """The mean of every `width` consecutive values, at the step of the last one; the last window may be shorter."""
     groups = [values[begin : begin + width] for begin in range(0, len(values), width)]
     return [(group[-1][0], added(value for _, value in group) / len(group)) for group in groups]
 
 
 def curve(run: Run, quantity: str) -> list[tuple[float, float]]:
-    """The logged values of a quantity, each behind the time that was used by then: that of training alone, without
-    evaluations, and between two steps whose time is logged on the straight line between them."""
+    """The logged values of a quantity, each with the training time used by then: without evaluations, and linearly
+    interpolated between two logged steps."""
     import numpy as np
 
     values = logged(run.directory.metrics(), quantity)

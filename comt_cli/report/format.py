@@ -1,4 +1,4 @@
-"""The look of numbers. Every table, line and file takes it from here, so that a number looks the same everywhere."""
+"""The format of numbers in tables, text and files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from comt_cli.tasks.base import DifferenceUnit
 
 
 def value(number: float, decimals: int = 2) -> str:
-    """A metric: two decimals, as the papers print it, unless it has others; none from 10000 up."""
+    """A metric: two decimals, as the papers print it, unless it defines others; none from 10000 up."""
     text = f"{number:.{decimals}f}"
     return text if abs(float(text)) < 10_000 else f"{number:.0f}"
 
@@ -25,8 +25,8 @@ def summary(ours: Summary, decimals: int = 2) -> str:
 
 
 def signed(number: float) -> str:
-    """A difference with its sign: two decimals, one from 10 up, none from 100 up, `+2.3e+07` from a million up; without
-    its unit."""
+    """A difference with its sign and without unit: two decimals, one from 10 up, none from 100 up, `+2.3e+07` from a
+    million up."""
     for decimals, limit in ((2, 10), (1, 100), (0, 1e6)):
         text = f"{number:+.{decimals}f}"
         if abs(float(text)) < limit:
@@ -42,7 +42,7 @@ def difference(paired: Paired) -> str:
 
 
 def detectable(found: tuple[float, float], unit: DifferenceUnit) -> str:
-    """`4.88 % lower or 5.13 % higher`, `0.25 points either way`: what n seeds can detect (`statistics.detectable`)."""
+    """`4.88 % lower or 5.13 % higher`, `0.25 points either way`: the effect that n seeds can detect."""
     lower, higher = (f"{signed(number).lstrip('+-')} {unit.spoken}" for number in found)
     return f"{lower} lower or {higher} higher" if unit.is_relative else f"{higher} either way"
 
@@ -53,12 +53,12 @@ def probability(number: float) -> str:
 
 
 def increase(number: float) -> str:
-    """Parameters beyond a plain model's, in per cent: `+0.98 %`, `-0.01 %` where there are fewer."""
+    """Additional parameters relative to a plain model, in per cent: `+0.98 %`, or `-0.01 %` if there are fewer."""
     return f"{number:+.2f} %".replace("-0.00", "+0.00")
 
 
 def one_line(text: str) -> str:
-    """`text` without line ends and control letters, which could end a comment or begin a heading, in a written file."""
+    """`text` without line ends and control letters, which could end a comment or begin a heading in a written file."""
     return "".join(letter if letter.isprintable() else " " for letter in text).strip()
 
 
@@ -68,16 +68,16 @@ def speed(per_second: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes: `812 B`, `5.2 MB`, `131 GB`; a thousand of one unit are one of the next."""
+    """Bytes: `812 B`, `5.2 MB`, `131 GB`; units are powers of a thousand."""
     return words.in_units(count, ("B", "kB", "MB", "GB", "TB"))
 
 
 duration, plural, listing, short_count = words.duration, words.plural, words.listing, words.short_count
-"""As everything says them that speaks to people."""
+"""Shared with all other output."""
 
 
 def seeds(numbers: Iterable[int]) -> str:
-    """Seeds as `--seeds` takes them: `1-3,7`."""
+    """Seeds in the form of `--seeds`: `1-3,7`."""
     parts: list[list[int]] = []
     for number in sorted(set(numbers)):
         if parts and number == parts[-1][-1] + 1:
@@ -88,7 +88,7 @@ def seeds(numbers: Iterable[int]) -> str:
 
 
 def machine(cell: object, digits: int = 8) -> str:
-    """A CSV field: so many significant digits for fractions, whole numbers whole, nothing for None."""
+    """A CSV field: fractions with this number of significant digits, whole numbers whole, empty for None."""
     if cell is None:
         return ""
     return f"{cell:.{digits}g}" if isinstance(cell, float) else str(cell)

@@ -1,4 +1,4 @@
-"""The data frame of runs, a row a run: the one input of every exhibit. `<table>-runs.csv` is this frame, written down.
+"""The data frame of runs, one row per run: the only input of every exhibit. `<table>-runs.csv` is this frame.
 
 Columns that begin with `_` are objects for exhibits, such as the run itself, and are not written.
 """
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Record = dict[Any, Any]  # a row of a frame by column
-GRID = "grid."  # beginning of the columns that have the values of a grid's keys
+GRID = "grid."  # prefix of the columns with the values of a grid's keys
 _OF_PAPER = ("data.", "model.", "train.steps=", "train.batch_size=")
-"""Changed settings, by their beginning, with which a run is no longer the one that the paper's number is of."""
+"""Prefixes of changed settings with which a run can no longer be compared with the paper's number."""
 
 
 @dataclass(frozen=True)
 class TableInfo:
-    """A recipe at one scale as far as exhibits need it, resolved once: `attrs["table"]` of every frame of a table.
+    """A recipe at one scale as exhibits need it: `attrs["table"]` of every frame of a table.
 
-    `paper` is None where no number of a paper may be shown. By column, all of the scale in their order: `keys`, those
-    of the task's `metrics` that are shown, and `compared`, the paper's column. `changed` are the `--set` arguments.
+    `paper` is None if no number of a paper may be shown. By column, for all of the scale in order: `keys`, the shown
+    keys of the task's `metrics`, and `compared`, the paper's column. `changed` are the `--set` arguments.
     """
 
     loaded: LoadedRecipe
@@ -56,8 +56,8 @@ class TableInfo:
 
 
 def table_info(loaded: LoadedRecipe, specs: Sequence[RunSpec]) -> TableInfo:
-    """Resolve a recipe for these runs of one scale. A paper's numbers are not shown with a text of one's own
-    (`files:GLOB`), or another size or length."""
+    """Resolve a recipe for these runs of one scale. A paper's numbers are not shown for another text (`files:GLOB`),
+    size or length."""
     recipe, scale, task = loaded.recipe, specs[0].scale, specs[0].task
     changed, columns = loaded.changed(scale), loaded.recipe.columns_at(scale)
     is_own_text = any(":" in str(getattr(spec.settings.data, "corpus", "")) for spec in specs)
@@ -79,11 +79,11 @@ def table_info(loaded: LoadedRecipe, specs: Sequence[RunSpec]) -> TableInfo:
 
 
 def runs_frame(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path) -> pd.DataFrame:
-    """Every planned run of a table, columns outermost, from the run directories below `runs`. Of a grid all runs, those
-    of the chosen point first. Columns: those of `run_record`, and `_cell`; `attrs` have the `table` and `notes` on what
-    the folder has beside them. Raises `UserError` where runs of one column were trained on different data."""
+    """Every planned run of a table, columns outermost, from the run directories below `runs`; for a grid all runs,
+    first those of the selected configuration. Columns: those of `run_record`, and `_cell`; `attrs` have the `table` and
+    `notes` on further runs in the folder. Raises `UserError` if runs of one column were trained on different data."""
     info = table_info(loaded, specs)
-    # Beside runs at the values that trials chose lie those at other values.
+    # Runs at values that trials selected are stored with those at other values.
     choose_by = None if info.grid is None else info.grid.metric
     collection = collect(specs, runs, info.keys, choose_by, remarks=not loaded.has_trials(info.scale))
     collection.check_contents()
@@ -95,7 +95,7 @@ def runs_frame(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path) -> pd
 
 
 def frame_of(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Records as a frame of Python's own values: whole numbers stay whole, and what a record lacks is None."""
+    """Records as a frame of Python values: whole numbers stay whole, and missing values are None."""
     import pandas as pd
 
     every = list(records)
@@ -110,7 +110,7 @@ def records_of(frame: pd.DataFrame) -> list[Record]:
 
 
 def csv_text(records: Sequence[Mapping[str, Any]], digits: int = 8) -> str:
-    """At least one record as CSV under its keys; see `format.machine` for the numbers."""
+    """Records, at least one, as CSV under its keys; see `format.machine` for the numbers."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(records[0])
@@ -119,7 +119,7 @@ def csv_text(records: Sequence[Mapping[str, Any]], digits: int = 8) -> str:
 
 
 def frame_csv(frame: pd.DataFrame, without: tuple[str, ...] = (), digits: int = 8) -> str:
-    """The CSV of a frame; columns whose names begin as one of `without` are left out."""
+    """The CSV of a frame, without columns that begin with one of `without`."""
     records = ({k: v for k, v in each.items() if not k.startswith(without)} for each in records_of(frame))
     return csv_text([*records], digits)
 
@@ -130,7 +130,7 @@ def cells_of(runs: pd.DataFrame) -> dict[tuple[str, str], Cell]:
 
 
 def run_record(run: Run, recipe: str) -> Record:
-    """The record of a run, of the recipe (`LoadedRecipe.origin`)."""
+    """The record of a run of the recipe (`LoadedRecipe.origin`)."""
     spec, result, progress = run.spec, run.result or {}, run.progress
     if run.result is None and progress is not None:
         result = {"step": progress.step, "steps": progress.steps}

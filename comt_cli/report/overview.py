@@ -1,6 +1,6 @@
-"""The overview of a results folder: its main results, what was trained on what, and every verdict at every scale.
+"""The overview of a results folder: main results, what was trained on what, and every verdict at every scale.
 
-All of it is made from the files below the folder alone, so that it can be made again in any clone, with equal bytes.
+It is made from the files below the folder only, so that any clone can make it again, with equal bytes.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     import jinja2
 
 HIGHLIGHTS = "highlights.csv"
-"""Below the results: the cells that an overview begins with, in its order: `table`, `row`, `column`, `method`, `on`."""
+"""Below the results: the cells with which an overview begins, in order: `table`, `row`, `column`, `method`, `on`."""
 SUPERSEDED = "superseded.csv"
 """Below the results: runs of one id that ended with several numbers, of which the tables keep one."""
-NOT_ARCHIVED = "not-archived.csv"  # below a scale: the runs of its tables that no archive has
+NOT_ARCHIVED = "not-archived.csv"  # below a scale: the runs of its tables that are in no archive
 _TILES = 12
 ENDED = ("done", "diverged")
 
@@ -44,11 +44,11 @@ GROUPS: Mapping[str, tuple[Verdict, ...]] = {
     "no result": (Verdict.no_result, Verdict.no_baseline, Verdict.no_common_seed),
     "no direction": (Verdict.no_baseline_in_paper, Verdict.equal_in_paper, Verdict.both_collapsed_in_paper),
 }
-"""Every verdict is in one, but that of the baseline itself."""
+"""Every verdict is in one group, except the baseline's."""
 
 
 class Highlight(NamedTuple):
-    """A main result: a cell of a table, and what its row is called."""
+    """A main result: a cell of a table, and the name of its row."""
 
     method: str
     on: str
@@ -68,7 +68,7 @@ class Overview:
 
     @classmethod
     def of(cls, results: Path, reader: Reader) -> Overview:
-        """Read everything below `results`. Raises `UserError` where there is no table that can be read."""
+        """Read everything below `results`. Raises `UserError` if no table can be read."""
         written = written_below(results, reader)
         if not written:
             damaged = next(iter(reader.damaged.values()), f"there are no tables below {results}")
@@ -83,8 +83,8 @@ class Overview:
 
 
 def write_overview(results: Path, reader: Reader | None = None) -> Path:
-    """Write `<results>/README.md`; returns its path. A page that would be the same is left alone. Raises `UserError`
-    where there is no table below `results`, `StorageError` where the page cannot be written."""
+    """Write `<results>/README.md`; returns its path. An equal page is not rewritten. Raises `UserError` if there is no
+    table below `results`, `StorageError` if the page cannot be written."""
     found, page = Overview.of(results, reader or Reader()), results / "README.md"
     besides = {  # what has no scale: residual connections before any training, figures of other models, and speeds
         "Residual connections at the start of training": sorted(results.glob("diagnose/diagnose.md")),
@@ -98,7 +98,7 @@ def write_overview(results: Path, reader: Reader | None = None) -> Path:
 
 
 def template(name: str, results: Path) -> jinja2.Template:
-    """A template on a folder of results."""
+    """A template for a folder of results."""
     environment = templates()
     environment.filters |= {
         "probability": format.probability,
@@ -121,7 +121,8 @@ def template(name: str, results: Path) -> jinja2.Template:
 
 
 def command(results: Path, option: str) -> str:
-    """The `comt report` that writes the page of this folder (`--overview`, `--html`), from the working directory."""
+    """The `comt report` command that writes the page of this folder (`--overview`, `--html`), from the working
+    directory."""
     return f"comt report {option} --results {shlex.quote(os.path.relpath(results))}"
 
 
@@ -131,7 +132,6 @@ def counts(one: Written) -> dict[str, int]:
 
 
 def _drawn_from(one: Written) -> str:
-    """The runs of a figure: `comt, tiny, seed 1`."""
     drawn: dict[str, list[str]] = {}
     for run in one.runs:
         drawn.setdefault(f"{run['column']}, seed {run['seed']}", []).append(run["row"])
@@ -139,7 +139,7 @@ def _drawn_from(one: Written) -> str:
 
 
 def ours(cell: WrittenCell) -> str:
-    """`-14.6 % [-17.0, -12.1]`, or why there is no difference."""
+    """`-14.6 % [-17.0, -12.1]`, or the reason for a missing difference."""
     if cell.difference is None:
         return cell.verdict.value if cell.state == "done" else cell.state
     number, _, interval = format.difference(cell.difference).partition(" ")
@@ -147,7 +147,7 @@ def ours(cell: WrittenCell) -> str:
 
 
 def in_paper(cell: WrittenCell) -> str:
-    """`-11.1 % (c4/130m)`, or which of the two collapsed; nothing where the paper has no difference."""
+    """`-11.1 % (c4/130m)`, or which of the two collapsed; empty if the paper has no difference."""
     if cell.paper is None:
         return ""
     value, is_same = format.value(cell.paper), cell.paper_column == cell.column
@@ -163,8 +163,8 @@ def in_paper(cell: WrittenCell) -> str:
 
 
 def _highlights(results: Path, written: Mapping[str, Sequence[Written]], reader: Reader) -> Iterator[Highlight]:
-    """The cells that `highlights.csv` names; without it, of the first scale's tables the largest gains that are
-    resolved after Holm's correction, one a table."""
+    """The cells of `highlights.csv`; without it, the largest gains of the first scale's tables that are resolved after
+    Holm's correction, one per table."""
     every = {one.path: one for found in written.values() for one in found}
     path = results / HIGHLIGHTS
     lines = reader.lines(path)
@@ -187,7 +187,7 @@ def _highlights(results: Path, written: Mapping[str, Sequence[Written]], reader:
 
 
 def improves(cell: WrittenCell) -> bool | None:
-    """Whether a difference is on the better side, where it is resolved."""
+    """Whether a difference is an improvement; None if it is not resolved."""
     if cell.difference is None or not cell.verdict.is_resolved:
         return None
     return (cell.difference.mean < 0) == (cell.metric.better == "lower")
@@ -224,7 +224,7 @@ def _span(runs: Sequence[Line], key: str, states: Iterable[str] = ENDED) -> str:
 
 
 def _filled(template: str, networks: Any, runs: Sequence[Line]) -> str:
-    """A template such as `Task.trained_on`: what the runs have in every column that it names."""
+    """A template such as `Task.trained_on`, filled with the runs' values of every column that it names."""
 
     def column(asked: re.Match[str]) -> str:
         key, kind = asked[1], asked[2]
@@ -241,12 +241,11 @@ def _filled(template: str, networks: Any, runs: Sequence[Line]) -> str:
 
 
 def values(lines: Iterable[Line], key: str) -> list[str]:
-    """The values of a column, each once, in order."""
+    """The values of a column, each once, sorted."""
     return sorted({line[key] for line in lines if line.get(key)})
 
 
 def _scale(results: Path, scale: str, written: Sequence[Written], reader: Reader) -> dict[str, Any]:
-    """The contents of `scale.md.jinja` for a scale: its tables and figures, and the count of each kind of verdict."""
     tables = [one for one in written if one.cells and not one.changed_settings]
     judged = [cell for one in tables for cell in one.cells if cell.direction]
     ended = {run["id"]: run for one in written for run in one.runs if run["state"] in ENDED}

@@ -1,4 +1,4 @@
-"""Every run of a folder as a line: what it is, in what it differs from its recipe, what came of it, what it takes."""
+"""Every run of a folder as a line: its configuration, its differences from the recipe, its result, its size."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from comt_cli.runs.plan import RunSpec, identity_of
 from comt_cli.tasks import Task, tasks
 
 RecipeOf = Callable[[str, Sequence[str], str], LoadedRecipe | None]
-"""The recipe `paper/table` with `--set` arguments at a scale; None where there is none that can be read."""
+"""The recipe `paper/table` with `--set` arguments at a scale; None if none can be read."""
 
 _OPEN = (Standing.running, Standing.unfinished, Standing.failed)
 
 
 def described(known: Sequence[tuple[KnownRun, Place]], recipe_of: RecipeOf) -> list[dict[str, Any]]:
-    """One dictionary a run and place, ordered by table, scale, column, row and seed.
+    """One dictionary for each run and table, ordered by table, scale, column, row and seed.
 
-    `settings` are those that differ from the recipe's, as `--set` takes them; None where there is no recipe.
+    `settings` are those that differ from the recipe's, as `--set` takes them; None if there is no recipe.
     """
     return [_described(run, place, recipe_of) for run, place in sorted(known, key=in_order)]
 
 
 def in_order(found: tuple[KnownRun, Place]) -> tuple[str, str, str, str, int, str]:
-    """The key by which runs are sorted."""
+    """The sorting key of a run."""
     run, place = found
     seed = -1 if run.seed is None else run.seed
     return place.recipe, run.label("scale"), place.column, place.row, seed, run.name
@@ -45,7 +45,7 @@ def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, An
     settings, trained = None, "" if spec is None else spec.task.network_and_data(spec.settings)
     if spec is not None and loaded is not None:
         settings = differing(spec, place, loaded)
-        # What is a share of the steps follows from them.
+        # Values that are a share of the steps follow from them.
         steps = {key: value for key, value in settings.items() if key == "train.steps"}
         same_steps = recipe_of(place.recipe, as_arguments(steps), spec.scale) if steps else None
         if same_steps is not None:
@@ -82,7 +82,7 @@ def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, An
 
 
 def _metric(run: KnownRun, place: Place, loaded: LoadedRecipe | None) -> str | None:
-    """The metric of the run's column; where the recipe is not known, or has another, that of most tables."""
+    """The metric of the run's column; if the recipe is unknown, or has another metric, that of most tables."""
     if loaded is not None:
         scale, recipe = run.label("scale"), loaded.recipe
         known = scale in recipe.scales and place.column in recipe.columns_at(scale)
@@ -102,14 +102,13 @@ def _step(run: KnownRun) -> int | None:
 
 
 def differing(spec: RunSpec, place: Place, loaded: LoadedRecipe) -> dict[str, Any]:
-    """The settings and options of a run that the recipe of its place gives other values, by dotted key: `train.steps`,
-    `method.hidden`. Of a row that the recipe does not have, the method is one of them; those of a grid are too, which
-    gives them several."""
+    """The settings and options of a run that its recipe sets to other values, by dotted key: `train.steps`,
+    `method.hidden`. For a row that the recipe does not have, the method is included, and so are the keys of a grid."""
     cells = loaded.points.get(spec.scale, {})
     ours = settings_told(spec.settings, spec.task)
     planned = cells.get((place.row, place.column)) or cells.get((loaded.recipe.baseline, place.column)) or ()
     grid = loaded.grids.get(spec.scale)
-    tried = {} if grid is None else {key: ours[key] for key in grid.values if key in ours}  # said of every run
+    tried = {} if grid is None else {key: ours[key] for key in grid.values if key in ours}  # part of every run
     theirs = [settings_told(point, spec.task) for point in planned]
     unequal = ({key: value for key, value in ours.items() if each.get(key) != value} for each in theirs)
     found = tried | min(unequal, key=len, default={})
@@ -123,19 +122,19 @@ def differing(spec: RunSpec, place: Place, loaded: LoadedRecipe) -> dict[str, An
 
 
 def settings_told(settings: RunSettings, task: Task[Any]) -> dict[str, Any]:
-    """The settings that tell runs apart, by dotted key: those of their identity, and with which kernels."""
+    """The settings that distinguish runs, by dotted key: those of the run id, and the kernels."""
     sections = identity_of(settings, task).items()
     found = {f"{section}.{key}": value for section, keys in sections for key, value in keys.items()}
     return found | {"train.kernels": settings.train.kernels}
 
 
 def settings_text(row: Mapping[str, Any]) -> str:
-    """The differing settings as they could be typed: `train.steps=10 'method.sites=["q_proj"]'`."""
+    """The differing settings as typed: `train.steps=10 'method.sites=["q_proj"]'`."""
     return shlex.join(as_arguments(row["settings"] or {}))
 
 
 def outcome_text(row: Mapping[str, Any]) -> str:
-    """The outcome of a run, in a few letters: its metric, or where it stands."""
+    """The result of a run in a few letters: its metric, or its state."""
     state = row["state"]
     if state == Standing.replaced:
         return f"replaced, {outcome_text({**row, 'state': row['was']})}"

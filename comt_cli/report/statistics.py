@@ -1,5 +1,5 @@
-"""Mean, standard error, and the paired difference to a baseline: its interval, its p-value, what n seeds can detect;
-and the verdict on it, whether a row is better than its baseline, and whether that agrees with the paper."""
+"""Mean, standard error, and the paired difference to a baseline: its interval, its p-value, the effect that n seeds can
+detect; and its verdict: better or worse than the baseline, in agreement with the paper or not."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from comt_cli.tasks.base import DifferenceUnit, Metric
 
-ALPHA = 0.05  # level of the two-sided test that the 95 % interval is equivalent to, and of Holm's correction
-POWER = 0.8  # with which probability a difference is resolved that counts as detectable
+ALPHA = 0.05  # level of the two-sided test equivalent to the 95 % interval, and of Holm's correction
+POWER = 0.8  # probability with which a detectable difference is resolved
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Paired:
-    """Difference to the baseline over the n seeds both have, in the metric's unit of differences (`paired_difference`);
+    """Difference to the baseline over the n common seeds, in the metric's unit of differences (`paired_difference`);
     `low` and `high` bound the 95 % interval of Student's t with n - 1 degrees of freedom, None for one seed."""
 
     mean: float
@@ -38,14 +38,14 @@ class Paired:
     n: int
 
     def excludes(self, apart: float | None = 0.0) -> bool:
-        """Whether a difference, in the same unit, lies outside of the interval; of one seed nothing does."""
+        """Whether the interval excludes a difference in the same unit; False for one seed."""
         if self.low is None or self.high is None or apart is None:
             return False
         return not self.low <= apart <= self.high
 
 
 def summarise(values: Sequence[float]) -> Summary | None:
-    """Mean, standard error, n and median; None for no values."""
+    """Mean, standard error, n and median; None without values."""
     if not (n := len(values)):
         return None
     mean = math.fsum(values) / n
@@ -56,10 +56,10 @@ def summarise(values: Sequence[float]) -> Summary | None:
 def paired_difference(ours: Mapping[int, float], baseline: Mapping[int, float], unit: DifferenceUnit) -> Paired | None:
     """Mean over common seeds s of d_s, and mean +- t(0.975, n - 1) times its standard error.
 
-    Points are d_s = ours - baseline. A relative difference is d_s = log(ours / baseline), of which mean and ends are
-    given as 100 (exp(.) - 1): the geometric mean of the ratios, and an interval that cannot go below -100 %.
+    Points are d_s = ours - baseline. A relative difference is d_s = log(ours / baseline); its mean and ends are
+    returned as 100 (exp(.) - 1): the geometric mean of the ratios, and an interval that cannot go below -100 %.
 
-    None where there is no common seed, or a number that is not finite, or no ratio since one is not positive.
+    None if there is no common seed, a number is not finite, or a ratio has a number that is not positive.
     """
     pairs = [(ours[seed], baseline[seed]) for seed in sorted(ours.keys() & baseline.keys())]
     if not pairs or not all(_can_be_compared(number, unit) for pair in pairs for number in pair):
@@ -74,9 +74,9 @@ def paired_difference(ours: Mapping[int, float], baseline: Mapping[int, float], 
 
 
 def difference(value: float | None, baseline: float | None, unit: DifferenceUnit) -> float | None:
-    """100 (value / baseline - 1), or value - baseline where the unit is points.
+    """100 (value / baseline - 1), or value - baseline if the unit is points.
 
-    None where one of them is missing, and where there is no ratio since one is not positive.
+    None if one of them is missing, or not positive in a ratio.
     """
     if value is None or baseline is None or not (_can_be_compared(value, unit) and _can_be_compared(baseline, unit)):
         return None
@@ -85,10 +85,10 @@ def difference(value: float | None, baseline: float | None, unit: DifferenceUnit
 
 def p_value(paired: Paired, unit: DifferenceUnit) -> float | None:
     """P(|T| >= |mean| / standard error) of the two-sided paired t-test (Student 1908, Biometrika 6), T with n - 1
-    degrees of freedom: below `ALPHA` where the 95 % interval excludes zero.
+    degrees of freedom: below `ALPHA` if the 95 % interval excludes zero.
 
-    Where the differences do not vary it is 0, or 1 if they are zero. None where there is no interval, or one that
-    cannot be read back (`_read_back`).
+    If the differences do not vary it is 0, or 1 if they are zero. None if there is no interval, or one that cannot be
+    inverted (`_read_back`).
     """
     if (found := _read_back(paired, unit)) is None:
         return None
@@ -102,9 +102,9 @@ def p_value(paired: Paired, unit: DifferenceUnit) -> float | None:
 
 def detectable(paired: Paired, unit: DifferenceUnit) -> tuple[float, float] | None:
     """The smallest true differences below and above zero that n seeds resolve with probability `POWER`, if differences
-    spread as these do: `detectable_effect` standard deviations, of relative ones in logarithms.
+    vary as these do: `detectable_effect` standard deviations, in logarithms for relative ones.
 
-    None where there is no interval, or one that cannot be read back, or where the differences do not vary.
+    None if there is no interval, or one that cannot be inverted, or if the differences do not vary.
     """
     if (found := _read_back(paired, unit)) is None or not found[1]:
         return None
@@ -134,19 +134,19 @@ def _can_be_compared(number: float, unit: DifferenceUnit) -> bool:
 
 
 _MOST = 700.0
-"""The interval of two seeds that differ much may end where no float can hold the exponential: it is cut here."""
+"""The interval of two very different seeds may end where no float can hold the exponential: it is cut here."""
 
 
 def told(apart: float, unit: DifferenceUnit) -> float:
-    """A mean difference, or an end of its interval, as it is given: a log ratio r as 100 (exp(r) - 1)."""
+    """A mean difference, or an end of its interval, as it is shown: a log ratio r as 100 (exp(r) - 1)."""
     return 100 * math.expm1(min(apart, _MOST)) if unit.is_relative else apart
 
 
 def _read_back(paired: Paired, unit: DifferenceUnit) -> tuple[float, float] | None:
-    """Mean and standard error of the differences that an interval was made of, relative ones in logarithms; so a table
-    that was written has all that its intervals imply.
+    """Mean and standard error of the differences behind an interval, in logarithms for relative ones; so p-values can
+    be computed from a written table.
 
-    None without an interval, and where its end is cut (`_MOST`) or its mean has been rounded to -100 %.
+    None without an interval, or if its end is cut (`_MOST`) or its mean is rounded to -100 %.
     """
     if paired.high is None:
         return None
@@ -169,11 +169,11 @@ def _t_quantile(n: int) -> float:
 
 @functools.cache
 def detectable_effect(n: int) -> float:
-    """The smallest true mean difference, in standard deviations of the n > 1 paired differences, which the two-sided
+    """The smallest true mean difference, in standard deviations of the n > 1 paired differences, that the two-sided
     t-test resolves at level `ALPHA` with probability `POWER` (Cohen 1988, Statistical Power Analysis, chapter 2).
 
     It is nc / sqrt(n) with P(T > t(0.975, n - 1)) = 0.8 for the noncentral t of n - 1 degrees of freedom and
-    noncentrality nc; resolved with the wrong sign, a probability below 1e-5, does not count.
+    noncentrality nc; resolution with the wrong sign, a probability below 1e-5, does not count.
     """
     from scipy.special import nctdtrinc
 
@@ -181,8 +181,8 @@ def detectable_effect(n: int) -> float:
 
 
 class Verdict(StrEnum):
-    """Verdict of a cell on the published direction, or, where there is none, on its row against the baseline; the value
-    is what tables print."""
+    """Verdict of a cell on the published direction, or, without one, on its row relative to the baseline; the value is
+    printed in tables."""
 
     baseline = "-"
     better = "better"
@@ -209,7 +209,7 @@ class Verdict(StrEnum):
 
     @property
     def is_resolved(self) -> bool:
-        """Whether it says on which side of zero an interval lies."""
+        """Whether it gives the side of zero of an interval."""
         return self in (Verdict.agrees, Verdict.disagrees, Verdict.better, Verdict.worse)
 
     @property
@@ -218,12 +218,12 @@ class Verdict(StrEnum):
         return self.startswith("one seed")
 
 
-STANDS = "*"  # behind a verdict that holds after Holm's correction over the table, too
+STANDS = "*"  # after a verdict that is also resolved after Holm's correction over the table
 
 
 def corrected(cells: Mapping[_KeyT, tuple[Verdict, Paired | None, DifferenceUnit]]) -> dict[_KeyT, float]:
-    """Holm's adjusted p-values of the cells of one table. The family of hypotheses is every difference whose interval
-    its verdict was taken from, resolved or not, under whatever metric and in whatever column."""
+    """Holm's adjusted p-values of the cells of one table. The family of hypotheses: every difference whose interval
+    decides a verdict, resolved or not, for all metrics and columns."""
     found = {
         key: p_value(difference, unit)
         for key, (verdict, difference, unit) in cells.items()
@@ -233,18 +233,18 @@ def corrected(cells: Mapping[_KeyT, tuple[Verdict, Paired | None, DifferenceUnit
 
 
 def excludes_published(verdict: Verdict, ours: Paired | None, published: float | None) -> bool:
-    """Whether the interval of an unresolved difference, which holds zero, does not hold the paper's: that these runs
-    would have shown, had it been there. A single interval, as all verdicts are; the paper's own error is not known."""
+    """Whether the interval of an unresolved difference, which includes zero, excludes the paper's difference: these
+    runs would have shown it. A single interval, as for all verdicts; the paper's own error is not known."""
     return verdict is Verdict.not_resolved and ours is not None and ours.excludes(published)
 
 
 def stands(adjusted: float | None) -> bool:
-    """Whether a difference is resolved after Holm's correction over its table, too."""
+    """Whether a difference is also resolved after Holm's correction over its table."""
     return adjusted is not None and adjusted < ALPHA
 
 
 def published_direction(paper: float | None, paper_baseline: float | None, metric: Metric) -> int:
-    """The sign of the published difference to the baseline; 0 where a value is missing, both are equal, or both runs
+    """The sign of the published difference to the baseline; 0 if a value is missing, both are equal, or both runs
     collapsed."""
     if paper is None or paper_baseline is None or (metric.collapsed(paper) and metric.collapsed(paper_baseline)):
         return 0
@@ -262,11 +262,11 @@ def judge(
     paper: float | None = None,
     paper_baseline: float | None = None,
 ) -> Verdict:
-    """The verdict of a row beside the baseline: on the published direction, or, where the paper has no value, on the
+    """The verdict of a row relative to the baseline: on the published direction, or, if the paper has no value, on the
     row itself. `has_values`, `has_baseline`: whether a seed of the row, or of the baseline, ended with a value.
 
-    A seed that diverged has no value to pair, and the seeds that survived it are the lucky ones: so one diverged seed
-    is enough to say `diverged`, and no interval over the others is consulted.
+    A diverged seed has no value to pair, and the others are a biased selection. So one diverged seed suffices for
+    `diverged`, and the interval of the others is not used.
     """
     has_paper, published = paper is not None, published_direction(paper, paper_baseline, metric)
     undirected = has_paper and not published
@@ -287,7 +287,7 @@ def judge(
     found = next((verdict for holds, verdict in cases if holds), None)
     if found is not None or difference is None:
         return found or Verdict.no_common_seed
-    if not has_paper:  # only an interval without zero decides
+    if not has_paper:  # only an interval that excludes zero decides
         is_better = (difference.mean < 0) == (metric.better == "lower")
         return Verdict.one_seed if difference.n == 1 else Verdict.better if is_better else Verdict.worse
     if difference.n == 1 and not difference.mean:

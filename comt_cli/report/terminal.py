@@ -1,4 +1,4 @@
-"""Tables and sentences on the terminal, as wide as it is; without colour and line drawing where it is not one."""
+"""Tables and sentences on the terminal, in its width; without colour and line drawing if the output is no terminal."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from comt_cli.runs.plan import point_in_words
 if TYPE_CHECKING:
     from rich.console import Console
 
-_WIDTH = 100  # where the output is no terminal and $COLUMNS says nothing
+_WIDTH = 100  # if the output is no terminal and $COLUMNS is not set
 _GAP = 2  # spaces between columns
 
 
 def console_for(file: IO[str] | None = None) -> Console:
-    """A console for `file` (standard output if None): as wide as its terminal, `$COLUMNS` or else 100."""
+    """A console for `file` (standard output if None), with the width of its terminal, `$COLUMNS` or 100."""
     from rich.console import Console
 
     console = Console(file=file, highlight=False)
@@ -43,10 +43,10 @@ def print_texts(
     folded: Sequence[int] | None = None,
     indent: str = "",
 ) -> None:
-    """Print a table of texts as wide as it takes, or in `most` letters: texts are broken between words then.
+    """Print a table of texts in its natural width, or in at most `most` letters, broken between words.
 
-    `left` says which columns are set to the left, by default the first; `bold` of which lines the second text is bold,
-    `folded` which columns may be broken, by default all but the first.
+    `left` selects the left-aligned columns, by default the first; `bold` the lines whose second text is bold; `folded`
+    the columns that may be broken, by default all but the first.
     """
     from rich.markup import escape
     from rich.table import Table
@@ -56,7 +56,7 @@ def print_texts(
     rows = [*lines]
     least = [max(map(len, [*(row[at] for row in rows), *title.split(), ""])) for at, title in enumerate(head)]
     spare = (console.width if most is None else most) - sum(least) - _GAP * (len(least) - 1)
-    fits = spare >= 0  # with headings broken between words; rich would take the room from the texts
+    fits = spare >= 0  # with headings broken between words; rich would take the space from the texts
     for number, title in enumerate(head):
         side: Literal["left", "right"] = "left" if (left[number] if left else number == 0) else "right"
         is_whole = number == 0 if folded is None else number not in folded
@@ -78,7 +78,7 @@ def print_texts(
 
 
 def print_progress(collection: Collection, metrics: Mapping[str, str]) -> None:
-    """Print the cells of a table as far as they are; `metrics` has by column what a cell shows."""
+    """Print the cells of a table in their present state; `metrics` has the shown metric by column."""
     rows, columns = (list(dict.fromkeys(names)) for names in zip(*collection.cells, strict=True))
     lines = [
         [row, *(cell_text(cell, metrics[column]) if (cell := collection.cells.get((row, column))) else ""
@@ -89,7 +89,7 @@ def print_progress(collection: Collection, metrics: Mapping[str, str]) -> None:
 
 
 def cell_text(cell: Cell, metric: str) -> str:
-    """`26.73 ± 0.12 (3)`; of a cell that is not done what there is: `26.51 (2), 2 done, 1 running (step 40 of 200)`."""
+    """`26.73 ± 0.12 (3)`; if the cell is not done: `26.51 (2), 2 done, 1 running (step 40 of 200)`."""
     done, parts = summarise(list(cell.values(metric).values())), []
     if done is not None:
         decimals = cell.runs[0].spec.task.metrics[metric].decimals
@@ -102,8 +102,7 @@ def cell_text(cell: Cell, metric: str) -> str:
 
 
 def say(text: str, file: IO[str] | None = None, style: str = "") -> None:
-    """Print a sentence (to standard output if `file` is None), broken between words alone: a path that is longer than
-    the line is left whole."""
+    """Print a sentence (to standard output if `file` is None), broken between words only: long paths stay whole."""
     from rich.text import Text
 
     console = console_for(file)

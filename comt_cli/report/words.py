@@ -1,4 +1,4 @@
-"""Runs in words: what was trained, and with which settings."""
+"""Descriptions of runs: networks, data and settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROWS = {"only_last": "only o, down", "only_first": "all but o, down", "only_qk"
 
 
 def paper_name(paper: str) -> str:
-    """A paper by its method: `CoMT` for `comt`."""
+    """The name of a paper: `CoMT` for `comt`."""
     return _PAPERS.get(paper, paper)
 
 
@@ -24,9 +24,8 @@ def row_name(row: str) -> str:
 
 
 def of_runs(specs: Iterable[RunSpec], overrides: Sequence[str] = ()) -> str:
-    """The runs of a figure: `pre-ln+comt: LLaMA tiny ...; seed 1; scale smoke`. Rows that share their network are named
-    together; the method stands in brackets where the row's name does not say it. `overrides` are the `--set` arguments
-    behind them."""
+    """The runs of a figure: `pre-ln+comt: LLaMA tiny ...; seed 1; scale smoke`. Rows with equal networks are named
+    together; the method is in brackets if the row's name does not state it. `overrides` are the `--set` arguments."""
     specs = list(specs)
     rows: dict[str, dict[str, None]] = {}
     for spec in specs:
@@ -50,8 +49,7 @@ def tried_values(grid: LoadedGrid) -> str:
 
 
 def other_settings(specs: Sequence[RunSpec], baseline: str) -> Iterator[str]:
-    """Rows that train under other settings than the baseline of their column, and which settings those are; keys of a
-    grid are none of them."""
+    """A sentence for each set of keys, except those of a grid, by which rows differ from the baseline."""
     references = {spec.column: spec.settings.model_dump() for spec in specs if spec.row == baseline}
     differing: dict[str, set[str]] = {}
     for spec in specs:
@@ -59,6 +57,9 @@ def other_settings(specs: Sequence[RunSpec], baseline: str) -> Iterator[str]:
             for section, values in spec.settings.model_dump().items():
                 keys = {f"{section}.{key}" for key, value in values.items() if value != theirs[section][key]}
                 differing.setdefault(spec.row, set()).update(keys - {*spec.point})
+    rows: dict[str, list[str]] = {}
     for row, keys in differing.items():
-        if keys:
-            yield f"{row} differs from the baseline in settings too: {', '.join(sorted(keys))}."
+        rows.setdefault(format.listing(sorted(keys)), []).append(row)
+    for named, each in rows.items():
+        if named:
+            yield f"Different from the baseline: {named} in {format.listing(each)}."

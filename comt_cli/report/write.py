@@ -1,9 +1,9 @@
-"""From frames of runs to files: the one writer of all exhibits, what it does not write over, and the figure that a
-recipe is."""
+"""Writes frames of runs as files: the writer of all exhibits, its protection of existing tables, and recipe figures."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from comt_cli.report.caption import FIGURE_FILES
 from comt_cli.report.collect import Run, collect
 from comt_cli.report.exhibits import Exhibit, exhibits
 from comt_cli.report.exhibits.costs import with_costs
-from comt_cli.report.exhibits.table import Table, print_table
+from comt_cli.report.exhibits.table import GUIDE, Table, print_table
 from comt_cli.report.frame import GRID, TableInfo, cells_of, frame_csv, runs_frame
 from comt_cli.report.terminal import say, say_written
 from comt_cli.report.words import of_runs
@@ -39,7 +39,7 @@ def place(results: Path, scale: str, loaded: LoadedRecipe, end: str) -> Path:
 
 
 def table_csv(results: Path, scale: str, loaded: LoadedRecipe) -> Path:
-    """The CSV of a recipe's table. That of a sweep, or of changed settings, never takes the place of its own."""
+    """The CSV of a recipe's table. A sweep, or changed settings, have another name."""
     return place(results, scale, loaded, "-sweep.csv" if loaded.has_trials(scale) else ".csv")
 
 
@@ -49,8 +49,8 @@ def _runs_csv(csv: Path) -> Path:
 
 @dataclass(frozen=True)
 class Report:
-    """A table: the frame of its runs, its cells, and its CSV, beside which are its other files; None where nothing was
-    written, and `unwritten` then says why."""
+    """A table: the frame of its runs, its cells, and its CSV with the other files next to it; None if nothing was
+    written, with the reason in `unwritten`."""
 
     runs: pd.DataFrame
     cells: pd.DataFrame
@@ -63,25 +63,25 @@ def write_report(
 ) -> Report:
     """Make the table of a plan from the run directories below `runs` and write it below `results`.
 
-    Where no run has ended, nothing is written. Nor does a table of another recipe or sweep, or of fewer seeds, rows or
-    columns, take the place of one that is there, unless `overwrite`.
+    If no run has ended, nothing is written. Without `overwrite` a table of another recipe or sweep, or with more seeds,
+    rows or columns, is not replaced.
 
     Raises:
         UserError: runs of one column were trained on different data.
         StorageError: a file cannot be written. Every file is whole: the old one or the new.
     """
-    with contextlib.suppress(StorageError):  # runs that may only be read keep the links they have
+    with contextlib.suppress(StorageError):  # read-only runs keep their links
         link_runs(specs, runs)
     frame, table = runs_frame(loaded, specs, runs), Table()
     info: TableInfo = frame.attrs["table"]
-    # Changed settings may leave the networks as they are: then the costs of the recipe's table are theirs.
+    # Changed settings may keep the networks: then the costs of the recipe's table apply.
     measured = [place(results, info.scale, each, "-costs.csv") for each in (loaded, replace(loaded, changes={}))]
     frame = with_costs(frame, measured)
     cells = table.frame(frame)
     if not any(run.result for run in frame["_run"]):
         unwritten = (
-            f"No run with these settings has ended yet at scale {info.scale}: nothing is written. "
-            "--set, --scale and --seeds, as they were given to the training, show others."
+            f"No run with these settings has ended at scale {info.scale}: nothing is written. "
+            "For other runs repeat the --set, --scale and --seeds of their training."
         )
         return Report(frame, cells, None, unwritten)
     csv = table_csv(results, info.scale, loaded)
@@ -91,13 +91,15 @@ def write_report(
         return Report(frame, cells, None, kept)
     make_folder(csv.parent)
     write_text(_runs_csv(csv), frame_csv(frame))  # first: a table whose runs are not named would never be replaced
+    if (guide := results.resolve().parent / GUIDE).is_file():
+        cells.attrs["guide"] = os.path.relpath(guide, csv.parent.resolve())
     write_exhibit(table, cells, csv.parent, csv.stem)
     return Report(frame, cells, csv)
 
 
 def write_exhibits(of: str, runs: pd.DataFrame, csv: Path) -> list[Path]:
-    """Everything that is shown beside the table of this CSV, of the frames of this kind (`Exhibit.of`): those that have
-    something to show and are not there with these numbers and words already. Returns the files that were written."""
+    """Write all exhibits next to the table of this CSV, of this kind of frame (`Exhibit.of`), that have something to
+    show and are not up to date. Returns the written files."""
     written = []
     for exhibit in (each for kind in exhibits() if kind.of == of for each in kind.all_of(runs.attrs["table"])):
         if exhibit.name and not (frame := exhibit.frame(runs)).empty:
@@ -106,8 +108,8 @@ def write_exhibits(of: str, runs: pd.DataFrame, csv: Path) -> list[Path]:
 
 
 def write_exhibit(exhibit: Exhibit, frame: pd.DataFrame, folder: Path, stem: str, *, anew: bool = False) -> list[Path]:
-    """Write the files of an exhibit: of a table CSV, page and LaTeX; of a figure PNG, PDF, caption and CSV, unless they
-    are there with these numbers and words, or `anew`. Returns those that were written.
+    """Write the files of an exhibit: CSV, page and LaTeX of a table; PNG, PDF, caption and CSV of a figure, unless they
+    are up to date and not `anew`. Returns the written files.
 
     Raises:
         StorageError: a file cannot be written. Every file is whole: the old one or the new.
@@ -117,7 +119,7 @@ def write_exhibit(exhibit: Exhibit, frame: pd.DataFrame, folder: Path, stem: str
         caption = exhibit.caption(frame)
         if not anew and _is_drawn(folder, stem, {"csv": texts["csv"], "txt": caption.text()}):
             return []
-        from comt_cli.report.figures import sign, write_figure  # which takes a second
+        from comt_cli.report.figures import sign, write_figure  # which takes a second to import
 
         figure = exhibit.draw(frame)
         assert figure is not None
@@ -139,13 +141,12 @@ def _is_drawn(folder: Path, stem: str, texts: dict[str, Any]) -> bool:
 
 
 def _kept(csv: Path, info: TableInfo, ended: Sequence[RunSpec]) -> str | None:
-    """Why the table that is there is not replaced; None if it is, or there is none."""
     lost = other_recipe((csv, _runs_csv(csv)), info.loaded.origin)
     if lost is None and ended and info.grid is not None and info.grid.seeds:  # choices change with the values tried
         first = next(iter(lines_of(csv) or ()), {})
         there = [key.removeprefix(GRID) for key in first if key.startswith(GRID)]
         if there and there != list(info.grid.values):
-            lost = f"{csv} is of a sweep of {format.listing(there)}"
+            lost = f"{csv} has a sweep of {format.listing(there)}"
     if lost is None and (lost := _would_be_lost(csv, ended)) is not None:
         lost += ". comt report, with the --seeds, --rows and --also of both, writes one table of all of them"
     if lost is None:
@@ -154,19 +155,19 @@ def _kept(csv: Path, info: TableInfo, ended: Sequence[RunSpec]) -> str | None:
 
 
 def other_recipe(written: Iterable[Path], origin: str) -> str | None:
-    """The recipe that the files were written for, if it is another than `origin`; None if there are no files.
+    """The recipe of the existing files, if it differs from `origin`; None if there are no files.
 
-    A recipe that was moved is another one; its files say where it was.
+    A recipe that was moved counts as another one; its files have the old location.
     """
     for path in written:
         of = next((line["recipe"] for line in lines_of(path) or () if line.get("recipe")), None)
         if of is not None and of != origin:
-            return f"{path} is of the recipe {format.one_line(of)}, and this is {format.one_line(origin)}"
+            return f"{path} is of the recipe {format.one_line(of)}, not of {format.one_line(origin)}"
     return None
 
 
 def _would_be_lost(csv: Path, ended: Iterable[RunSpec]) -> str | None:
-    """The loss if the table that is there were replaced: finished runs of a cell with seeds that `ended` lacks."""
+    """The loss if the existing table were replaced: finished runs of a cell with seeds that `ended` lacks."""
     lines, every = lines_of(csv), lines_of(_runs_csv(csv))
     if lines is None or every is None:
         return f"{csv if lines is None else _runs_csv(csv)} cannot be read"
@@ -186,7 +187,7 @@ def _would_be_lost(csv: Path, ended: Iterable[RunSpec]) -> str | None:
 
 
 def lines_of(path: Path) -> list[dict[str, str]] | None:
-    """The lines of a CSV; none where there is no file, None where it cannot be read."""
+    """The lines of a CSV; none if there is no file, None if it cannot be read."""
     try:
         return read_csv(path)
     except FileNotFoundError:
@@ -196,9 +197,9 @@ def lines_of(path: Path) -> list[dict[str, str]] | None:
 
 
 def print_report(report: Report, shown: Iterable[tuple[str, str]] | None = None) -> None:
-    """Print the table, or of it the cells that are to be `shown`, then where it was written."""
+    """Print the table, or its cells in `shown`, and the paths of its files."""
     cells = report.cells
-    if shown is not None:  # its numbers are those of the whole
+    if shown is not None:  # their numbers are those of the whole table
         rows, columns = map(set, zip(*shown, strict=True))
         part = cells[cells["row"].isin(rows) & cells["column"].isin(columns)]
         cells = part if len(part) else cells
@@ -206,16 +207,16 @@ def print_report(report: Report, shown: Iterable[tuple[str, str]] | None = None)
     if report.csv is None:
         return
     if len(cells) < len(report.cells):
-        say("These are the rows and columns that were chosen; the files have all.")
+        say("Only the selected rows and columns are shown; the files have all.")
     say_written([report.csv, _runs_csv(report.csv), *(report.csv.with_suffix(kind) for kind in (".md", ".tex"))])
 
 
 @dataclass(frozen=True)
 class RecipeFigure:
-    """The runs that are drawn, all of the first column and the first seed, and the figure's `path`, without a suffix.
+    """The runs of a figure, all of the first column and the first seed, and the figure's `path`, without a suffix.
 
-    `log_setting` is the setting that had training log what is drawn, None where the trained network is; `trained` what
-    the networks were trained on, with the settings of the command line.
+    `log_setting` is the setting that logs the drawn values, None if the trained network is drawn; `trained` describes
+    the training, with the settings of the command line.
     """
 
     loaded: LoadedRecipe
@@ -231,12 +232,12 @@ class RecipeFigure:
 
     @property
     def runs_csv(self) -> Path:
-        """The runs behind the figure, as beside a table."""
+        """The list of the figure's runs, as for a table."""
         return self.path.with_name(f"{self.path.name}-runs.csv")
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the files are there, and were drawn from these very runs, none of which was trained again since."""
+        """Whether the files exist, and were drawn from these runs, none of which was trained again since."""
         is_there = all(path.exists() for path in (*self.files, self.runs_csv))
         if not is_there or [line.get("id") for line in self._drawn()] != [run.spec.id for run in self.runs]:
             return False
@@ -245,7 +246,7 @@ class RecipeFigure:
 
     @property
     def of_another(self) -> str | None:
-        """That the files there are of another recipe, column or seed than these runs', or of more rows."""
+        """A message if the existing files are of another recipe, column or seed, or of more rows."""
         drawn, shown = self._drawn(), {(run.spec.column, str(run.spec.seed)) for run in self.runs}
         is_other = {(line.get("column"), line.get("seed")) for line in drawn} != shown or len(drawn) > len(self.runs)
         said = f"{self.files[0]} is of another column or seed, or of more rows"
@@ -254,7 +255,7 @@ class RecipeFigure:
 
     @property
     def undrawable(self) -> str | None:
-        """Why there is nothing to draw from; None if there is."""
+        """Why the figure cannot be drawn; None if it can."""
         found = []
         for run in self.runs:
             who = f"its run ({run.spec.row}, {run.spec.column}, seed {run.spec.seed})"
@@ -273,9 +274,9 @@ class RecipeFigure:
 
 
 def recipe_figure(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, results: Path) -> RecipeFigure | None:
-    """The figure of a recipe that is one, from the selected runs (not none), of their first column and first seed.
+    """The figure of a figure recipe, from the selected runs (not none), of their first column and first seed.
 
-    None where it is drawn of the baseline, which was not selected.
+    None if it shows the baseline, which was not selected.
     """
     settings, first = loaded.recipe.figure, specs[0]
     assert settings is not None

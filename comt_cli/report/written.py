@@ -1,4 +1,4 @@
-"""The contents of a results folder, read back from its files alone: tables, the runs behind them, and figures."""
+"""The contents of a results folder, read from its files only: tables, the runs behind them, and figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from comt_cli.report.statistics import Paired, Verdict, corrected, published_dir
 from comt_cli.tasks import Task, tasks
 from comt_cli.tasks.base import Metric
 
-Line = Mapping[str, str]  # a line of a CSV; an empty text where there is no value
+Line = Mapping[str, str]  # a line of a CSV; an empty text is a missing value
 _Content = TypeVar("_Content")
 _OF_RUNS = {"row", "column", "seed", "id", "state"}
 _NUMBERS = {"parameters", "tokens", "images", "examples", "image_size", "loss"}
@@ -27,8 +27,8 @@ _NUMBERS = {"parameters", "tokens", "images", "examples", "image_size", "loss"}
 
 @dataclass(frozen=True)
 class WrittenCell:
-    """One row and column of a table that was written. Differences are in the metric's unit; `comparison` is the metric,
-    the ids of the runs and of the baseline's; `adjusted` is the p-value after Holm's correction over the table."""
+    """One row and column of a written table. Differences are in the metric's unit; `comparison` is the metric, the ids
+    of the runs and of the baseline's; `adjusted` is the p-value after Holm's correction over the table."""
 
     row: str
     column: str
@@ -48,9 +48,10 @@ class WrittenCell:
 
 @dataclass(frozen=True)
 class Written:
-    """A table (`cells`, `title`) or a figure of a paper (`caption`), with the runs of a task behind it and its
-    pictures. `changed_settings` are the `--set` arguments. `beside` are, by the end of their names, a sweep's `rates`
-    and `trials`, the gains against compute (`ladder`) and what steps cost (`costs`); they are among `files`."""
+    """A table (`cells`, `title`) or a figure of a paper (`caption`), with the runs of a task and its pictures.
+    `changed_settings` are the `--set` arguments. `beside` are further files by the end of their names: a sweep's
+    `rates` and `trials`, the gains against compute (`ladder`) and the costs of steps (`costs`); they are among
+    `files`."""
 
     task: Task[Any]
     scale: str
@@ -72,21 +73,21 @@ class Written:
 
 
 class Reader:
-    """Reads the files of a results folder. What is damaged is left out; `damaged` says of each file why."""
+    """Reads the files of a results folder. Damaged files are left out; `damaged` has the reason for each."""
 
     def __init__(self) -> None:
         self.damaged: dict[Path, str] = {}
 
     def leave_out(self, path: Path, error: Exception) -> None:
-        """The file cannot be read as what it is."""
+        """Record that a file cannot be read."""
         self.damaged[path] = error.message if isinstance(error, UserError) else f"{path} cannot be read: {error}"
 
     def text(self, path: Path) -> str:
-        """The text of a file; empty where there is none, or it is damaged."""
+        """The text of a file; empty if it is missing or damaged."""
         return self._read(path, read_text) or ""
 
     def lines(self, path: Path) -> list[Line]:
-        """The lines of a CSV; none where there is no file, or it is damaged."""
+        """The lines of a CSV; none if it is missing or damaged."""
         return self._read(path, read_lines) or []
 
     def _read(self, path: Path, how: Callable[[Path], _Content]) -> _Content | None:
@@ -99,8 +100,8 @@ class Reader:
 
 
 def written_below(results: Path, reader: Reader) -> dict[str, list[Written]]:
-    """Every table and figure by scale, the papers' scales first, those of one's own recipes last: by paper, tables
-    before figures, in order of their numbers. Those of which a file is damaged are left out."""
+    """Every table and figure by scale, first the papers' scales, last those of your own recipes: by paper, tables
+    before figures, in order of their numbers. Tables and figures with a damaged file are left out."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         next(results.iterdir(), None)  # Path.glob hides a folder that may not be read since Python 3.13
     own = sorted({runs.parents[1].name for runs in results.glob("*/*/*-runs.csv")} - {*SCALES, *NO_SCALES})
@@ -135,12 +136,12 @@ def _written(
     folder: Path, scale: str, name: str, tables: Mapping[str, list[Line]], runs: list[Line], reader: Reader
 ) -> Written:
     lines, first = tables.get(name, []), runs[0] if runs else {}
-    # Files from before December 2026 do not say their command: there the unit of the speeds does.
+    # Files from before December 2026 have no command: there the unit of the speeds identifies the task.
     known = (task for task in tasks().values() if first.get("command", task.command) == task.command)
     task = next((task for task in known if task.unit.name in first), None)
     if task is None:
-        raise UserError(f"{folder / name}-runs.csv cannot be read: its runs are of no task that is known here")
-    # Of a table the ablations' pictures, but not those of another table whose name begins with this one's.
+        raise UserError(f"{folder / name}-runs.csv cannot be read: its runs are of an unknown task")
+    # The pictures of a table, without those of another table whose name begins with this one's.
     others = tuple(f"{other}-" for other in tables if other.startswith(f"{name}-"))
     pictures = sorted(folder.glob(f"{name}-*.png" if lines else f"{name}.png"))
     stems = {"rates": name, "trials": name, **({"ladder": name, "costs": name.removesuffix("-sweep")} if lines else {})}
@@ -197,17 +198,17 @@ def _cells(lines: list[Line], task: Task[Any]) -> tuple[WrittenCell, ...]:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """The lines of a CSV; those of runs have what every reader needs.
+    """The lines of a CSV; those of runs have all columns that readers need.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no file.
         UserError: it cannot be read, or is damaged.
     """
     try:
         lines: list[Line] = [*read_csv(path)]
         for number, line in enumerate(lines, 2):
             if any(None in pair for pair in line.items()):
-                raise ValueError(f"line {number} has not as many fields as the first")
+                raise ValueError(f"line {number} has another number of fields than the first")
             if path.stem.endswith(("-runs", "-trials")):
                 if absent := _OF_RUNS - line.keys():
                     raise ValueError(f"it has no column {min(absent)}")
@@ -215,7 +216,7 @@ def read_lines(path: Path) -> list[Line]:
                 if not all(map(math.isfinite, [int(line["seed"]), *numbers])):
                     raise ValueError(f"line {number} has a number that is not finite")
     except (ValueError, OverflowError) as error:
-        raise UserError(f"{path} cannot be read: {error}", "comt report writes tables anew.") from None
+        raise UserError(f"{path} cannot be read: {error}", "comt report writes the table again.") from None
     return lines
 
 

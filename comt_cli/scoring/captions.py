@@ -1,8 +1,8 @@
-"""The scores of captions as COCO's evaluation computes them: BLEU-1 to 4, ROUGE-L and CIDEr-D, without Java; and METEOR
-and SPICE, which are Java programs that pycocoevalcap carries (the extra `caption-metrics`).
+"""Caption scores as COCO's evaluation computes them: BLEU-1 to 4, ROUGE-L and CIDEr-D without Java, and METEOR and
+SPICE, Java programs that pycocoevalcap contains (extra `caption-metrics`).
 
-Equal to pycocoevalcap's to 1e-9 on equal tokens, times 100, as papers print them; nothing is downloaded. Vedantam et
-al. (2015) define CIDEr-D; as in COCO's code, a text's length is its number of word pairs.
+On equal tokens they equal pycocoevalcap's to 1e-9, times 100, as papers print them; nothing is downloaded. CIDEr-D is
+defined by Vedantam et al. (2015); as in COCO's code, the length of a text is its number of word pairs.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ CAPTION_METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "cider")
 JAVA_METRICS = ("meteor", "spice")
 
 _ORDERS = 4
-_BETA = 1.2  # of ROUGE-L: how much more recall counts than precision
-_SIGMA = 6.0  # of CIDEr-D: the difference in length that costs e^(-1/2)
-_SMALL, _TINY = 1e-9, 1e-15  # what COCO's BLEU adds to numbers that may be 0
+_BETA = 1.2  # ROUGE-L: weight of recall relative to precision
+_SIGMA = 6.0  # CIDEr-D: the difference in length that costs e^(-1/2)
+_SMALL, _TINY = 1e-9, 1e-15  # COCO's BLEU adds it to numbers that may be 0
 _HELD = 1 << 12  # images whose references are held as vectors
 _CORENLP = "spice/lib/stanford-corenlp-3.6.0.jar"
 
@@ -37,7 +37,7 @@ Gram = tuple[str, ...]
 
 
 def caption_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """The scores of one caption an image, given all references of each: `CAPTION_METRICS`, times 100. Raises
+    """The scores of one caption per image, given all references of each: `CAPTION_METRICS`, times 100. Raises
     `ValueError`."""
     if len(hypotheses) != len(references) or not hypotheses or not all(references):
         raise ValueError(f"{len(hypotheses)} captions for {len(references)} lists of references")
@@ -51,7 +51,7 @@ def caption_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]
 
 
 def words_of(text: str) -> list[str]:
-    """The words that are compared: the text's tokens without punctuation."""
+    """The compared words: the text's tokens without punctuation."""
     return [token for token in treebank_tokens(text) if token not in PUNCTUATION]
 
 
@@ -64,7 +64,8 @@ def _grams(words: Sequence[str]) -> Counter[Gram]:
 
 
 def _bleu(candidates: Sequence[list[str]], truths: Sequence[list[list[str]]]) -> list[float]:
-    """BLEU-1 to 4 of the corpus: clipped n-gram precisions, against the reference nearest in length, unsmoothed."""
+    """BLEU-1 to 4 of the corpus, unsmoothed: clipped n-gram precisions, with the reference that is nearest in
+    length."""
     right, said = [0] * _ORDERS, [0] * _ORDERS
     length, true_length = 0, 0
     for words, texts in zip(candidates, truths, strict=True):
@@ -87,7 +88,6 @@ def _bleu(candidates: Sequence[list[str]], truths: Sequence[list[list[str]]]) ->
 
 
 def _rouge_l(words: list[str], texts: list[list[str]]) -> float:
-    """The F-measure of the best precision and the best recall of longest common subsequences."""
     common = [_longest_common(words, text) for text in texts]
     precision = max(common) / max(1, len(words))
     recall = max(each / max(1, len(text)) for each, text in zip(common, texts, strict=True))
@@ -120,14 +120,14 @@ class _Vector:
 
 
 class Cider:
-    """CIDEr-D of single captions, times 100, given the `references` of every image, from which n-grams get their
-    weights. Making it counts all references once; a caption then takes a fraction of a millisecond."""
+    """CIDEr-D of single captions, times 100, with n-gram weights from the `references` of every image. The constructor
+    counts all references once; a caption then takes a fraction of a millisecond."""
 
     def __init__(self, references: Sequence[Sequence[str]]) -> None:
         images: Counter[Gram] = Counter()
         for texts in references:
             images.update({gram for text in texts for gram in _grams(words_of(text))})
-        # The logarithm of one over the share of images that it occurs in; of one that occurs nowhere, as if in one.
+        # The logarithm of the inverse share of images with the n-gram; an unseen one counts as if it were in one image.
         self._unseen = math.log(len(references))
         self._idf = {gram: self._unseen - math.log(count) for gram, count in images.items()}
         self._truths: Callable[[int], list[_Vector]] = lru_cache(_HELD)(
@@ -135,7 +135,7 @@ class Cider:
         )
 
     def score(self, hypothesis: str, image: int) -> float:
-        """100 times CIDEr-D of a caption of the image with this number: as a rule between 0 and 1000."""
+        """100 times CIDEr-D of a caption of the image with this number, usually between 0 and 1000."""
         own, truths = self._vector(hypothesis), self._truths(image)
         return 100 * 10 * added(_similarity(own, truth) for truth in truths) / len(truths)
 
@@ -149,7 +149,8 @@ class Cider:
 
 
 def _similarity(own: _Vector, truth: _Vector) -> float:
-    """The mean over n of the cosine of two texts, a count clipped at the reference's, less for unequal lengths."""
+    """The mean over n of the cosine of two texts, with counts clipped at the reference's and a penalty for unequal
+    lengths."""
     products = [0.0] * _ORDERS
     for gram, weight in own.weights.items():
         if other := truth.weights.get(gram):
@@ -165,8 +166,8 @@ def _similarity(own: _Vector, truth: _Vector) -> float:
 
 
 def java_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float | str]:
-    """`JAVA_METRICS` of one caption an image, times 100, or why one is missing. METEOR gets a caption without a word as
-    a dot, since an empty line stops it."""
+    """`JAVA_METRICS` of one caption per image, times 100, or the reason why one is missing. METEOR gets a caption
+    without words as a dot, since an empty line stops it."""
     found: dict[str, float | str] = {}
     captions = {number: [" ".join(words_of(text)) or "."] for number, text in enumerate(hypotheses)}
     truths = {number: [" ".join(words_of(text)) for text in texts] for number, texts in enumerate(references)}
@@ -183,7 +184,7 @@ def java_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) 
 
 
 def why_missing(name: str) -> str | None:
-    """Missing requirement of a metric, in a few words for a table's cell; None where nothing is missing."""
+    """The missing requirement of a metric, in a few words for a table's cell; None if nothing is missing."""
     if shutil.which("java") is None:
         return "needs Java"
     package = find_spec("pycocoevalcap")

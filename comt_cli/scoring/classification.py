@@ -1,4 +1,4 @@
-"""The measures of GLUE, times 100, as papers print them. Equal to scikit-learn's and SciPy's where these are defined.
+"""GLUE's metrics, times 100, as papers print them. Equal to those of scikit-learn and SciPy where these are defined.
 
 Shapes: N examples, C classes.
 """
@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 def classification_scores(
     predictions: ArrayLike, targets: ArrayLike, measures: Sequence[str]
 ) -> Mapping[str, float | str]:
-    """The measures of these names ("accuracy", "f1" of class 1, "mcc", "pearson", "spearman"), or why one has no value.
-    `predictions` and `targets`, [N], are classes from 0 on, or numbers for the two correlations."""
+    """The metrics of these names ("accuracy", "f1" of class 1, "mcc", "pearson", "spearman"), or the reason why one has
+    no value. `predictions` and `targets`, [N], are classes from 0, or numbers for the two correlations."""
     said, true = np.asarray(predictions), np.asarray(targets)
     if said.shape != true.shape or said.ndim != 1 or not said.size:
         raise ValueError(f"predictions {said.shape} of targets {true.shape}")
@@ -36,7 +36,7 @@ def _f1(said_N: NDArray[Any], true_N: NDArray[Any]) -> float | str:
 
 
 def _matthews(said_N: NDArray[Any], true_N: NDArray[Any]) -> float:
-    """Matthews' correlation of any number of classes (Gorodkin 2004); 0 where one alone is predicted, or right."""
+    """Matthews' correlation of any number of classes (Gorodkin 2004); 0 if only one class is predicted, or occurs."""
     classes, both = np.unique(np.concatenate([said_N, true_N]), return_inverse=True)
     one_hot_NC = np.eye(len(classes))[both.reshape(2, -1)]
     centred = one_hot_NC - one_hot_NC.mean(axis=1, keepdims=True)
@@ -57,7 +57,7 @@ def _pearson(said_N: NDArray[Any], true_N: NDArray[Any]) -> float | str:
 def _spearman(said_N: NDArray[Any], true_N: NDArray[Any]) -> float | str:
     from scipy.stats import rankdata  # equal values have the mean of their ranks
 
-    ranked_N = rankdata(said_N) if np.isfinite(said_N).all() else said_N  # what is not finite is refused
+    ranked_N = rankdata(said_N) if np.isfinite(said_N).all() else said_N  # values that are not finite are refused
     return _pearson(ranked_N, rankdata(true_N))
 
 

@@ -1,6 +1,6 @@
-"""Scores of translations: sacreBLEU's metrics by their names in tables, the paired bootstrap between two systems, and
-whether a translation has the values that it must; and files of translations, a sentence a line. Numbers of two names
-are never comparable: the tokens differ, or their case, or how what is 0 is smoothed."""
+"""Translation scores: sacreBLEU's metrics under their names in tables, the paired bootstrap between two systems, the
+share of required values in translations, and files of translations with one sentence a line. Values of two names are
+never comparable: tokens, case or smoothing differ."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any
 from comt_cli.errors import UserError
 from comt_cli.files import read_text
 
-SAMPLES = 1000  # resampled test sets of the paired bootstrap: sacreBLEU's number
+SAMPLES = 1000  # resampled test sets of the paired bootstrap, sacreBLEU's default
 _COMPOUNDS = "de"
 
 
 @dataclass(frozen=True)
 class Score:
-    """`value` goes from 0 to 100; `signature` is all that must be equal between two values that are compared."""
+    """`value` is between 0 and 100. Values are comparable if their `signature` is equal."""
 
     value: float
     signature: str
@@ -28,14 +28,14 @@ class Score:
 
 @dataclass(frozen=True)
 class TextMetric:
-    """`options` are those of sacreBLEU's class `kind`; of German texts with `compounds` these are split before."""
+    """`options` are those of sacreBLEU's class `kind`; `compounds` splits German compounds first."""
 
     kind: str
     options: Mapping[str, Any]
     compounds: bool = False
 
     def sides(self, *texts: Sequence[str]) -> list[Sequence[str]]:
-        """Texts as sacreBLEU is given them."""
+        """Texts as sacreBLEU's input."""
         if not self.compounds:
             return [*texts]
         from sacremoses import MosesTokenizer
@@ -44,13 +44,13 @@ class TextMetric:
         return [[split_compounds(tokenizer.tokenize(text, return_str=True)) for text in each] for each in texts]
 
     def scorer(self) -> Any:
-        """sacreBLEU's object."""
+        """The sacreBLEU object."""
         from sacrebleu import metrics
 
         return getattr(metrics, self.kind)(**self.options)
 
     def signature(self, signature: object) -> str:
-        """sacreBLEU's signature, and what was done before."""
+        """sacreBLEU's signature, and the preprocessing."""
         moses = f"moses:{_COMPOUNDS}|compounds:split|sacremoses:{version('sacremoses')}|" if self.compounds else ""
         return f"{moses}{signature}"
 
@@ -64,17 +64,17 @@ def split_compounds(tokenised: str) -> str:
 _MULTI_BLEU = {"tokenize": "none", "smooth_method": "none", "force": True}
 METRICS: Mapping[str, TextMetric] = {
     "bleu": TextMetric("BLEU", {}),  # of plain text, tokenised as mteval-13a
-    "bleu_tokenised": TextMetric("BLEU", _MULTI_BLEU),  # of the files' tokens, as multi-bleu has it
+    "bleu_tokenised": TextMetric("BLEU", _MULTI_BLEU),  # of the files' tokens, as multi-bleu
     "bleu_intl": TextMetric("BLEU", {"tokenize": "intl"}),  # of plain text, tokenised as mteval-14
     "bleu_intl_lc": TextMetric("BLEU", {"tokenize": "intl", "lowercase": True}),
-    # Of Moses' tokens with split compounds, as tensor2tensor's get_ende_bleu has it.
+    # Of Moses' tokens with split compounds, as tensor2tensor's get_ende_bleu.
     "bleu_compound": TextMetric("BLEU", _MULTI_BLEU, compounds=True),
     "chrf": TextMetric("CHRF", {}),  # chrF2: F-score of character n-grams
 }
 
 
 def score(metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """The score of a test set, one reference for each hypothesis. Raises `ValueError`."""
+    """The score of a test set, with one reference for each hypothesis. Raises `ValueError`."""
     _check(hypotheses, references)
     of = METRICS[metric]
     (given, wanted), scorer = of.sides(hypotheses, references), of.scorer()
@@ -85,9 +85,9 @@ def score(metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> 
 def compare(
     metric: str, hypotheses: Sequence[str], baseline: Sequence[str], references: Sequence[str], samples: int = SAMPLES
 ) -> tuple[Score, Score, float]:
-    """The scores of a system and of a baseline, on the same references, and the p-value of their difference by
-    sacreBLEU's paired bootstrap: the share of resampled test sets whose difference is, by chance alone, larger than the
-    one found (Koehn 2004). Raises `ValueError`."""
+    """The scores of a system and of a baseline on the same references, and the p-value of their difference by
+    sacreBLEU's paired bootstrap: the share of resampled test sets whose centred difference exceeds the measured one
+    (Koehn 2004). Raises `ValueError`."""
     _check(hypotheses, references)
     _check(baseline, references)
     from sacrebleu.significance import PairedTest
@@ -110,8 +110,8 @@ def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
 
 def slot_accuracy(hypotheses: Sequence[str], slots: Sequence[Sequence[str]]) -> Score:
     """The percentage of the values that are in their hypotheses, anywhere, as whole words and whole numbers: `3` is
-    neither in `13` nor in `3.5`, `-3` or `3 000`. One that is asked for twice must be there twice, and none counts as
-    part of a longer one. Raises `ValueError`."""
+    neither in `13` nor in `3.5`, `-3` or `3 000`. A repeated value must occur as often, and none counts as part of a
+    longer one. Raises `ValueError`."""
     if len(hypotheses) != len(slots) or not any(slots):
         raise ValueError(f"{len(hypotheses)} hypotheses for {len(slots)} lists of values")
     total, found = sum(map(len, slots)), 0
@@ -124,11 +124,11 @@ def slot_accuracy(hypotheses: Sequence[str], slots: Sequence[Sequence[str]]) -> 
 
 
 def _whole(value: str) -> re.Pattern[str]:
-    """A value between what is no part of its first and last word."""
+    """A value with borders that are not part of its first and last word."""
     before = r"(?<!\w)" if re.match(r"\w", value) else ""
     after = r"(?!\w)" if re.search(r"\w\Z", value) else ""
     before += r"(?<!\d[.,:])(?<![-−])" if value[:1].isdigit() else ""
-    # French groups digits by spaces; two numbers of three digits side by side are taken for one.
+    # French groups digits by spaces: two adjacent three-digit numbers are read as one.
     before += r"(?<!\d )" if re.match(r"\d{3}(?!\d)", value) else ""
     after += r"(?![.,:]\d)(?! \d{3}(?!\d))" if value[-1:].isdigit() else ""
     return re.compile(before + re.escape(value) + after)
@@ -138,8 +138,8 @@ def _whole(value: str) -> re.Pattern[str]:
 
 
 def read_aligned(paths: Sequence[Path]) -> list[list[str]]:
-    r"""The lines of files that go together. Lines are those that sacreBLEU reads: they end with `\n` alone, and what is
-    blank at their end is cut off. Raises `UserError`."""
+    r"""The lines of parallel files. As in sacreBLEU they end with `\n` only, without trailing blanks. Raises
+    `UserError`."""
     texts = []
     for path in paths:
         try:
@@ -152,5 +152,5 @@ def read_aligned(paths: Sequence[Path]) -> list[list[str]]:
             raise UserError(f"{path} is empty")
     if len(set(map(len, texts))) > 1:
         told = ", ".join(f"{path} has {len(text):,}" for path, text in zip(paths, texts, strict=True))
-        raise UserError(f"the files must have one sentence a line, as many of them: {told}")
+        raise UserError(f"the files must have equal numbers of lines, one sentence each: {told}")
     return texts

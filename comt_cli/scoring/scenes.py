@@ -1,4 +1,4 @@
-"""The F1 of what captions say of `scenes`: SPICE's idea where the grammar is closed. A caption is read as facts
+"""The F1 of the facts of captions of `scenes`: SPICE's idea for a closed grammar. A caption is read as facts
 (`words.Fact`): objects, their colours, sizes, faces and kinds, the paper, relations."""
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _WHERE = {
 
 
 def scene_f1(captions: Sequence[str], scenes: Sequence[Scene]) -> float:
-    """The mean over images of the F1 of a caption's facts against all facts of its scene, in per cent: of a true
-    caption, which does not say everything, less than 100. Raises `ValueError`."""
+    """The mean over images of the F1 of a caption's facts against all facts of its scene, in per cent. A true caption
+    does not mention everything, so it is below 100. Raises `ValueError`."""
     if len(captions) != len(scenes) or not captions:
         raise ValueError(f"{len(captions)} captions for {len(scenes)} scenes")
     total = 0.0
@@ -44,7 +44,7 @@ def scene_f1(captions: Sequence[str], scenes: Sequence[Scene]) -> float:
 
 
 def facts_of(caption: str) -> frozenset[Fact]:
-    """Facts of a caption. Of one outside the grammar, whatever can be read in it from left to right."""
+    """Facts of a caption. Outside the grammar: those that can be read from left to right."""
     reader = _Reader()
     for word in caption.split():
         reader.read(word)
@@ -52,14 +52,14 @@ def facts_of(caption: str) -> frozenset[Fact]:
 
 
 class _Reader:
-    """Reads a caption word by word: attributes are gathered until the symbol or the paper that they belong to."""
+    """Reads a caption word by word: attributes are collected until their symbol or the paper."""
 
     def __init__(self) -> None:
         self.facts: set[Fact] = set()
         self._attributes: list[str] = []
-        self._last: str | None = None  # the object that was named last, of which the next relation is said
-        self._it: str | None = None  # the object named before "with", which "it" means
-        self._where: str | None = None  # a relation whose second object is still to come
+        self._last: str | None = None  # the last named object, the subject of the next relation
+        self._it: str | None = None  # the object before "with", the meaning of "it"
+        self._where: str | None = None  # a relation without its second object yet
 
     def read(self, word: str) -> None:
         if word in _ATTRIBUTES or word in _TONES:

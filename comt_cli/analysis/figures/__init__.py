@@ -1,1 +1,1 @@
-"""Figures of trained networks, one file each: numbers, sentences of the caption, drawing (see `ModelFigure`)."""
+"""Figures of trained networks, one file each: numbers, caption sentences, drawing (see `ModelFigure`)."""

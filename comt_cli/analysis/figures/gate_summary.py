@@ -1,4 +1,4 @@
-"""Mean, spread and saturation of gates, a map of site x layer each."""
+"""Mean, spread and saturation of gates, each as a map of site x layer."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from comt_cli.report.figures.lines import site_names
 from comt_cli.report.figures.style import PAGE_WIDTH, ROUND, SEQUENCE, layer_ticks, page_figure, style
 
 SUMMARY_IMAGES = 256
-"""Validation images of the summary: its percentiles take all values at once."""
+"""The number of validation images: the percentiles need all values at once."""
 NEAR_END = 0.05
-"""A value is saturated within this share of the range from either end."""
+"""A value is saturated if it is within this share of the range from either end."""
 _MEASURES = {"mean": "mean", "std": "standard deviation", "saturation": "saturated share"}
 
 
 def summary_frame(values: Iterable[SiteValues]) -> pd.DataFrame:
-    """Mean, spread and saturation of each gate, over all tokens and channels: `site, kind, layer, mean, std, p5, p95`
-    (5th and 95th percentile), `saturation` (the share of values within 5 % of either end of the range), and the ends
-    `low, high`; the last three are empty where these are not known. `stack, part, text` come first if there are
-    several sequences."""
+    """Mean, spread and saturation of each gate over all tokens and channels: `site, kind, layer, mean, std, p5, p95`
+    (percentiles), `saturation` (the share of values within 5 % of either end of the range), and the ends `low, high`.
+    The last three are empty if the range is unknown. With several sequences `stack, part, text` come first."""
     rows = []
     for each in values:
         value, (low, high) = each.values, each.ends or (np.nan, np.nan)
@@ -43,8 +42,8 @@ def summary_frame(values: Iterable[SiteValues]) -> pd.DataFrame:
 
 
 class GateSummary(ModelFigure):
-    """Maps (sites down, layers across) of the mean, the standard deviation and the saturated share for each kind of
-    value, one scale of colours a measure. Cells without a value are empty."""
+    """Maps (sites down, layers across) of mean, standard deviation and saturated share for each kind of value, with one
+    colour scale per measure. Cells without a value are empty."""
 
     name: ClassVar = "gate-summary"
     title: ClassVar = "Mean, spread and saturation of the gates"
@@ -53,8 +52,8 @@ class GateSummary(ModelFigure):
         return of.has_token_gates or (of.is_image_classifier and bool(gate_sites(of.model)))
 
     def frame(self, of: Subject) -> pd.DataFrame:
-        """Rows as of `summary_frame`. Of an image classifier `layer` is the block, values are over all pixels of the
-        first `SUMMARY_IMAGES` validation images, and `examples` is how many there were."""
+        """Rows as in `summary_frame`. For an image classifier `layer` is the block, the values are over all pixels of
+        the first `SUMMARY_IMAGES` validation images, and `examples` is their number."""
         if not of.is_image_classifier:
             return summary_frame(of.gates)
         images, sites = of.validation_images, gate_sites(of.model)
@@ -85,7 +84,7 @@ class GateSummary(ModelFigure):
             panels = figure.subplots(len(kinds), len(_MEASURES), squeeze=False, sharey=True)
             for column, (measure, title) in zip(panels.T, _MEASURES.items(), strict=True):
                 low, high = (0.0, 1.0) if measure == "saturation" else (frame[measure].min(), frame[measure].max())
-                # A map of one value everywhere must not blow rounding noise up to full contrast.
+                # A constant map must not amplify rounding noise to full contrast.
                 norm = Normalize(low, high) if high - low > 1e-2 else Normalize(low - 5e-3, high + 5e-3)
                 for axes, kind in zip(column, kinds, strict=True):
                     bar = figure.colorbar(draw_map(axes, named[named["kind"] == kind], measure, sites, norm),

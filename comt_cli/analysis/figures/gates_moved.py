@@ -1,4 +1,4 @@
-"""How far gates moved from one, by layer and site, in networks that started with all gates at one."""
+"""Distance of gates from one, by layer and site, in networks that started with all gates at one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from comt_cli.report.figures.lines import log_ticks, site_names
 from comt_cli.report.figures.style import page_figure, style
 
 _LOW_RANK = "low-rank"
-"""Site of the map B A that LAuReL puts beside the skip path."""
+"""Site of LAuReL's low-rank map B A."""
 _MOST = 1e3
-"""The ends of the scale of colours are at most so many times apart: what moved less has its lowest."""
+"""The largest ratio of the ends of the colour scale; smaller values have the lowest colour."""
 
 
 class GatesMoved(ModelFigure):
-    """A map of site x layer for each row, one logarithmic scale of colours for all."""
+    """A map of site x layer for each row, with one logarithmic colour scale."""
 
     name: ClassVar = "gates-moved"
     title: ClassVar = "How far gates moved from one"
@@ -34,10 +34,10 @@ class GatesMoved(ModelFigure):
         return not of.is_image_classifier and _started_at_one(of.model) and any(_moved(of))
 
     def frame(self, of: Subject) -> pd.DataFrame:
-        """Rows `row`, `site`, `layer` (from 1), `moved`, the mean over tokens and channels of |gamma - 1|, gamma the
-        product of the site's gates of all kinds, and `mean`, that of gamma; `stack, part, text` before the site where
-        there are several sequences. Of LAuReL's low-rank maps `moved` is the mean over tokens of |B A x| / |x|, and
-        there is no `mean`. Raises `UserError` where a network's gates did not start at one."""
+        """Rows `row`, `site`, `layer` (from 1), `moved` and `mean`: the means over tokens and channels of |gamma - 1|
+        and of gamma, the product of the site's gates of all kinds; with several sequences `stack, part, text` before
+        the site. For LAuReL's low-rank maps `moved` is the mean over tokens of |B A x| / |x|, without `mean`. Raises
+        `UserError` if a network's gates did not start at one."""
         rows: list[dict[str, Any]] = []
         for row, loaded in of.models.items():
             own = [*_moved(Subject(loaded=loaded, text=of.text))]
@@ -80,7 +80,7 @@ class GatesMoved(ModelFigure):
 
 
 def _started_at_one(loaded: Any) -> bool:
-    """Whether what a run, or a wrapped model, adds to a network left it as it was."""
+    """Whether the additions of a run, or of a wrapped model, did not change the network at the start."""
     start, wrapping = getattr(loaded.spec, "start", None), getattr(loaded.model, "comt_wrapping", None)
     return "identity" in (getattr(start, "added", None), getattr(wrapping, "start", None))
 

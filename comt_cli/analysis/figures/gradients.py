@@ -1,5 +1,5 @@
-"""Norms of gradients over the depth of image classifiers: of the loss at every residual block's output (SAS, 2019,
-Figure 4), and of the filters of every convolution during training (CoMT, Figure 3).
+"""Gradient norms over the depth of image classifiers: of the loss at every residual block's output (SAS, 2019, Figure
+4), and of the filters of every convolution during training (CoMT, Figure 3).
 
 Shapes: B images of a batch, L residual blocks.
 """
@@ -30,26 +30,26 @@ from comt_cli.runs.directory import RunDirectory
 from comt_cli.tasks.settings.images import ImageSettings
 
 SET_IMAGES = {"glyphs10": 50_000, "glyphs100": 50_000, "cifar10": 50_000, "cifar100": 50_000, "imagenet": 1_281_167}
-"""Images of the training split of each set, where a run uses all."""
+"""Training images of each set, if a run uses all."""
 _LEAST_RATIO = 1.5
-"""A logarithmic axis spans at least this ratio, so that rounding noise does not look like structure."""
+"""The least ratio that a logarithmic axis spans, so that rounding noise does not look like structure."""
 _MOST_STEPS = 60
-"""More steps than this are thinned out in the maps: a line of a map is then wide enough to see."""
+"""The number of steps beyond which maps are thinned out, so that each step stays visible."""
 _STEP = "step "
-"""The columns of a map: this, and the step's number."""
+"""The columns of a map: this prefix and the step's number."""
 
 
 class BlockGradients(ModelFigure):
-    """One line a row, the mean norm over images: a flat line is an even distribution over depth. The stages marked are
-    the deepest network's."""
+    """One line per row, the mean norm over images: a flat line is an even distribution over depth. Stages are those of
+    the deepest network."""
 
     name: ClassVar = "block-gradients"
     title: ClassVar = "Gradients at the output of every residual block"
 
     def frame(self, of: Subject) -> pd.DataFrame:
         """The L2 norm of d loss / d output of every residual block for the first `EXAMPLES` training images, without
-        augmentation: of an image's own cross-entropy, in evaluation. Rows `row, block, stage` (from 1), `mean` and
-        `std` over the images, `examples`, their number. Raises `UserError` (see `WatchedImages`)."""
+        augmentation: of each image's own cross-entropy, in evaluation mode. Rows `row, block, stage` (from 1), `mean`
+        and `std` over the images, `examples`, their number. Raises `UserError` (see `WatchedImages`)."""
         frames = []
         for row, loaded in of.models.items():
             images, stages = WatchedImages(loaded, "train"), stages_of(loaded)
@@ -96,30 +96,29 @@ class BlockGradients(ModelFigure):
 def _norms(blocks: nn.ModuleList, images: WatchedImages, x_BCHW: Tensor, labels_B: Tensor) -> Tensor:
     """The norm of each image's gradient at every block's output, [L, B]."""
     with recorded(blocks) as kept, torch.enable_grad():
-        # The sum: an image's gradient is then its own, and not divided by the size of the batch.
+        # The sum, so that an image's gradient does not depend on the others or on the batch size.
         loss = F.cross_entropy(images.logits(x_BCHW), labels_B, reduction="sum")
         gradients = torch.autograd.grad(loss, [kept[block][1] for block in blocks])
     return torch.stack([gradient_BCHW.flatten(1).norm(dim=1) for gradient_BCHW in gradients])
 
 
 class ConvGradients(ModelFigure):
-    """The norms that training logged (`train.gradient_norms_every`): over depth, steps, and both. Norms of 0, as
-    where a residual branch is switched off, count in no curve and stay white in a map."""
+    """The norms that training logged (`train.gradient_norms_every`): over depth, over steps, and both. Norms of 0, of a
+    branch that is switched off, count in no curve and stay white in a map."""
 
     name: ClassVar = "conv-gradients"
     title: ClassVar = "Gradients of the convolutions over depth and training"
 
     def frame(self, of: Subject) -> pd.DataFrame:
-        """The L2 norm of the gradient of every convolution but the filters of gates, at every logged step of the first
-        epochs: of whole batches, before clipping. Rows `row, convolution` (as in `blocks.3.conv2`), `depth` (counted
-        from the input, from 1; a skip path's behind its block's), `step`, `epoch` (the share of the training images
-        that was seen by then), `norm`. Raises `UserError` where a run is of a task without this drawing, or has logged
-        no norms within these epochs."""
+        """The L2 norm of the gradient of every convolution except gate filters, at every logged step of the first
+        epochs: of whole batches, before clipping. Rows `row, convolution` (as `blocks.3.conv2`), `depth` (from the
+        input, from 1; a skip path follows its block), `step`, `epoch` (the share of the training images seen), `norm`.
+        Raises `UserError` if a run's task has no such drawing, or it logged no norms within these epochs."""
         rows = [line for row, run in of.runs.items() for line in _logged(row, run, of.epochs)]
         return pd.DataFrame(rows, columns=["row", "convolution", "depth", "step", "epoch", "norm"])
 
     def table(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Rows `row, convolution, depth, median, greatest`, and for each step of the maps a column `step <n>`."""
+        """Rows `row, convolution, depth, median, greatest`, and a column `step <n>` for each step of the maps."""
         return pd.concat([_by_convolution(own) for _, own in frame.groupby("row", sort=False)], ignore_index=True)
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
@@ -181,7 +180,6 @@ def _logged(row: str, run: RunDirectory, epochs: float) -> list[tuple[Any, ...]]
 
 
 def _by_convolution(frame: pd.DataFrame) -> pd.DataFrame:
-    """One line a convolution, as in `ConvGradients.table`."""
     table = frame.pivot(index=["row", "convolution", "depth"], columns="step", values="norm").sort_index(level="depth")
     seen = table.where(table > 0)
     summary = pd.DataFrame({"median": seen.median(axis=1), "greatest": seen.max(axis=1)})
@@ -191,7 +189,7 @@ def _by_convolution(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _map(axes: Axes, table: pd.DataFrame, norm: LogNorm) -> QuadMesh:
-    """A map's lines are the logged steps, each as wide as it is to halfway to the next."""
+    """A map whose lines are the logged steps; each extends halfway to its neighbours."""
     values = table.filter(regex=rf"^{_STEP}\d+$")
     steps = np.array([int(str(name).removeprefix(_STEP)) for name in values], dtype=np.float64)
     edges = np.concatenate([steps[:1] - 0.5, (steps[1:] + steps[:-1]) / 2, steps[-1:] + 0.5])
@@ -204,7 +202,6 @@ def _map(axes: Axes, table: pd.DataFrame, norm: LogNorm) -> QuadMesh:
 
 
 def _log_axis(axes: Axes, values: pd.Series[float]) -> None:
-    """A logarithmic y-axis over all positive values, with some air."""
     seen = values[values > 0]
     if seen.empty:
         return

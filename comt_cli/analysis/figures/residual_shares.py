@@ -1,5 +1,5 @@
-"""Learned shares of residual connections, the factors of skip path and branch, over the depth of a network, one panel a
-share (SAS, 2019, Figure 3)."""
+"""Learned weights of skip path and branch in residual connections, over the depth of a network, one panel per weight
+(SAS, 2019, Figure 3)."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _TITLES = {
     **{"b": "b, of x", "scale": "scale of F(x)"},
 }
 _LEAST_SPAN = 0.1
-"""A panel shows at least this much of the axis, so that rounding noise does not look like structure."""
+"""The least part of the axis that a panel shows, so that rounding noise does not look like structure."""
 _MOST = 1 << 16
-"""Numbers of a share that its percentiles are taken of."""
+"""Numbers of a weight from which its percentiles are computed."""
 
 Share = tuple[tuple[nn.Module, ...], Callable[..., Tensor]]
-"""The gates that a factor of a connection is computed from, and how."""
+"""The gates that determine a connection's weight, and how."""
 
 
 class ResidualShares(ModelFigure):
-    """One panel a share, over the blocks or residual adds. All axes span as much, each about its own middle, so that
-    equal heights are equal changes."""
+    """One panel per weight, over blocks or residual adds. All axes span the same length, each about its own middle, so
+    that equal heights are equal changes."""
 
     name: ClassVar = "residual-shares"
     title: ClassVar = "Shares of the residual connections over depth"
@@ -48,10 +48,10 @@ class ResidualShares(ModelFigure):
 
     def frame(self, of: Subject) -> pd.DataFrame:
         """Rows with `share` (see `shares_of`), `mean`, `std`, `low`, `high` (10th and 90th percentile) over the inputs,
-        and over pixels or channels that have a number each. Of an image classifier `block, stage` (from 1) come first,
-        and `examples`, the number of validation images, last; of a network of tokens `stack, layer` (from 1), `part`
-        (the branch), and `tokens`, how many the stack read. Raises `UserError` where no connection has learned a
-        share (says what the model is); see `WatchedImages` and `watch`."""
+        and over pixels or channels with values of their own. For an image classifier `block, stage` (from 1) come
+        first, and `examples`, the number of validation images, last; for a network of tokens `stack, layer` (from 1),
+        `part` (the branch), and `tokens`, the number that the stack read. Raises `UserError` if no connection has
+        learned a weight; see `WatchedImages` and `watch`."""
         known = {connection: shares_of(connection) for connection in _connections(of)}
         if not any(known.values()):
             raise UserError(f"{of.model.name} has no learned shares: it holds {of.model.description}")
@@ -126,7 +126,6 @@ def _connections(of: Subject) -> list[ResidualConnection]:
 
 
 def _passes(of: Subject) -> Iterator[int]:
-    """Run the network on all that it is observed on; the number of inputs of each pass."""
     if of.is_image_classifier:
         for x_BCHW, labels_B in of.validation_images.first(EXAMPLES):
             of.validation_images.logits(x_BCHW)
@@ -137,11 +136,11 @@ def _passes(of: Subject) -> Iterator[int]:
 
 
 def shares_of(connection: ResidualConnection) -> Mapping[str, Share]:
-    """The shares of a connection by name; none where it has learned none.
+    """The weights of a connection by name; empty if it has learned none.
 
-    SAS: `alpha` of x, `beta` of F, and `(1-alpha)(1-beta)` of N(x + F), or `gamma` where that has a gate of its own.
-    Highway, and one scaling gate: `gate` of F, what is left of x. GRC: `g` of F; ReZero: `a` of F; a learned scale:
-    `scale` of F; x keeps 1. LAuReL's weights: `a` of F and `b` of x.
+    SAS: `alpha` of x, `beta` of F, and `(1-alpha)(1-beta)` of N(x + F), or `gamma` if it has a gate of its own.
+    Highway, and one scaling gate: `gate` of F, the rest of x. GRC: `g` of F; ReZero: `a` of F; a learned scale: `scale`
+    of F; x keeps 1. LAuReL: `a` of F and `b` of x.
     """
     itself, shares = torch.positive, dict[str, Share]()
     match connection:
@@ -167,9 +166,8 @@ def shares_of(connection: ResidualConnection) -> Mapping[str, Share]:
 
 
 class Sums:
-    """Mean and standard deviation of numbers that come in parts, summed in fp64 about the first part's mean, and the
-    10th and 90th percentile: of all numbers, or of `_MOST` that are drawn from all of them, the same ones every
-    time."""
+    """Mean and standard deviation of numbers that come in parts, summed in fp64 about the first part's mean, and 10th
+    and 90th percentile of all numbers, or of `_MOST` drawn from them, always the same ones."""
 
     def __init__(self) -> None:
         self.count, self.shift, self.total, self.squares = 0, 0.0, 0.0, 0.0
@@ -177,9 +175,8 @@ class Sums:
         self._chance = torch.Generator().manual_seed(0)
 
     def add(self, values: Tensor) -> None:
-        """Count in numbers of any shape."""
         numbers = values.cpu().double().flatten()
-        # Each number has a random rank, and the lowest stay: every one of all parts is as likely to be among them.
+        # Each number has a random rank and the lowest stay: all numbers of all parts are equally likely to stay.
         ranks = torch.rand(len(numbers), generator=self._chance, dtype=torch.float64)
         self.drawn, self.ranks = torch.cat([self.drawn, numbers]), torch.cat([self.ranks, ranks])
         if len(self.ranks) > _MOST:
@@ -191,7 +188,7 @@ class Sums:
         self.squares += float((numbers - self.shift).square().sum())
 
     def moments(self) -> dict[str, float]:
-        """`mean` and `std` (of the population) of all so far, and `low` and `high`, their 10th and 90th percentile."""
+        """`mean` and `std` (population) of all numbers, and `low` and `high`, their 10th and 90th percentile."""
         mean = self.total / self.count
         std = max(self.squares / self.count - mean**2, 0.0) ** 0.5
         low, high = np.percentile(self.drawn.numpy(), [10, 90])

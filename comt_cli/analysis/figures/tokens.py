@@ -1,6 +1,5 @@
 """Figures of networks of tokens, token by token: the residual stream of every decoder layer (CoMT, Figure 1), scalar
-gates, one panel a projection (CoMT, Figure 4; Transponder, Figure 2), channel-wise gates (Transponder, Figure 3).
-"""
+gates, one panel per projection (CoMT, Figure 4; Transponder, Figure 2), channel-wise gates (Transponder, Figure 3)."""
 
 from __future__ import annotations
 

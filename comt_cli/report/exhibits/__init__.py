@@ -1,4 +1,4 @@
-"""Exhibits of runs, one file each: tables, and the figures beside them. A file put here is found."""
+"""Exhibits of runs, one file each: tables, and their figures. Files in this folder are discovered."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Input = Literal["table", "sweep", "command"]
 
 
 class Exhibit(ABC):
-    """An exhibit of a frame of runs: its numbers, its sentences, and its figure where it has one. A subclass in a file
-    of this folder is found. The writer (`report.write`) makes the files `<table>-<name>.*` of it: CSV of so many
-    significant `digits`, a page and LaTeX where it is a table, and else PNG, PDF and caption.
+    """An exhibit of a frame of runs: its numbers, its sentences, and its figure if it has one. The writer
+    (`report.write`) makes the files `<table>-<name>.*`: a CSV with this number of significant `digits`; for a table a
+    page and LaTeX, for a figure PNG, PDF and caption.
 
-    `of` says which frame it is made from, and so when it is written: the runs of every table, those of a sweep
-    (`sweep.sweep_frame`), or those that a command of its own selects.
+    `of` is the frame that it is made from, and so the time when it is written: the runs of every table, those of a
+    sweep (`sweep.sweep_frame`), or those that a command selects.
     """
 
     name: str
@@ -34,29 +34,30 @@ class Exhibit(ABC):
 
     @classmethod
     def all_of(cls, info: TableInfo) -> list[Exhibit]:  # noqa: ARG003 - of most kinds there is one
-        """The exhibits of this kind that a table has: one."""
+        """The exhibits of this kind for a table: one."""
         return [cls()]
 
     @abstractmethod
     def frame(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """One record a line: the CSV. Empty where there is nothing to show yet.
+        """One record per line: the CSV. Empty if there is nothing to show yet.
 
-        `attrs["title"]` and `attrs["trained"]` begin the caption of a figure."""
+        `attrs["title"]` and `attrs["trained"]` begin the caption of a figure.
+        """
 
     @abstractmethod
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        """The sentences on how to read it, and on what the numbers come to."""
+        """The sentences on how to read it, and on the main numbers."""
 
     def draw(self, frame: pd.DataFrame) -> Figure | None:
-        """The figure; None of a table."""
+        """The figure; None for a table."""
         return None
 
     def page(self, frame: pd.DataFrame) -> str | None:
-        """The Markdown page of a table; None of a figure."""
+        """The Markdown page of a table; None for a figure."""
         return None
 
     def latex(self, frame: pd.DataFrame) -> str | None:
-        """The LaTeX of a table; None of a figure, whose caption is LaTeX."""
+        """The LaTeX of a table; None for a figure, whose caption is LaTeX."""
         return None
 
     def csv(self, frame: pd.DataFrame) -> str:
@@ -64,13 +65,13 @@ class Exhibit(ABC):
         return frame_csv(frame.astype(object).where(frame.notna(), None), digits=self.digits)
 
     def caption(self, frame: pd.DataFrame) -> Caption:
-        """Title, what was trained, and the sentences."""
+        """Title, networks and sentences."""
         return Caption(frame.attrs["title"], frame.attrs["trained"], tuple(self.sentences(frame)))
 
 
 @cache
 def exhibits() -> tuple[type[Exhibit], ...]:
-    """Every kind of exhibit, in the order of the names of their files. Imports no matplotlib."""
+    """Every kind of exhibit, sorted by file name. Imports no matplotlib."""
     modules = [importlib.import_module(f"{__name__}.{each.name}") for each in pkgutil.iter_modules(__path__)]
     found = ((module, value) for module in modules for value in vars(module).values() if inspect.isclass(value))
     return tuple(value for module, value in found

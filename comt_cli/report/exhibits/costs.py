@@ -122,8 +122,8 @@ class Costs(Exhibit):
 
 
 def network_key(spec: RunSpec) -> str:
-    """The hash of the settings that decide a step's cost: the method, the model, what its data gives it, the batch, and
-    how it is computed; rate and number of steps are none of them. Nor is the code, whose commit stands in the file."""
+    """The hash of the settings that determine a step's cost: the method, the model, its data dimensions, the batch, and
+    the computation; not the rate, the number of steps, or the code, whose commit is in the file."""
     settings, train = spec.settings, spec.settings.train
     batch = [train.batch_size, train.micro_batch_size, train.precision]
     how = [train.kernels, train.compile, train.recomputes, train.gradient_clipping > 0, train.deterministic]
@@ -133,14 +133,14 @@ def network_key(spec: RunSpec) -> str:
 
 
 def with_costs(runs: pd.DataFrame, files: Iterable[Path]) -> pd.DataFrame:
-    """A frame of runs with the costs of those rows whose networks were measured beside its baseline, in `_costs`; from
-    the first of the files that has any of them. `attrs` have the devices and commits of the measurement.
+    """A frame of runs with the costs in `_costs` of the rows whose networks were measured with its baseline, from the
+    first of the files that has any. `attrs` have the devices and commits of the measurement.
 
-    They are ratios to the baseline's training step by `_RATIOS`; times may be off by the part `..._error` (90 %). None
-    where it was not measured, of an error where there were too few rounds for one.
+    They are ratios to the baseline's training step by `_RATIOS`; the relative error of times is `..._error` (90 %).
+    None if not measured; the error is None if there were too few repetitions.
 
     Raises:
-        UserError: a file is not one that `write_costs` wrote.
+        UserError: a file was not written by `write_costs`.
     """
     baseline = runs.attrs["table"].baseline
     known = [(path, lines) for path in files if (lines := costs_lines(path))]
@@ -165,7 +165,7 @@ def with_costs(runs: pd.DataFrame, files: Iterable[Path]) -> pd.DataFrame:
 
 
 def costs_rule(cells: pd.DataFrame) -> str:
-    """The columns of costs in a table, and of which device they are."""
+    """The sentence on the cost columns of a table and the device."""
     attrs, every = cells.attrs, [each for each in cells["_costs"] if each is not None]
     is_open = any(each[key] is not None and each[f"{key}_error"] is None for each in every for key in _TIMES)
     about = {"baseline": attrs["table"].baseline, "is_open": is_open, "mark": UNSETTLED}
@@ -173,15 +173,15 @@ def costs_rule(cells: pd.DataFrame) -> str:
 
 
 def other_device(path: Path, device: str) -> str | None:
-    """The device that the file is of, where it is another one; None where it is this one, or there is no file."""
+    """The other device that the file was measured on; None if it is this one, or there is no file."""
     return next((line["device"] for line in costs_lines(path) if line["device"] != device), None)
 
 
 def costs_lines(path: Path) -> list[dict[str, str]]:
-    """The lines of a file of costs; none where there is no file.
+    """The lines of a file of costs; none without a file.
 
     Raises:
-        UserError: it is not one.
+        UserError: it is not such a file.
     """
     try:
         lines = read_csv(path)
@@ -196,19 +196,18 @@ def costs_lines(path: Path) -> list[dict[str, str]]:
 
 def _unreadable(path: Path) -> UserError:
     shown = format.one_line(str(path))
-    return UserError(f"{shown} is not what `comt bench costs` writes", "Delete it, and measure once more.")
+    return UserError(f"{shown} is not what `comt bench costs` writes", "Delete it, and measure again.")
 
 
 def write_costs(
     path: Path, rows: Sequence[Mapping[str, Any]], title: str, order: Sequence[str], columns: Sequence[str]
 ) -> tuple[list[Path], list[str]]:
-    """Write what was measured and its page, rows and columns in these orders. Rows that were not measured this time
-    stay, where they are of the same device and of the same baseline. A column measured in too few rounds for intervals
-    does not replace rows that have them, nor one that has not settled rows of more rounds. Returns the files, and the
-    columns that were not written.
+    """Write the measurements and their page, rows and columns in these orders. Older rows of the same device and
+    baseline stay. A column measured in too few rounds for intervals does not replace rows that have them, nor an
+    unsettled one rows of more rounds. Returns the files, and the columns that were not written.
 
     Raises:
-        UserError: the file that is there is none of these.
+        UserError: the existing file is not one of these.
         StorageError: it cannot be written.
     """
     measured = [{name: "" if value is None else str(value) for name, value in row.items()} for row in rows]

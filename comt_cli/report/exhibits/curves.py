@@ -149,7 +149,6 @@ class Curves(Exhibit):
 
 
 def _point(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Point:
-    """The numbers of a step, by the values of seeds, the baseline's too."""
     summary, paired = summarise(list(ours.values())), paired_difference(ours, theirs, POINTS)  # in nats, no ratios
     assert summary is not None
     line: Point = {"mean": summary.mean, "least": min(ours.values()), "greatest": max(ours.values()), "n": summary.n}

@@ -1,6 +1,6 @@
-"""Tasks of lm-evaluation-harness that the runs of a table were evaluated on: each is a column beside its rows. Standard
-errors and paired differences are over n seeds and m items, by B resamples; every seed of a row and of the baseline has
-answered the same items."""
+"""Columns for the lm-evaluation-harness tasks that the runs of a table were evaluated on. Standard errors and paired
+differences are over n seeds and m items, by B resamples; all seeds of a row and of the baseline answered the same
+items."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 Statistic = Callable[..., Any]
-"""From means over items, an array [..., n] of each side, to the number of each seed, [..., n]."""
+"""From means over items, an array [..., n] for each side, to one number per seed, [..., n]."""
 
 
 class Evaluations(Exhibit):
@@ -34,7 +34,7 @@ class Evaluations(Exhibit):
 
     def frame(self, runs: pd.DataFrame) -> pd.DataFrame:
         """One line for each task, metric and cell; shares (accuracies) are in per cent. Empty without evaluations.
-        Results of other items, or of another version of the harness, are another task."""
+        Results for other items, or from another version of the harness, are another task."""
         info: TableInfo = runs.attrs["table"]
         cells, lines = cells_of(runs), list[Record]()
         lost = {of for of, cell in cells.items() if cell.having(RunState.diverged)}
@@ -65,7 +65,7 @@ class Evaluations(Exhibit):
 
 
 def grids(frame: pd.DataFrame) -> Iterator[list[list[str]]]:
-    """For each column of the recipe a line a row: of each task and metric the value, and the difference."""
+    """For each column of the recipe one line per row: for each task and metric the value and the difference."""
     for column, here in frame.groupby("column", sort=False):
         made = {row: [row] for row in here["row"]}
         head = ["method" if frame["column"].nunique() == 1 else f"{column}: method"]
@@ -84,8 +84,8 @@ def _texts(line: Record) -> list[str]:
 
 
 def _lines(name: str, rows: Mapping[str, Mapping[int, Result]], baseline: str, alone: set[str]) -> Iterator[Record]:
-    """The lines of a metric, of results by row and seed. Rows that are `alone` have no difference: they, or the
-    baseline, have a seed that diverged, and those that did not are the lucky ones."""
+    """The lines of a metric, from results by row and seed. Rows in `alone` have no difference: they, or the baseline,
+    have a diverged seed, and the others are a biased selection."""
     import numpy as np
 
     # By the harness's name of the aggregation its logarithm, but for a constant, of the mean log-likelihood.
@@ -130,12 +130,12 @@ def _shares(count: int, resamples: int, stream: int) -> Any:
 
 def spread(statistic: Statistic, weights_M: Any, *sides_NM: Any) -> tuple[float, float | None, float]:
     """The mean over seeds of the statistic of sum(values) / sum(weights); its standard error by a bootstrap that draws
-    seeds, and items for all of them at once (Owen 2007, Ann. Appl. Stat. 1, 386-411), None of a single item; and half
+    seeds, and items for all of them at once (Owen 2007, Ann. Appl. Stat. 1, 386-411), None for a single item; and half
     the width of its 95 % interval.
 
-    V is the variance of the resamples, and V_s = s^2 / n that part of it that is between seeds. Student's t is the mean
-    of those with n - 1 and m - 1 degrees of freedom, weighted by V_s and V - V_s (Cochran 1964, Biometrics 20,
-    191-195). Of one seed only items are drawn.
+    V is the variance of the resamples, and V_s = s^2 / n its part between seeds. The t quantile is the mean of those
+    with n - 1 and m - 1 degrees of freedom, weighted by V_s and V - V_s (Cochran 1964, Biometrics 20, 191-195). With
+    one seed only items are drawn.
     """
     from scipy.special import stdtrit
 
@@ -154,8 +154,9 @@ def spread(statistic: Statistic, weights_M: Any, *sides_NM: Any) -> tuple[float,
 
 
 def bootstrap_difference(statistic: Statistic, unit: DifferenceUnit, weights_M: Any, *ours_base_NM: Any) -> Paired:
-    """The mean difference of a statistic, a logarithm where the unit is relative, to the baseline's, paired by seed and
-    item, and its interval (`spread`), as `paired_difference` gives them. Of one seed the ends are over items alone."""
+    """The mean difference of a statistic, a logarithm if the unit is relative, to the baseline's, paired by seed and
+    item, and its interval (`spread`), in the form of `paired_difference`. With one seed the interval is over items
+    only."""
     mean, error, half = spread(lambda ours, base: statistic(ours) - statistic(base), weights_M, *ours_base_NM)
     low, high = (None if error is None else told(end, unit) for end in (mean - half, mean + half))
     return Paired(told(mean, unit), low, high, len(ours_base_NM[0]))

@@ -1,4 +1,4 @@
-"""A ladder of sizes: every row's gain over the baseline against compute, a line through it, and which way it goes."""
+"""A ladder of sizes: every row's gain over the baseline against compute, a line through it, and its trend."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ Line = dict[str, float]
 its 95 % interval, and `p_value` is that of no slope; both of Student's t with two degrees of freedom fewer than sizes.
 """
 Trend = Record
-"""A row of a ladder: `row`; `rungs`, one for each size; `line`, None where there is none, and `verdict` then says why;
+"""A row of a ladder: `row`; `rungs`, one for each size; `line`, None if there is none, with the reason in `verdict`;
 `adjusted`, the p-value of the slope after Holm's correction over the rows.
 
 A rung has `column`, `flops` (of the baseline's training there), `gain` (the mean over `pairs` of equal seeds,
-`gain_of`), and `low` and `high`, its 95 % interval, None of one seed and where an end is beyond what numbers hold.
+`gain_of`), and `low` and `high`, its 95 % interval, None for one seed or if an end is beyond the range of numbers.
 """
 
 
@@ -208,7 +208,7 @@ def _is_marked(trend: Trend) -> bool:
 
 
 def rule(cells: pd.DataFrame, found: Sequence[Trend]) -> str:
-    """The sentence on the making of the lines."""
+    """The sentence on how the lines are computed."""
     sizes, baseline = cells["column"].nunique(), cells.attrs["table"].baseline
     mark = STANDS if any(map(_is_marked, found)) else ""
     return prose("ladder", baseline=baseline, unit=_unit(cells), sizes=sizes, least=LADDER_SIZES, mark=mark)
@@ -220,8 +220,8 @@ def _unit(cells: pd.DataFrame) -> str:
 
 
 def sentences(found: Sequence[Trend]) -> Iterator[str]:
-    """One for each row: which way its gain goes, by how much, and where a line that falls to zero reaches it, unless
-    that is far from what was trained."""
+    """One sentence for each row: the trend of its gain, the slope, and for a shrinking gain the zero of its line,
+    unless that is far from the trained sizes."""
     for trend in found:
         if (line := trend["line"]) is None:
             yield f"{trend['row']}: {trend['verdict']}"

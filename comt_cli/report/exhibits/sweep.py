@@ -1,7 +1,6 @@
-"""A sweep: what trials with seeds of their own chose for every cell, the table of every row at the recipe's values, at
-the baseline's best and at its own best, and the map of the trials. A best at the edge of the grid is no optimum: such a
-cell has a problem instead of a choice.
-"""
+"""A sweep: the values that separate trials select for every cell, the table of every row at the recipe's values, at the
+baseline's best and at its own best, and the map of the trials. A best value at the edge of the grid is no optimum: the
+cell has a problem instead of a selection."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 Place = Literal["recipe", "baseline", "own"]
 PLACES: dict[Place, str] = {"recipe": "the recipe's", "baseline": "the baseline's best", "own": "its own best"}
-"""At which values the runs of a cell are shown."""
+"""The values at which the runs of a cell are shown."""
 CellName = tuple[str, str]  # row and column
 
 FAR = 4.0  # a mean so many times worse than the best of its column, or more, has the darkest colour
@@ -38,8 +37,8 @@ FAR = 4.0  # a mean so many times worse than the best of its column, or more, ha
 
 @dataclass(frozen=True)
 class Tried:
-    """A point of a cell's grid: its trials, and the mean of what decides; None where one diverged, has no value, or
-    has not ended."""
+    """A configuration of a cell's grid: its trials, and the mean of the selecting metric; None if a trial diverged, has
+    no value, or has not ended."""
 
     point: Mapping[str, Any]
     runs: tuple[Run, ...]
@@ -48,8 +47,8 @@ class Tried:
 
 @dataclass(frozen=True)
 class Tuned:
-    """Outcome of a cell's trials: every point in the order of the grid, the number of the `best`, None while a trial
-    has not ended, or where none has a value; and why the best is not taken (`problem`)."""
+    """Outcome of a cell's trials: every configuration in the order of the grid, the number of the `best`, None if a
+    trial has not ended or none has a value; and the `problem` that prevents its selection."""
 
     tried: tuple[Tried, ...]
     best: int | None = None
@@ -57,18 +56,18 @@ class Tuned:
 
     @property
     def chosen(self) -> int | None:
-        """The number of the point that is taken, as `LoadedGrid.planned` counts them; None where none is."""
+        """The number of the selected configuration, as `LoadedGrid.planned` counts; None without one."""
         return None if self.best is None or self.problem is not None else self.best + 1
 
     @property
     def point(self) -> Mapping[str, Any] | None:
-        """The best point; also one that is not taken."""
+        """The best configuration, selected or not."""
         return None if self.best is None else self.tried[self.best].point
 
 
 @dataclass(frozen=True)
 class SweepState:
-    """A sweep as it stands: `shown` has the runs of every place whose values are known."""
+    """The state of a sweep: `shown` has the runs at all known values."""
 
     loaded: LoadedRecipe
     scale: str
@@ -79,23 +78,23 @@ class SweepState:
 
     @property
     def grid(self) -> LoadedGrid:
-        """The values that are tried."""
+        """The grid."""
         return self.loaded.grids[self.scale]
 
     @property
     def specs(self) -> list[RunSpec]:
-        """All runs that are known by now: the trials, then those that are shown, each once."""
+        """All runs known so far: the trials, then those that are shown, each once."""
         every = [*self.trials, *(spec for cells in self.shown.values() for specs in cells.values() for spec in specs)]
         return list({spec.request: spec for spec in every}.values())
 
     @property
     def problems(self) -> dict[CellName, str]:
-        """Why cells have no choice though their trials have ended."""
+        """The reasons why cells without open trials have no selection."""
         return {cell: tuned.problem for cell, tuned in self.tuned.items() if tuned.problem is not None}
 
     @property
     def at_most(self) -> list[RunSpec]:
-        """`specs`, and for every choice that is open runs that cost what the chosen ones will."""
+        """`specs`, and for every open selection runs of the same cost as the selected ones."""
         baseline, specs = self.loaded.recipe.baseline, self.specs
         known = {spec.request for spec in specs}
         for cell in self.shown["recipe"]:
@@ -110,8 +109,8 @@ class SweepState:
 
 
 def read_sweep(loaded: LoadedRecipe, scale: str, specs: Sequence[RunSpec], runs: Path) -> SweepState:
-    """The sweep of a plan (`runs.plan.plan`), from the run directories below `runs`. A baseline that the plan has for
-    its trials alone is not shown."""
+    """The sweep of a plan (`runs.plan.plan`), from the run directories below `runs`. A baseline that was planned only
+    for its trials is not shown."""
     grid = loaded.grids[scale]
     trials = [spec for spec in specs if spec.seed in grid.seeds]
     at_recipe: dict[CellName, list[RunSpec]] = {}
@@ -131,28 +130,28 @@ def read_sweep(loaded: LoadedRecipe, scale: str, specs: Sequence[RunSpec], runs:
         "own": chosen_runs(loaded, scale, own, seeds),
     }
     contents = {spec.data_fingerprint: spec.data_content for spec in specs if spec.data_content is not None}
-    for place in ("baseline", "own"):  # of data that is not prepared here the trials know the content
+    for place in ("baseline", "own"):  # the trials know the hash of data that is not prepared here
         for name, each in shown[place].items():
             shown[place][name] = [spec.with_contents(contents) for spec in each]
     return SweepState(loaded, scale, seeds, tuned, trials, shown)
 
 
 def whole_columns(chosen: Mapping[CellName, list[RunSpec]]) -> dict[CellName, list[RunSpec]]:
-    """The cells that make a table: of the rows that have a choice anywhere, the columns in which all of them have one;
-    while there is none, the first column."""
+    """The cells of a table: of the rows that have a selection anywhere, the columns in which all of them have one;
+    without any, the first column."""
     rows, columns = {row for row, _ in chosen}, list(dict.fromkeys(column for _, column in chosen))
     whole = [column for column in columns if all((row, column) in chosen for row in rows)] or columns[:1]
     return {cell: specs for cell, specs in chosen.items() if cell[1] in whole}
 
 
 def sweep_frame(state: SweepState, runs: Path) -> pd.DataFrame:
-    """The frame of all runs of a sweep: the trials, and at each place the runs that are shown there (`place`)."""
+    """The frame of all runs of a sweep: the trials, and the runs at each of the three values (`place`)."""
     shown = {place: [spec for specs in each.values() for spec in specs] for place, each in state.shown.items()}
     order, records = list(state.tuned), []
     for place, specs in (("trial", state.trials), *shown.items()):
         cells = collect(specs, runs, remarks=False).cells
         for name in sorted(cells, key=order.index):
-            # point by point, as the table of trials has them
+            # by configuration, as in the table of trials
             shown_runs = (run for each in state.tuned[name].tried for run in each.runs)
             for run in shown_runs if place == "trial" else cells[name].every:
                 records.append({**run_record(run, state.loaded.origin), "_cell": cells[name], "place": place})
@@ -164,7 +163,7 @@ def sweep_frame(state: SweepState, runs: Path) -> pd.DataFrame:
 def tuned_cell(cell: Cell, grid: LoadedGrid) -> Tuned:
     """The outcome of the trials of a cell: the best mean, of equal ones the nearest to the centre of the grid."""
     first = cell.runs[0].spec
-    # By seed, and so every seed's points in the order of the grid.
+    # By seed, so that every seed's configurations are in the order of the grid.
     tried = tuple(Tried(each[0].spec.point, tuple(each), mean_of(each, grid.metric))
                   for each in by_point(cell.runs).values())  # fmt: skip
     if any(run.state not in ENDED for run in cell.runs):
@@ -177,7 +176,7 @@ def tuned_cell(cell: Cell, grid: LoadedGrid) -> Tuned:
     values = {key: sorted({each.point[key] for each in tried}) for key in grid.values}
 
     def order(number: int) -> tuple[float, list[int], list[Any]]:
-        """By the mean, then for every key how far its value's rank is from the middle, then the values."""
+        """By the mean, then for every key by the distance of the value's rank from the middle, then by values."""
         own = tried[number].point
         apart = [abs(2 * known.index(own[key]) - len(known) + 1) for key, known in values.items()]
         return sign * means[number], apart, [own[key] for key in values]
@@ -193,8 +192,8 @@ def tuned_cell(cell: Cell, grid: LoadedGrid) -> Tuned:
 
 
 class Rates(Exhibit):
-    """A cell a line: for each place the values, the mean, its standard error and n, and the difference to the baseline
-    there (at its own best where the row is at its own) with its 95 % interval; then what the trials chose, and the
+    """One line per cell: for each of the three values the mean, its standard error and n, and the difference to the
+    baseline there (at its own best if the row is at its own) with its 95 % interval; then the selected values, and the
     verdict of the table at every row's own best."""
 
     name = "rates"
@@ -282,14 +281,15 @@ def texts(frame: pd.DataFrame) -> list[list[str]]:
 
 
 class Trials(Exhibit):
-    """Every value that was tried of a grid of one key; there is none of a grid of several."""
+    """All tried values of a grid with one key; empty for a grid with several."""
 
     name = "figure"
     of: ClassVar[Input] = "sweep"
 
     def frame(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """A line a point of every cell: `mean` of what decides (NaN where a trial diverged, has no value or has not
-        ended), `least` and `greatest` of the trials, whether all have `ended`, and whether it was `chosen`."""
+        """One line per configuration of every cell: `mean` of the selecting metric (NaN if a trial diverged, has no
+        value or has not ended), `least` and `greatest` of the trials, whether all have `ended`, and whether it was
+        `chosen`."""
         import pandas as pd
 
         info: TableInfo = runs.attrs["table"]

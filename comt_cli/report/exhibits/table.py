@@ -1,4 +1,4 @@
-"""The table of a recipe: every row under every column beside the paper's numbers, with its verdict.
+"""The table of a recipe: every row under every column next to the paper's numbers, with its verdict.
 
 Its cells are finished texts, by key of `_HEADINGS`, the same for Markdown, LaTeX and the terminal.
 """
@@ -6,12 +6,12 @@ Its cells are finished texts, by key of `_HEADINGS`, the same for Markdown, LaTe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from comt_cli.report import format
 from comt_cli.report.caption import in_latex as tex
-from comt_cli.report.caption import in_markdown, pipes, prose, templates
+from comt_cli.report.caption import in_markdown, notes, pipes, prose, templates
 from comt_cli.report.cells import cells_frame
 from comt_cli.report.exhibits import Exhibit, ladder
 from comt_cli.report.exhibits.costs import UNSETTLED, costs_rule
@@ -48,13 +48,17 @@ _HEADINGS = {
     "compiled": "compiled step, ×",
     "speed": "{unit}/s",
 }
-"""The columns of texts from left to right, by key, and what is above them."""
+"""The columns from left to right, by key, with their headings."""
 _IN_LATEX = ("method", "ours", "beside", "difference", "paper", "paper_difference", "verdict")
-"""The others are left to the CSV and the page: a line of text is not wider. So is what is beside the metric, where the
-paper's numbers take its place."""
+"""The other columns are only in the CSV and on the page, since a line of text is narrower. So is the second metric, if
+the paper's numbers are shown."""
 _FIRST = ("method", "ours", "verdict", "difference", "paper_difference", "paper", "published", "median", "beside")
-"""Columns that a narrow terminal has before all others."""
-_CONTENT_DIGITS = 12  # digits of a hash of data on a page; the CSV of the runs has it whole
+"""Columns that have priority on a narrow terminal."""
+GUIDE = "docs/statistics.md"
+"""The explanation of the columns, in comt's repository."""
+_SMALLER = "The runs are smaller than the paper's: the verdict holds for this scale only."
+_MOST_NAMED = 6  # rows that a verdict names; of more it gives the number
+_CONTENT_DIGITS = 12  # digits of a data hash on a page; the CSV of the runs has all
 
 
 class Table(Exhibit):
@@ -70,13 +74,12 @@ class Table(Exhibit):
         return [verdict(frame), *footnotes(frame), *frame.attrs["notes"]]
 
     def page(self, frame: pd.DataFrame) -> str:
-        """Title, what was trained, how it was made, the verdict, a table for each column, footnotes and notes."""
-        info, texts, notes = frame.attrs["table"], texts_of(frame), footnotes(frame)
-        scale = f"Scale {info.scale}: {info.recipe.scales[info.scale].description.rstrip('.')}."
+        """Title, networks, verdict, a table for each column with its footnotes, and notes on how to read them.
+        `attrs["guide"]` is the address of `GUIDE`, if it is there."""
+        info, texts = frame.attrs["table"], texts_of(frame)
         parts = [
             f"# {in_markdown(info.recipe.title)}",
             f"*{in_markdown(frame.attrs['trained'])}*",
-            in_markdown(f"{_origin(frame, texts[0])} {scale}"),
             f"**Verdict.** {in_markdown(verdict(frame))}",
         ]
         in_pipes = [_markdown(each, is_best) for each, is_best in zip(texts, frame["_best"], strict=True)]
@@ -86,15 +89,20 @@ class Table(Exhibit):
             rows = [[line[0], in_markdown(line[1]), *line[2:]] for line in rows] if several else rows
             table = pipes([[*map(in_markdown, head)], *rows], right, are_escaped=True)
             heading = ", ".join(column_name(frame, column) for column in columns)
-            parts += [f"## {in_markdown(heading)}", in_markdown(_setup(frame, columns)), table]
+            of = metrics_of(info, columns)
+            of = of if ";" in of else of[0].upper() + of[1:]
+            parts += [f"## {in_markdown(heading)}", in_markdown(f"{of}."), table, in_markdown(_setup(frame, columns))]
         if trends := ladder.trends(frame):
-            shown = ladder.texts(trends, list(dict.fromkeys(frame["column"])))
-            parts += [f"## {ladder.HEADING}", in_markdown(ladder.rule(frame, trends)), pipes(shown)]
+            sizes = ladder.texts(trends, list(dict.fromkeys(frame["column"])))
+            parts += [f"## {ladder.HEADING}", in_markdown(ladder.rule(frame, trends)), pipes(sizes)]
         if not (tasks := Evaluations().frame(frame)).empty:
             parts += ["## Tasks", *map(in_markdown, Evaluations().sentences(tasks)), *map(pipes, grids(tasks))]
-        marked = [f"[{mark}] {in_markdown(text)}" for mark, text in enumerate(notes, start=1)]
-        lists = (marked, [*map(in_markdown, frame.attrs["notes"])])
-        parts += ["\n".join(f"- {line}" for line in lines) for lines in lists]
+        parts.append(_list(f"[{mark}] {in_markdown(text)}" for mark, text in enumerate(footnotes(frame), start=1)))
+        scale = f"Scale {info.scale}: {info.recipe.scales[info.scale].description.rstrip('.')}."
+        is_smaller = info.scale != "paper" and info.paper is not None
+        said = [*_origin(frame, texts[0], page=True), scale, *([_SMALLER] if is_smaller else []), *frame.attrs["notes"]]
+        guide = f"[{GUIDE}]({frame.attrs['guide']})" if frame.attrs.get("guide") else f"`{GUIDE}`"
+        parts += ["## Notes", _list([f"How to read the tables: {guide}.", *map(in_markdown, said)])]
         return "\n\n".join(filter(None, parts)) + "\n"
 
     def latex(self, frame: pd.DataFrame) -> str:
@@ -104,26 +112,26 @@ class Table(Exhibit):
         keys = [key for key in texts[0] if key in _IN_LATEX and not (key == "beside" and "paper" in texts[0])]
         explained = [*keys, *(["parameters"] if "paper_increase" in texts[0] else [])]
         columns = list(dict.fromkeys(frame["column"]))
-        notes = [f"{_superscript(f' [{mark}]')}{tex(text)}" for mark, text in enumerate(footnotes(frame), 1)]
+        marked = [f"{_superscript(f' [{mark}]')}{tex(text)}" for mark, text in enumerate(footnotes(frame), 1)]
         text = (
             templates()
             .get_template("table.tex.jinja")
             .render(
                 file=format.one_line(loaded.file),
                 title=tex(info.recipe.title.rstrip(".")),
-                said=tex(f"{frame.attrs['trained']}. {_origin(frame, explained)}"),
+                said=tex(f"{frame.attrs['trained']}. {' '.join(_origin(frame, explained))}"),
                 label=re.sub("[^A-Za-z0-9]", "-", f"{loaded.folder}-{loaded.outputs(info.scale)}-{info.scale}"),
                 sides="".join({"method": "l", "verdict": r"p{0.17\textwidth}"}.get(key, "r") for key in keys),
                 headings=map(tex, _headings(frame, keys, columns)),
                 lines=[line for column in columns for line in _block(frame, texts, column, keys)],
-                notes=[*notes, *map(tex, frame.attrs["notes"])],
+                notes=[*marked, *map(tex, frame.attrs["notes"])],
             )
         )
         return f"{text}\n"
 
 
 def texts_of(cells: pd.DataFrame) -> list[Texts]:
-    """The texts of every cell, of the keys that say something in any of them."""
+    """The texts of every cell, without keys that are empty in all of them."""
     shown, marks = _beside(cells), {text: number for number, text in enumerate(footnotes(cells), start=1)}
     every = [_texts(each, shown.get(each["column"]), marks) for each in cells.to_dict("records")]
     keys = [key for key in _HEADINGS if key in ("method", "ours") or any(texts[key] != NOTHING for texts in every)]
@@ -137,7 +145,7 @@ def _texts(record: Record, beside: Metric | None, marks: Mapping[str, int]) -> T
     def shown(value: Any, text: Callable[[Any], str] = lambda it: format.value(it, metric.decimals)) -> str:
         return NOTHING if value is None else text(value)
 
-    def time(key: str) -> str:  # `error` is a part of the ratio
+    def time(key: str) -> str:  # `error` is relative to the ratio
         ratio, error = costs.get(key), costs.get(f"{key}_error")
         end = f" {UNSETTLED}" if error is None else f" ± {ratio * error:.2f}" if error else ""
         return NOTHING if ratio is None else f"{ratio:.2f}{end}"
@@ -180,7 +188,6 @@ def _headings(cells: pd.DataFrame, keys: Sequence[str], columns: Sequence[str]) 
 
 
 def _beside(cells: pd.DataFrame) -> dict[str, Metric]:
-    """By column the metric that is shown beside its own, where no other column shows it of the same runs."""
     info, specs, found = cells.attrs["table"], cells.attrs["specs"], {}
     for column in dict.fromkeys(cells["column"]):
         key = info.metrics[column].beside
@@ -191,7 +198,7 @@ def _beside(cells: pd.DataFrame) -> dict[str, Metric]:
 
 
 def column_name(cells: pd.DataFrame, column: str) -> str:
-    """A column's name; where the runs have another text than the recipe's, with the name of that."""
+    """A column's name; for runs with another text than the recipe's, with the name of that text."""
     data, (_, slash, rest) = cells.attrs["specs"][column].settings.data, column.partition("/")
     text = str(getattr(data, "corpus", ""))
     is_other = ":" in text or any(each.startswith("data.corpus=") for each in cells.attrs["table"].changed)
@@ -199,7 +206,7 @@ def column_name(cells: pd.DataFrame, column: str) -> str:
 
 
 def groups_of(cells: pd.DataFrame) -> list[list[str]]:
-    """The columns, those together that show metrics of the same runs whose differences have one unit."""
+    """The columns, grouped if they show metrics of the same runs with differences in one unit."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for column, own in cells.groupby("column", sort=False)["_cell"]:
         runs = (run.spec.request for cell in own for run in cell.every)
@@ -208,8 +215,8 @@ def groups_of(cells: pd.DataFrame) -> list[list[str]]:
 
 
 def grid_of(cells: pd.DataFrame, texts: Sequence[Texts], columns: Sequence[str]) -> list[list[str]]:
-    """The texts of `columns` (`groups_of`) as a table, the headings first: a line a row; of several columns one a
-    column, and of every row a line for each key that says something."""
+    """The texts of `columns` (`groups_of`) as a table, the headings first: one line per row; for several columns one
+    table column each, and for every row one line per key that is not empty."""
     here = {name: [each for each, at in zip(texts, cells["column"], strict=True) if at == name] for name in columns}
     first = here[columns[0]]
     heads = _headings(cells, list(first[0]), columns)
@@ -224,24 +231,36 @@ def grid_of(cells: pd.DataFrame, texts: Sequence[Texts], columns: Sequence[str])
     return made
 
 
-def _origin(cells: pd.DataFrame, shown: Collection[str]) -> str:
-    """Origin of the table, what a cell shows, on what it was made; explains the columns that are `shown`."""
-    info, columns = cells.attrs["table"], list(dict.fromkeys(cells["column"]))
+def _list(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def metrics_of(info: TableInfo, columns: Iterable[str]) -> str:
+    """The metric of each column, and which direction is better."""
     metrics: dict[Metric, list[str]] = {}
     for column in columns:
         metrics.setdefault(info.metrics[column], []).append(column)
+    return prose("cells", metrics=metrics)
+
+
+def _origin(cells: pd.DataFrame, shown: Collection[str], *, page: bool = False) -> list[str]:
+    """Sentences on the source of the table, the columns that are `shown`, and the runs. The metrics are in them unless
+    a `page` has them above its tables."""
+    info, columns = cells.attrs["table"], list(dict.fromkeys(cells["column"]))
+    metrics = list(dict.fromkeys(info.metrics[column] for column in columns))
     trains = (spec.settings.train for spec in cells.attrs["specs"].values())
     beside = (info.task.metrics[metric.beside].remark for metric in metrics if metric.beside)
-    return prose(
+    return notes(
         "origin",
         cells.attrs,
+        page=page,
         shown=shown,
         source=source(info),
-        metrics=metrics,
+        cells=metrics_of(info, columns),
         pairings=dict.fromkeys(metric.difference.paired(info.baseline) for metric in metrics),
         endings=dict.fromkeys((each.select, each.averaged_steps) for each in trains),
         best=info.task.metrics[info.task.metric].brief,
-        rules=_rules(cells),
+        rules="".join(f"● {rule}" for rule in _rules(cells)),
         beside=dict.fromkeys(filter(None, beside)),
         has_increase=any(cells["paper_increase"]),
         costs=costs_rule(cells) if {"step", "compiled"} & {*shown} else "",
@@ -250,13 +269,13 @@ def _origin(cells: pd.DataFrame, shown: Collection[str]) -> str:
     )
 
 
-def _rules(cells: pd.DataFrame) -> str:
+def _rules(cells: pd.DataFrame) -> list[str]:
     stars, bold = any(map(stands, cells["p_value_holm"])), any(cells["_best"])
-    return prose("rules", mark=STANDS, stars=stars, bold=bold, baseline=cells.attrs["table"].baseline)
+    return notes("rules", mark=STANDS, stars=stars, bold=bold, baseline=cells.attrs["table"].baseline)
 
 
 def _setup(cells: pd.DataFrame, columns: Sequence[str]) -> str:
-    """Model, data and length of the runs behind columns, in a sentence: the baseline's, since rows share them."""
+    """Model, data and length of the runs of columns, in a sentence: the baseline's, which all rows share."""
     here, spec = cells.loc[cells["column"] == columns[0], "_cell"], cells.attrs["specs"][columns[0]]
     parameters = next(cell.average("parameters") for cell in here if cell.row == spec.row)
     size = f", {format.short_count(parameters)} parameters" if parameters else ""
@@ -268,7 +287,6 @@ def _setup(cells: pd.DataFrame, columns: Sequence[str]) -> str:
 
 
 def _papers_columns(cells: pd.DataFrame, columns: Sequence[str]) -> str:
-    """The paper's columns that ours are compared with, as a sentence; empty in a table without printed numbers."""
     info = cells.attrs["table"]
     compared = [in_words(name) for column in columns if (name := info.compared.get(column))]
     none = "" if info.paper is None else "The paper has no such column."
@@ -276,7 +294,7 @@ def _papers_columns(cells: pd.DataFrame, columns: Sequence[str]) -> str:
 
 
 def source(info: TableInfo) -> str:
-    """The name of a table: `Table 3 of CoMT (recipe comt/table3.yaml)`, or of one's own its recipe alone."""
+    """The name of a table: `Table 3 of CoMT (recipe comt/table3.yaml)`, or for your own its recipe only."""
     if info.paper is None:
         return f"Recipe {info.loaded.file}"
     number = re.fullmatch(r"table([A-Z]?\d+)", info.recipe.table or "")
@@ -284,25 +302,21 @@ def source(info: TableInfo) -> str:
 
 
 def verdict(cells: pd.DataFrame) -> str:
-    """The number of rows of each verdict, with their names: of those with a published direction, those with a printed
-    value but none, and all others; then what Holm's correction leaves, and what as many seeds would have shown."""
+    """The number of rows of each verdict, with the names of a few: first rows with a published direction, then those
+    with a printed value but no direction, then all others; and the number that remains after Holm's correction."""
     info: TableInfo = cells.attrs["table"]
     judged = [each for each in cells.to_dict("records") if each["row"] != info.baseline]
     several = cells["column"].nunique() > 1
     found = [each["_verdict"] for each in judged]
-    shown: dict[int, list[str]] = {}
     for each in judged:
         each["_name"] = f"{each['row']} at {each['column']}" if several else each["row"]
-        if each["_verdict"] is Verdict.not_resolved and each["_detectable"] is not None:
-            least = format.detectable(each["_detectable"], each["_metric"].difference)
-            shown.setdefault(each["_apart"].n, []).append(f"{each['_name']} {least}")
     directed = [each for each in judged if each["_direction"]]
     outside = [each["_name"] for each in directed
                if excludes_published(each["_verdict"], each["_apart"], each["_paper_apart"])]  # fmt: skip
-    own = f"Against {info.baseline}{'' if info.paper is None else ' and without a printed value'}"
+    own = f"Relative to {info.baseline}{'' if info.paper is None else ', without a published value'}:"
     parts: dict[str, dict[Verdict, list[str]]] = {
-        f"Of {format.plural(len(directed), 'published direction')} against {info.baseline}": {},
-        "With a printed value but no direction": {},
+        f"Of {format.plural(len(directed), 'published direction')} relative to {info.baseline},": {},
+        "With a printed value but no direction:": {},
         own: {},
     }
     for each in sorted(judged, key=lambda each: list(Verdict).index(each["_verdict"])):
@@ -310,14 +324,12 @@ def verdict(cells: pd.DataFrame) -> str:
         part.setdefault(each["_verdict"], []).append(each["_name"])
     return prose(
         "verdict",
-        info=info,
         parts=parts,
+        most=_MOST_NAMED,
         outside=outside,
         has_one_seed=any(each.is_of_one_seed for each in found),
         resolved=sum(each.is_resolved for each in found),
         standing=sum(stands(each["p_value_holm"]) for each in judged),
-        shown=shown,
-        power=POWER,
     )
 
 
@@ -359,8 +371,8 @@ def _block(cells: pd.DataFrame, texts: Sequence[Texts], column: str, keys: Seque
 
 
 def print_table(cells: pd.DataFrame, file: IO[str] | None = None) -> None:
-    """Print the title, what was trained, a grid for each column, footnotes, notes and the verdict. A narrow terminal
-    gets the columns that fit."""
+    """Print the title, the networks, a grid for each column, footnotes, notes and the verdict. A narrow terminal shows
+    the columns that fit."""
     from comt_cli.report.terminal import console_for, print_texts, say
 
     width, texts = console_for(file).width, texts_of(cells)
@@ -384,9 +396,9 @@ def print_table(cells: pd.DataFrame, file: IO[str] | None = None) -> None:
     for mark, text in enumerate(footnotes(cells), start=1):
         say(f"[{mark}] {text}", file)
     if rules := _rules(cells):
-        say(rules, file, "dim")
+        say(" ".join(rules), file, "dim")
     if left_out:
-        say(f"Too narrow for {', '.join(left_out)}: the files have them.", file, "dim")
+        say(f"Too narrow for {', '.join(left_out)}; see the files.", file, "dim")
     for sentence in ladder.sentences(ladder.trends(cells)):
         say(f"{ladder.HEADING}, {sentence}.", file)
     for text in (*cells.attrs["notes"], verdict(cells)):
@@ -394,7 +406,6 @@ def print_table(cells: pd.DataFrame, file: IO[str] | None = None) -> None:
 
 
 def _fitting(texts: Sequence[Texts], heads: dict[str, str], width: int) -> list[str]:
-    """The keys of the columns that fit, headings broken between words: the first of `_FIRST` always."""
     chosen: dict[str, int] = {}
     for key in (*(key for key in _FIRST if key in heads), *(key for key in heads if key not in _FIRST)):
         needed = 2 + max(map(len, [*(each[key] for each in texts), *heads[key].split()]))

@@ -1,1 +1,1 @@
-"""The results of a folder as one HTML file, which needs neither a network nor a server."""
+"""The results of a folder as one HTML file that needs neither a network nor a server."""

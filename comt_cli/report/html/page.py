@@ -22,8 +22,8 @@ from comt_cli.report.written import Reader, Written, WrittenCell
 
 @dataclass(frozen=True)
 class Part:
-    """A section of the page, or a group of these, its `parts`: `anchor` is its id, `name` for the contents, `reading`
-    explains the body, `badges` count verdicts, `facts` are a word and texts with the addresses they link to, or ""."""
+    """A section of the page, or a group of `parts`: `anchor` is its id, `name` for the contents, `reading` the notes on
+    the body, `badges` count verdicts, `facts` are a word and texts with the addresses they link to, or ""."""
 
     anchor: str
     name: str
@@ -37,14 +37,14 @@ class Part:
 
 
 def write_page(results: Path, reader: Reader | None = None) -> Path:
-    """Write `<results>/index.html` from the files there alone; returns its path. Raises as `write_overview`."""
+    """Write `<results>/index.html` from the files there; returns its path. Raises as `write_overview`."""
     page = results / "index.html"
     write_changed(page, page_text(results, reader))
     return page
 
 
 def page_text(results: Path, reader: Reader | None = None) -> str:
-    """The page of the files below `results`. Raises `UserError` where there is no table."""
+    """The page of the files below `results`. Raises `UserError` if there is no table."""
     reader = reader or Reader()
     return _Page(Overview.of(results, reader), reader).text()
 
@@ -64,8 +64,8 @@ class _Page:
         return self._name(path.with_suffix(""))
 
     def text(self) -> str:
-        """The page, without the end tags of cells and rows, which HTML does not ask for."""
-        from comt_cli.report.figures.style import OKABE_ITO, QUIET  # and matplotlib, which takes a second
+        """The page, without the end tags of cells and rows, which HTML does not need."""
+        from comt_cli.report.figures.style import OKABE_ITO, QUIET  # imports matplotlib, which takes a second
 
         say: Any = template("scale.md.jinja", self.results).module
         groups = [self._scale(scale, say) for scale in self.overview.scales]
@@ -113,16 +113,14 @@ class _Page:
 
     def _table(self, one: Written) -> Part:
         page = self.results / one.scale / one.paper / f"{one.name}.md"
-        text, begin, tables = self.reader.text(page).partition("\n## ")
-        subtitle = re.search(r"(?m)^\*.*\*$", text)
-        shown = subtitle[0] if subtitle else ""
-        title, reading = self.prose.parts(text.replace(shown, ""), page.parent)
+        text, _, notes = self.reader.text(page).partition("\n## Notes\n")
+        title, body = self.prose.parts(text, page.parent)
         return Part(
             self._anchor(page),
             f"{one.paper}, {one.name}",
             title,
-            self.prose.html(f"{shown}\n{begin}{tables}", page.parent, title),
-            reading,
+            body,
+            self.prose.html(notes, page.parent, title) if notes else "",
             {word: count for word, count in counts(one).items() if count},
             [self.prose.figure(path) for path in one.pictures],
             list(self._facts(one)),
@@ -146,7 +144,7 @@ class _Page:
         yield "files", [(path.name, self._name(path)) for path in one.files]
 
     def _other(self, folder: Path) -> Part:
-        """A folder that is no scale: its Markdown pages, and its figures that these do not show."""
+        """A folder that is no scale: its Markdown pages, and the figures that these do not show."""
         pages = sorted(folder.rglob("*.md"), key=lambda path: (path.parent, path.name != "README.md", path.name))
         parts = [self._document(path, path.relative_to(folder).with_suffix("").as_posix()) for path in pages]
         return Part(folder.name, folder.name.capitalize(), parts=[*parts, *self._left(folder)])
@@ -155,7 +153,6 @@ class _Page:
         return Part(self._anchor(path), name, *self.prose.parts(self.reader.text(path), path.parent))
 
     def _left(self, folder: Path) -> Iterator[Part]:
-        """The figures below a folder that the page does not show yet."""
         pictures = sorted(path for path in folder.rglob("*.png") if path not in self.prose.shown)
         for place in dict.fromkeys(path.parent for path in pictures):
             name = place.relative_to(folder).as_posix() if place != folder else folder.name
@@ -164,8 +161,8 @@ class _Page:
 
 
 def ranking(overview: Overview) -> dict[str, Any] | None:
-    """The figure of the overview: of the first scale's tables the column with the most differences, the best first.
-    Of each line the cell, and mean and ends of the interval in per cent of the axis, which holds zero."""
+    """The figure of the overview: the column with the most differences among the first scale's tables, best first. Each
+    line has the cell, and mean and ends of the interval in per cent of the axis, which includes zero."""
     columns: dict[tuple[str, str], list[WrittenCell]] = {}
     tables = {one.path: one for one in next(iter(overview.written.values())) if not one.changed_settings}
     for path, one in tables.items():
@@ -177,7 +174,7 @@ def ranking(overview: Overview) -> dict[str, Any] | None:
     (path, _), cells = max(columns.items(), key=lambda column: len(column[1]))
     ends = [[end for end in (each.mean, each.low, each.high) if end is not None]
             for cell in cells if (each := cell.difference)]  # fmt: skip
-    farthest = 3 * max(abs(mean) for mean, *_ in ends)  # an interval of two seeds would make all others points
+    farthest = 3 * max(abs(mean) for mean, *_ in ends)  # an interval of two seeds would reduce all others to points
     low = max(-farthest, min(0.0, *map(min, ends)))
     high = min(farthest, max(0.0, *map(max, ends)))
     width = high - low or 1.0

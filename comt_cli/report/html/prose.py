@@ -19,12 +19,13 @@ from comt_cli.report import format
 from comt_cli.report.written import Reader
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
-"""HTML in a text is shown, not obeyed: recipes, and so names of rows, may be a stranger's."""
-_LEVEL = 4  # the level of the headings in a section: of those that are second-level ones in its Markdown
-_WIDEST = 960  # pixels: what a page has room for beside its contents. The files have more
-_COLOURS = 32, 48, 96  # the fewest that will do
+"""HTML in a text is escaped: recipes, and so names of rows, may come from others."""
+_LEVEL = 4  # the level of a section's headings: of second-level headings in its Markdown
+_WIDEST = 960  # pixels: the width of the page without its contents. The files have more
+_COLOURS = 32, 48, 96  # tried in this order
 _LARGEST_DIFFERENCE = 2.0
-"""Between a figure and itself in few colours: the mean over its pixels, of 255, in any of red, green and blue."""
+"""The largest difference between a figure and its version with few colours: the mean over its pixels, of 255, in red,
+green or blue."""
 _FIGURE = Markup(
     '<figure id="{name}"><div class="paper"><img src="{source}" alt="{alt}" width="{width}" height="{height}" '
     'loading="lazy" decoding="async" data-source="{name}" data-sha256="{hash}"></div>'
@@ -34,21 +35,21 @@ _MORE = Markup("<details><summary>What it shows, and how to read it</summary>{}<
 
 
 class Prose:
-    """Renders Markdown, and embeds each figure where it comes first; where it comes again, a link leads there.
-    `sections` has the ids of the page's sections of Markdown files, by their path below `results`: links to them lead
-    there, others to the files beside the page. `shown` are the PNG files on it so far."""
+    """Renders Markdown, and embeds each figure at its first occurrence; later ones become links. `sections` has the ids
+    of the page's sections of Markdown files, by their path below `results`: links to them lead there, others to the
+    files next to the page. `shown` are the PNG files on the page so far."""
 
     def __init__(self, reader: Reader, results: Path, sections: Mapping[str, str]) -> None:
         self.reader, self.results, self.sections = reader, results, sections
         self.shown: set[Path] = set()
 
     def html(self, text: str, folder: Path | None = None, title: str = "") -> Markup:
-        """The HTML of a text without a title of its own; see `parts`."""
+        """The HTML of a text without its own title; see `parts`."""
         return self.parts(text, folder, title)[1]
 
     def parts(self, text: str, folder: Path | None = None, title: str = "") -> tuple[str, Markup]:
-        """The title (the first heading of the first level, as plain text, or else that given) and the HTML of the rest.
-        Relative addresses in it are relative to `folder`, by default the results."""
+        """The title (the first first-level heading as plain text, or the given one) and the HTML of the rest. Relative
+        addresses are relative to `folder`, by default the results."""
         tokens, folder = _MARKDOWN.parse(text), folder or self.results
         if len(tokens) > 2 and tokens[0].tag == "h1":
             title, tokens = _plain(tokens[1]), tokens[3:]
@@ -63,7 +64,6 @@ class Prose:
         return title, Markup(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {}))
 
     def _below(self, href: str, folder: Path) -> str:
-        """The path below the results that a relative address in a folder there means."""
         path = posixpath.join(folder.relative_to(self.results).as_posix(), unquote(href.partition("#")[0]))
         return posixpath.normpath(path)
 
@@ -74,7 +74,7 @@ class Prose:
         return f"#{quote(self.sections[path])}" if path in self.sections else quote(path, safe="/+-._")
 
     def _with_figures(self, tokens: list[Token], folder: Path) -> Iterator[Token]:
-        """An image that is a paragraph of its own becomes a figure, another one its words: a page loads nothing."""
+        """An image in a paragraph of its own becomes a figure, another one its text: the page loads nothing."""
         for position, token in enumerate(tokens):
             image = _lone_image(token)
             if image is not None:
@@ -91,8 +91,8 @@ class Prose:
                 yield token
 
     def figure(self, path: Path, caption: str = "") -> Markup:
-        """The HTML of a PNG below the results folder. The text file beside it, if there is one, is its caption. One
-        that cannot be read as a picture is left out."""
+        """The HTML of a PNG below the results folder, with the text file next to it as caption. An unreadable picture
+        is left out."""
         name = path.relative_to(self.results).as_posix()
         if path in self.shown:
             return Markup('<p>Figure: <a href="#{0}">{0}</a>.</p>').format(name)
@@ -100,7 +100,7 @@ class Prose:
         try:
             content = read_bytes(path)
             source, width, height = embedded(content)
-        except Exception as error:  # Pillow's are of many kinds
+        except Exception as error:  # Pillow raises many kinds
             self.reader.leave_out(path, error)
             return Markup("<p>Figure: {} cannot be read.</p>").format(name)
         title, dot, rest = (self.reader.text(path.with_suffix(".txt")).strip() or caption).partition(". ")
@@ -110,7 +110,7 @@ class Prose:
 
 
 def size_on_page(size: tuple[int, int]) -> tuple[int, int]:
-    """Width and height that a picture of this size has on a page."""
+    """Width and height of a picture on a page."""
     width = min(_WIDEST, size[0])
     return width, round(size[1] * width / size[0])
 
@@ -118,8 +118,8 @@ def size_on_page(size: tuple[int, int]) -> tuple[int, int]:
 def embedded(png: bytes) -> tuple[str, int, int]:
     """A PNG as the address of a WebP, a sixth of its size; width and height in pixels.
 
-    Lossless with few colours, which are enough for lines and letters; where they are not, as for photographs, lossy
-    with all. The bytes may differ with the version of libwebp.
+    Lossless with few colours, which suffice for lines and letters; otherwise, as for photographs, lossy with all
+    colours. The bytes may differ with the version of libwebp.
     """
     from PIL import Image, ImageChops, ImageStat
 
@@ -155,7 +155,7 @@ def _block(html: Markup) -> Token:
 
 
 def _mark_tables(tokens: list[Token], title: str) -> None:
-    """Say of tables what browsers cannot know: which cells are headings, and of what; which are texts, and verdicts."""
+    """Mark the cells of tables for browsers: headings and their scope, texts, and verdicts."""
     headings: list[str] = []
     column, label, in_head = 0, title, False
     for position, token in enumerate(tokens):
@@ -184,4 +184,4 @@ def _mark_tables(tokens: list[Token], title: str) -> None:
                     token.attrs = {"scope": "row"}
                 elif headings[column] == "verdict":
                     name = re.sub(r"[^a-z]+", "-", text.lower()).strip("-")
-                    token.attrSet("class", f"verdict {name}")  # for a colour; its words say the same
+                    token.attrSet("class", f"verdict {name}")  # for a colour; the words say the same

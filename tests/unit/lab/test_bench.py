@@ -102,7 +102,7 @@ def test_without_time_nothing_is_measured(bench, rows_of, tmp_path):
     """A little is enough for the first part of everything."""
     result = bench("all", "--minutes", "0")
     assert isinstance(result.exception, NotMeasured)
-    assert result.output.count("left out for want of time") == 18
+    assert result.output.count("left out, no time left") == 18
     assert not (tmp_path / "bench").exists()
     assert bench("all", "--minutes", "0.5").exit_code == 0
     assert len(rows_of("decode")) > 0

@@ -67,8 +67,8 @@ def test_finished_runs_that_are_not_shown_are_told(mixed: Bench) -> None:
     for spec, scale in zip(mixed.specs(), ("smoke", "smoke", "paper"), strict=False):
         mixed.finish(spec.model_copy(update={"data_content": "other", "scale": scale}), 90.0)
     assert collect(mixed.specs(), mixed.runs).notes == (
-        "Seeds that are finished and not shown here: 7 (--seeds 1-3,7 shows them).",
-        "2 finished runs of this table were made with other settings or data (comt runs comt/table9 lists them).",
+        "Finished seeds that are not shown: 7 (--seeds 1-3,7 shows them).",
+        "Not shown: 2 finished runs of this table with other settings or data (comt runs comt/table9 lists them).",
     )
 
 

@@ -38,6 +38,16 @@ def test_files_equal_the_golden_ones(request: pytest.FixtureRequest, name: str, 
     assert text == (GOLDEN / file).read_text(encoding="utf-8")
 
 
+def test_a_page_links_to_the_guide_if_it_is_next_to_the_results(mixed: Bench) -> None:
+    page = mixed.results / "smoke" / "comt" / "table9.md"
+    guide = mixed.folder / "docs" / "statistics.md"
+    for link in ("`docs/statistics.md`", "[docs/statistics.md](../../../docs/statistics.md)"):
+        write_report(mixed.loaded(), mixed.specs(), mixed.runs, mixed.results)
+        assert f"How to read the tables: {link}." in page.read_text(encoding="utf-8")
+        guide.parent.mkdir(exist_ok=True)
+        guide.touch()
+
+
 def test_a_full_disk_is_said(mixed: Bench) -> None:
     mixed.results.write_text("a file where the folder should be")
     with pytest.raises(StorageError, match="cannot make"):

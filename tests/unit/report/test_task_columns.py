@@ -125,7 +125,7 @@ def test_each_task_is_a_column_of_the_table(evaluated: Bench):
     assert lines["post-ln", "choice", "acc"]["difference"] is None  # a seed diverged
     assert lines["pre-ln", "choice, 2-shot, first 3", "acc"]["n"] == 1
     (said,) = Evaluations().sentences(frame)
-    assert "over items alone" in said
+    assert "over items only" in said
     head, *rows = next(grids(frame))
     assert head[:3] == ["method", "choice acc", "vs pre-ln, pts [95 %]"]
     assert rows[-1][1] == "100.00 ± 0.00 (2)"
