@@ -1,6 +1,6 @@
 r"""Start lambdas: learned weights on the stream and on the embedding before each block (nanochat, Karpathy 2026: code).
 
-$$x' = y + F(N(y)), \qquad y = r x + m x_0$$
+$$x' = \mathrm{PreLNBlock}(r x + m x_0)$$
 
 x_0 is the embedding's RMSNorm without a gain, and the stream starts there. `start: identity`, nanochat's first version,
 has r = 1 and m = 0. `graded`, the later versions, has r from 1.15 to 1.05 and m from 0.2 to 0.05 over the blocks. With

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FIGURE_FILES = ("png", "pdf", "txt", "tex", "csv")
 """The files of a figure, in the order in which they are written: picture, page, caption, and the numbers last."""
-_NAMES = ("alpha", "beta", "gamma", "lambda", "sigma", "leq", "geq")
+_NAMES = ("alpha", "beta", "gamma", "lambda", "sigma", "leq", "geq", "leftarrow")
 _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -35,7 +35,7 @@ _LATEX = {
     "—": "---",
     "…": r"\ldots{}",
     **dict(zip("‘’“”", ("`", "'", "``", "''"), strict=True)),
-    **{sign: rf"$\{name}$" for sign, name in zip("αβγλσ≤≥", _NAMES, strict=True)},
+    **{sign: rf"$\{name}$" for sign, name in zip("αβγλσ≤≥←", _NAMES, strict=True)},
 }
 _ACCENTS = "\u0300\u0301\u0302\u0303\u0308\u030a\u0327\u030c"
 _LETTERS = "æÆøØœŒßłŁ"

@@ -85,7 +85,7 @@ class Costs(Exhibit):
             "rule": costs_rule(cells),
             "baseline": info.baseline,
             "unit": "/".join(dict.fromkeys(metric.difference.sign for metric in metrics)),
-            "lower": all(metric.better == "lower" for metric in metrics),
+            "lower": {column: info.metrics[column].better == "lower" for column in frame["column"]},
         }
         return frame
 
@@ -105,7 +105,7 @@ class Costs(Exhibit):
             figure = page_figure(0.5 + sum(heights))
             panels = figure.subplots(len(columns), 2, squeeze=False, sharex="col", sharey="row", height_ratios=heights)
             for (apart, time), (column, here) in zip(panels, columns, strict=True):
-                ordered = here.sort_values("difference", ascending=not frame.attrs["lower"], kind="stable")
+                ordered = here.sort_values("difference", ascending=not frame.attrs["lower"][column], kind="stable")
                 for place, each in enumerate(ordered.to_dict("records")):
                     look: Any = {"fmt": "o", "color": OKABE_ITO[5 if each["on_front"] else 0], "markersize": 3.6}
                     bar = [[each["difference"] - each["low"]], [each["high"] - each["difference"]]]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-_BEGINNING = 0.1  # the share of training that is not drawn
+_BEGINNING = 0.1  # the share of training that is not drawn: its losses are far above all others
 _BANDS = 5  # more rows than this have no bands, which would hide one another
 Point = dict[str, Any]
 
@@ -102,7 +102,6 @@ class Curves(Exhibit):
             dashes, colour = divmod(number, 6)  # lines cross, so colours that are far apart, then dashes
             looks[row] = {"color": OKABE_ITO[colour], "linestyle": ("-", "--", ":", "-.")[dashes % 4], "zorder": 3}
         x, height = unit if frame[unit].notna().all() else "step", max(2.5, 0.6 + 0.12 * len(rows))
-        # the losses of the first steps are far above all others
         late = frame[frame["step"] >= _BEGINNING * frame.groupby("column")["step"].transform("max")]
         columns = [*late.groupby("column", sort=False)]
         with style():
@@ -119,10 +118,8 @@ class Curves(Exhibit):
                     line, look, ends[row] = paired[paired["row"] == row], looks[row], end["difference"]
                     apart.plot(line[x], line["difference"], **look)
                     if len(rows) <= _BANDS:
-                        apart.fill_between(
-                            line[x], line["low"], line["high"], fc=look["color"], alpha=0.15, linewidth=0
-                        )
-                    at = [last * (1 + 0.02 * number)]
+                        apart.fill_between(line[x], line["low"], line["high"], fc=look["color"], alpha=0.15, lw=0)
+                    at = [last * (1 + number * min(0.02, 0.4 / len(final)))]
                     apart.plot(at * 2, [end["low"], end["high"]], color=look["color"], linewidth=0.9)
                     apart.plot(at, [end["difference"]], "o", color=look["color"], markersize=2.6)
                 # of two seeds intervals may reach so far that nothing else could be seen
@@ -195,6 +192,9 @@ def _findings(
             count = "" if start[unit] is None else f", {format.short_count(start[unit])} {unit}"
             way = "lower" if is_below else "higher"
             said = f"resolved as {way} from step {start['step']:,}{count} to {step or 'the end'}"
+        last = max(point["step"] for point in points if point["column"] == column)
+        if own[-1]["step"] < _BEGINNING * last:
+            said = f"{said}; not drawn, since it ended at step {own[-1]['step']:,}"
         yield f"{f'{row} at {column}' if several else row}: {said}"
     seeds: dict[str, list[int]] = {}
     for spec in (run.spec for run in every if run not in drawn):

@@ -87,14 +87,14 @@ class Ladder(Exhibit):
         from comt_cli.report.figures.style import MARKERS, OKABE_ITO, end_labels, page_figure, style
 
         baseline, rows = frame.attrs["baseline"], frame["row"].nunique()
+        height = max(3.2, 1.0 + 0.144 * rows)
         places = frame.dropna(subset=["gain"]).groupby("column", sort=False)["flops"].first()
         low, high = np.log10(places.min()), np.log10(places.max())
         aside = _ASIDE * max(high - low, 0.5)
         ends = np.array([low - 3 * aside, high + 3 * aside])
-        labels = {}
         with style():
-            figure = page_figure(3.2)
-            axes = figure.subplots()
+            figure = page_figure(height)
+            axes, labels = figure.subplots(), dict[str, tuple[float, str]]()
             axes.axhline(0, color="black", linewidth=0.8)
             for number, (row, own) in enumerate(frame.groupby("row", sort=False)):
                 here, colour = own[own["gain"].notna()], OKABE_ITO[number % len(OKABE_ITO)]
@@ -115,7 +115,7 @@ class Ladder(Exhibit):
             for column, flops in places.items():
                 axes.annotate(str(column).rpartition("/")[2], (flops, 1.0), xycoords=axes.get_xaxis_transform(),
                               ha="center", va="bottom", fontsize=7, color="#404040")  # fmt: skip
-            end_labels(axes, labels, 0.045)
+            end_labels(axes, labels, 0.144 / height)
         return figure
 
 

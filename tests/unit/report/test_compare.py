@@ -124,6 +124,15 @@ def test_differences_are_those_of_tables_over_the_seeds_that_both_have(bench: Be
     assert found.attrs["findings"][-1] == f"Not drawn, without a log: {OURS}, seeds 3"
 
 
+def test_a_row_that_ends_before_the_drawn_part_is_named(bench: Bench) -> None:
+    write_log(bench, BASELINE, 1, [8 - n / 10 for n in range(40)])
+    write_log(bench, OURS, 1, [8.0, 7.5, 7.25])
+    found = curves(bench)
+    assert f"{OURS}: one seed, so no interval; not drawn, since it ended at step 3" in found.attrs["findings"]
+    (levels, apart) = Curves().draw(found).axes
+    assert (len(levels.lines), len(apart.lines)) == (1, 1), "the baseline's"
+
+
 def interval(low: float, high: float) -> dict[str, float]:
     return {"low": low, "high": high}
 

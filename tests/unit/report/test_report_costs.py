@@ -96,6 +96,11 @@ def test_the_table_has_the_costs_and_the_figure_names_what_nothing_beats(trained
     # nothing is as quick and better than the baseline; Post-LN is worse, but quicker; the last is worse and slower
     ahead = {"post-ln": True, "pre-ln": True, "pre-ln+comt": True, "pre-ln+own": False}
     assert dict(zip(frame["row"], frame["on_front"], strict=True)) == ahead
+    for is_lower in (True, False):  # by column, since a recipe may have both kinds
+        frame.attrs["lower"] = {"tiny": is_lower}
+        names = [each.get_text() for each in Costs().draw(frame).axes[0].get_yticklabels()]
+        ordered = sorted(PERPLEXITIES, key=lambda row: PERPLEXITIES[row], reverse=is_lower)
+        assert names == ordered, "the best at the top"
     written = write_exhibits("table", report.runs, report.csv)
     assert {path.suffix for path in written} == {".csv", ".png", ".pdf", ".txt", ".tex"}
     assert write_exhibits("table", report.runs, report.csv) == []

@@ -75,11 +75,14 @@ def test_every_compared_cell_is_counted_once(bench: Bench) -> None:
 def test_every_verdict_has_its_line(bench: Bench, values: dict[int, float], told: str) -> None:
     bench.done("pre-ln", {1: 100.0, 2: 110.0, 3: 105.0} if len(values) == 3 else {1: 100.0, 2: 110.0})
     bench.done("pre-ln+comt", values)
-    write_report(bench.loaded(), bench.specs(), bench.runs, bench.results)
+    table = write_report(bench.loaded(), bench.specs(), bench.runs, bench.results).csv
     text = page(bench)
     (line,) = [line for line in text.splitlines() if line.startswith("| pre-ln+comt | ") and "[comt" not in line]
     assert told in line
-    assert ("1 of 1 unresolved intervals exclude" in text) == ("excludes" in told)
+    assert ("1 of 1 unresolved intervals excludes" in text) == ("excludes" in told)
+    assert table is not None
+    excludes = "Not resolved, but the interval excludes the published difference: pre-ln+comt."
+    assert (excludes in table.with_suffix(".md").read_text(encoding="utf-8")) == ("excludes" in told)
 
 
 def test_older_tables_are_told_with_what_they_have(mixed: Bench) -> None:
