@@ -161,6 +161,7 @@ def test_the_navigation_has_every_page(tmp_path, texts):
     listed = re.findall(r"(\S+\.md)$", build.navigation(text, tmp_path), re.MULTILINE)
     assert len(listed) == len({*listed})
     assert {*listed} == places
+    assert listed.index("results/evening/sas/index.md") < listed.index("results/evening/sas/table3.md")
 
 
 def test_formulas_become_mathml_and_code_stays(tmp_path):
