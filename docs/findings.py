@@ -55,7 +55,9 @@ class Facts:
             return found[0]
         metric, seeds = found[0].metric, partial(self.seeds, table, column=found[0].column)
         apart = paired_difference(seeds(row), seeds(beside), metric.difference)
-        return replace(found[0], difference=apart, verdict=judge(apart, metric), baseline=beside, adjusted=None)
+        states = found[0].state, self.cell(table, beside, column=found[0].column).state
+        verdict = judge(apart, metric, diverged="diverged" in " ".join(states))
+        return replace(found[0], difference=apart, verdict=verdict, baseline=beside, adjusted=None)
 
     def runs(self, table: str, row: str, column: str = "") -> list[Line]:
         """The finished runs behind a cell; of a sweep those at the chosen learning rate."""

@@ -71,9 +71,10 @@ def navigation(text: str, pages: Path) -> str:
         indent, title, path = match.groups()
         if path.endswith(".md"):
             return match[0] if (pages / path).is_file() else ""
-        names = sorted(page.relative_to(pages / path).as_posix()[:-3] for page in (pages / path).rglob("*.md"))
-        names.sort(key=lambda name: name != "index")
-        inner = [f"{indent}    - {'Overview' if name == 'index' else name}: {path}{name}.md" for name in names]
+        names = [page.relative_to(pages / path).as_posix()[:-3] for page in (pages / path).rglob("*.md")]
+        names.sort(key=lambda name: re.sub(r"\bindex$", "", name))
+        titles = [re.sub("/index$", ", notes", name) if name != "index" else "Overview" for name in names]
+        inner = [f"{indent}    - {title}: {path}{name}.md" for title, name in zip(titles, names, strict=True)]
         return "\n".join([f"{indent}- {title}:", *inner, ""]) if inner else ""
 
     return NAVIGATION.sub(entry, text)

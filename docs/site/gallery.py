@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import inspect
 import re
@@ -16,19 +15,22 @@ from comt_cli.errors import UserError
 from comt_cli.methods import catalogue, in_words, method_from, methods
 from comt_cli.methods.base import Method, Wiring
 from comt_cli.recipe.find import find_recipe
-from comt_cli.recipe.load import LoadedRecipe, load_recipe
+from comt_cli.recipe.load import load_recipe
+from comt_cli.report.overview import ours
+from comt_cli.report.statistics import Paired
+from comt_cli.report.written import Line, Reader, Written, WrittenCell, read_lines, written_below
 from comt_cli.tasks import tasks
 from docs.site import drawing, recipe_keys
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
-SWEEP = RESULTS / "evening/ours/modern-sweep.csv"
+SWEEP = "evening/ours/modern-sweep"
 COSTS = RESULTS / "evening/ours/modern-costs.csv"
 START = RESULTS / "diagnose/start.csv"
 FAMILIES = {
     "Gates": "Factors on the outputs of projections, convolutions or branches, computed from the input.",
-    "Norms and initialisation": "The place and form of norms, fixed weights of the residual adds, and initial values.",
-    "Learned additions": "Learned or input-dependent weights on the skip path and the branch.",
+    "Norms and initialisation": "The place and form of norms, and initial values.",
+    "Weighted additions": "Fixed, learned or input-dependent weights on the skip path and the branch.",
     "Several residual streams": "Blocks read from, and write to, more than one stream.",
     "Reading earlier layers": "Blocks read mixtures of earlier layers' outputs.",
     "Controls": "Plain networks with the cost of another method.",
@@ -68,33 +70,37 @@ COLUMNS = """\
 
 @dataclass(frozen=True)
 class Result:
-    """A line of a committed table, with the method of its row (`given`) and of its baseline as text."""
+    """A cell of a committed table, with the method of its row (`given`) and of its baseline as text."""
 
-    table: Path
-    line: Mapping[str, str]
+    table: Written
+    cell: WrittenCell
+    difference: Paired
     given: str
     baseline: str
-    unit: str
-    difference: float
-
-    @property
-    def metric(self) -> str:
-        """Its metric as text."""
-        return str(recipe_of(self.line["recipe"]).task.metrics[self.line["metric"]].words)
 
     @property
     def order(self) -> tuple[int, float]:
         """Its group of comparable results, an index of `GROUPS`, and its place there: the best first."""
-        if self.unit == "points":
-            return 3, -self.difference
-        return (0 if self.table == SWEEP else 1 if self.line["scale"] == "evening" else 2), self.difference
+        if not self.cell.metric.difference.is_relative:
+            return 3, -self.difference.mean
+        return 0 if self.table.path == SWEEP else 1 if self.table.scale == "evening" else 2, self.difference.mean
+
+    @property
+    def short(self) -> str:
+        """The difference with its interval, without footnotes."""
+        return ours(self.cell).replace("[", r"\[").replace("]", r"\]")
+
+    @property
+    def runs(self) -> list[Line]:
+        """The finished runs of the row."""
+        at = (self.cell.row, self.cell.column, "done")
+        return [run for run in self.table.runs if (run["row"], run["column"], run["state"]) == at]
 
     def rank(self, name: str) -> tuple[int, ...]:
         """Its place in the choice for a card: default options, tuned rate, scale evening, a paper's table and
         value, most seeds."""
-        no_value, line = not self.line.get(f"paper_difference_{self.unit}"), self.line
-        is_ours = "ours" in self.table.parts
-        return self.given != name, self.table != SWEEP, line["scale"] != "evening", is_ours, no_value, -int(line["n"])
+        table, no_value, n = self.table, self.cell.paper_difference is None, self.difference.n
+        return self.given != name, table.path != SWEEP, table.scale != "evening", table.paper == "ours", no_value, -n
 
 
 def page() -> str:
@@ -117,8 +123,8 @@ def by_result(found: Mapping[str, Result | None]) -> Iterator[str]:
         yield f"\n### {title}\n\n{text}\n\n{COLUMNS}"
         results = [(name, result) for name, result in found.items() if result and result.order[0] == group]
         for name, result in sorted(results, key=lambda each: each[1].order):
-            line = result.line
-            cells = (link(name), result.metric, in_short(result), result.baseline, line["n"], line["verdict"])
+            verdict, metric = result.cell.verdict.value, result.cell.metric.words
+            cells = (link(name), metric, result.short, result.baseline, str(result.difference.n), verdict)
             yield f"| {' | '.join(cells)} |\n"
 
 
@@ -201,39 +207,26 @@ def family_of(name: str) -> str:
         return "Several residual streams"
     if wiring.shared_values or module in ("attention_residuals", "dense"):
         return "Reading earlier layers"
-    return "Norms and initialisation" if module == "norm_placement" else "Learned additions"
-
-
-@functools.cache
-def recipe_of(name: str) -> LoadedRecipe:
-    """A shipped recipe by its name in a table."""
-    return load_recipe(find_recipe(name), catalogue())
-
-
-@functools.cache
-def lines_of(path: Path) -> tuple[dict[str, str], ...]:
-    """The lines of a committed CSV."""
-    with path.open(encoding="utf-8", newline="") as handle:
-        return tuple(csv.DictReader(handle))
+    return "Norms and initialisation" if module == "norm_placement" else "Weighted additions"
 
 
 @functools.cache
 def results() -> tuple[Result, ...]:
-    """Every line with a difference of the committed tables whose recipe is shipped, with that recipe's settings."""
+    """Every difference in per cent or points of the committed tables whose recipe is shipped, with its settings."""
     found = []
-    for path in sorted(RESULTS.glob("evening/*/*.csv")) + sorted(RESULTS.glob("smoke/*/*.csv")):
-        lines = lines_of(path)
-        if not lines or not {"recipe", "verdict", "row", "baseline"} <= {*lines[0]} or lines[0].get("changed_settings"):
+    for table in (table for tables in written_below(RESULTS, Reader()).values() for table in tables):
+        if not table.cells or table.changed_settings:
             continue
         try:
-            known = {row: in_words(given) for row, given in recipe_of(lines[0]["recipe"]).methods.items()}
+            recipe = load_recipe(find_recipe(table.runs[0]["recipe"]), catalogue())
         except UserError:
             continue
-        for line in lines:
-            unit = "percent" if line.get("difference_percent") else "points"
-            if line.get(f"difference_{unit}") and {line["row"], line["baseline"]} <= {*known}:
-                pair, difference = (known[line["row"]], known[line["baseline"]]), float(line[f"difference_{unit}"])
-                found.append(Result(path, line, *pair, unit, difference))
+        known = {row: in_words(given) for row, given in recipe.methods.items()}
+        found += [
+            Result(table, cell, cell.difference, known[cell.row], known[cell.baseline])
+            for cell in table.cells
+            if cell.difference and cell.metric.difference.name != "nats" and {cell.row, cell.baseline} <= {*known}
+        ]
     return tuple(found)
 
 
@@ -243,38 +236,28 @@ def result_of(name: str) -> Result | None:
     return min(found, key=lambda result: result.rank(name), default=None)
 
 
-def in_short(result: Result) -> str:
-    """A difference with its interval."""
-    ends = [
-        f"{float(result.line[end]):+#.3g}".rstrip(".") for end in ("interval_low", "interval_high") if result.line[end]
-    ]
-    unit = "%" if result.unit == "percent" else "points"
-    return f"{result.difference:+#.3g} {unit}".replace(". ", " ") + f" \\[{', '.join(ends)}\\]" * bool(ends)
-
-
 def in_full(name: str, result: Result | None) -> str:
     """A result with its table, seeds and verdict."""
     if result is None:
-        return "the baseline of most tables" if name in ("pre-ln", "addition") else "not measured"
-    line = result.line
+        return "none: it is a baseline" if name in ("pre-ln", "addition") else "not measured"
+    cell, table = result.cell, result.table
     options = "" if result.given == name else f" with `{result.given}`"
-    table = result.table.with_suffix(".md").relative_to(RESULTS).as_posix()
     return (
-        f"{in_short(result)} in {result.metric}{options} against {result.baseline}; {line['column']}, {line['n']} "
-        f"seeds, scale {line['scale']}; verdict: {line['verdict']} "
-        f"([{table.removesuffix('.md')}](../../results/{table}))"
+        f"{result.short} in {cell.metric.words}{options} against {result.baseline}; {cell.column}, "
+        f"{result.difference.n} seeds, scale {table.scale}; verdict: {cell.verdict.value} "
+        f"([{table.path}](../../results/{table.path}.md))"
     )
 
 
 def cost_of(name: str, result: Result | None) -> str:
     """Parameters, FLOPs and time of a training step from ours/modern; of other methods the result's parameters."""
-    row = result.line["row"] if result and result.table == SWEEP else name
-    line = next((line for line in lines_of(COSTS) if line["row"] == row), None)
+    row, costs = result.cell.row if result and result.table.path == SWEEP else name, read_lines(COSTS)
+    line = next((line for line in costs if line["row"] == row), None)
     if line is None:
-        extra = result and result.line.get("extra_parameters_percent")
-        known = f"{float(extra):+.2g} % parameters (network of the result); " if extra else ""
+        found = [run["extra_parameters_percent"] for run in result.runs] if result else []
+        known = f"{float(found[0]):+.2g} % parameters (network of the result); " if found else ""
         return f"{known}FLOPs and step time not measured"
-    more = 100 * (int(line["parameters"]) / int(lines_of(COSTS)[0]["parameters"]) - 1)
+    more = 100 * (int(line["parameters"]) / int(costs[0]["parameters"]) - 1)
     return (
         f"{more:+.2g} % parameters, {float(line['flops_ratio']):.2f} times the FLOPs, "
         f"{float(line['compiled_step_ratio']):.2f} times the time of a compiled training step "
@@ -284,7 +267,7 @@ def cost_of(name: str, result: Result | None) -> str:
 
 def start_of(name: str) -> tuple[str, str]:
     """The distance of a language model's initial logits from Pre-LN's, and the parts that 20 updates leave inactive."""
-    line = next((line for line in lines_of(START) if line["method"].split(" (")[0] == name), None)
+    line = next((line for line in read_lines(START) if line["method"].split(" (")[0] == name), None)
     if line is None:
         return "not measured", "not measured"
     difference, stated = float(line["difference"]), line["published"].replace("not said", "nothing")

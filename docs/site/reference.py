@@ -36,8 +36,7 @@ def command_page() -> str:
     from comt_cli import app
 
     program, text = typer.main.get_command(app.app), [COMMANDS]
-    groups = getattr(app, "_GROUPS", {"All commands": app.VERBS})
-    for group, verbs in groups.items():
+    for group, verbs in app._GROUPS.items():
         text += [f"\n## {group}\n", *(section(*each) for verb in verbs for each in commands(program, verb, ("comt",)))]
     return "".join(text)
 

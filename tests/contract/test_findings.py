@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # docs/ is no part of the package
 
+from comt_cli.report.statistics import Verdict  # noqa: E402
 from docs import findings, findings_figures  # noqa: E402
 
 RESULTS = ROOT / "results"
@@ -48,6 +50,14 @@ def test_every_figure_is_in_the_article_with_its_numbers_beside_it(facts):
 def test_a_claim_that_does_not_hold_is_refused(facts, claim, row, beside, holm):
     with pytest.raises(findings.Untrue, match=re.escape(row)):
         facts.claim(claim, "evening/comt/table3", row, beside, holm=holm)
+
+
+def test_survivors_of_a_diverged_row_support_no_claim(facts, monkeypatch):
+    table = facts.tables["evening/comt/table3"]
+    cells = [replace(cell, state="4 done, 1 diverged") if cell.row == "post-ln" else cell for cell in table.cells]
+    monkeypatch.setitem(facts.tables, "evening/comt/table3", replace(table, cells=tuple(cells)))
+    for row, beside in (("post-ln", "pre-ln+comt"), ("pre-ln+comt", "post-ln")):
+        assert facts.cell("evening/comt/table3", row, beside).verdict is Verdict.diverged
 
 
 @pytest.mark.parametrize("name", ["warm-up", "sas"])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import os
 import posixpath
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -48,13 +50,8 @@ def card(page) -> Callable[[str], str]:
     return found.__getitem__
 
 
-def test_every_method_has_a_card_and_two_builds_are_equal(page):
-    cards = re.findall(r"^### (\S+) \{", page, re.MULTILINE)
-    assert sorted(cards) == sorted(methods())
-    for function in vars(gallery).values():
-        if hasattr(function, "cache_clear") and function.__module__ == gallery.__name__:
-            function.cache_clear()
-    assert gallery.page() == page
+def test_every_method_has_a_card(page):
+    assert sorted(re.findall(r"^### (\S+) \{", page, re.MULTILINE)) == sorted(methods())
 
 
 def test_every_family_and_every_result_is_in_a_list_at_the_top(page):
@@ -77,7 +74,7 @@ def test_a_card_has_an_equation_a_drawing_and_every_fact(card, name):
 
 
 def test_cards_quote_the_committed_tables(card):
-    with gallery.SWEEP.open(encoding="utf-8", newline="") as handle:
+    with (ROOT / f"results/{gallery.SWEEP}.csv").open(encoding="utf-8", newline="") as handle:
         line = next(line for line in csv.DictReader(handle) if line["row"] == "pre-ln+comt")
     number, low, high = (float(line[key]) for key in ("difference_percent", "interval_low", "interval_high"))
     text = card("comt")
@@ -164,6 +161,7 @@ def test_the_navigation_has_every_page(tmp_path, texts):
     listed = re.findall(r"(\S+\.md)$", build.navigation(text, tmp_path), re.MULTILINE)
     assert len(listed) == len({*listed})
     assert {*listed} == places
+    assert listed.index("results/evening/sas/index.md") < listed.index("results/evening/sas/table3.md")
 
 
 def test_formulas_become_mathml_and_code_stays(tmp_path):
@@ -200,13 +198,16 @@ class Read(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def html(tmp_path_factory, page) -> dict[str, Read]:
+def html(tmp_path_factory, texts) -> dict[str, Read]:
+    """A site built by another process, whose generated pages have the same bytes as those of this one."""
     if importlib.util.find_spec("zensical") is None:
         pytest.skip("zensical is not installed: make docs installs it")
     folder = tmp_path_factory.mktemp("site")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(build.GENERATED, "methods/index.md", lambda: page)
-        build.build(folder)
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}  # where sets have another order
+    subprocess.run([sys.executable, ROOT / "docs/site/build.py", folder], env=environment, check=True)
+    for name in build.GENERATED:
+        text = build.with_links(texts[f"docs/{name}"], f"docs/{name}", tmp_path_factory.mktemp("files"))
+        assert (folder / "pages" / name).read_text(encoding="utf-8") == text
     found = {path.relative_to(folder / "html").as_posix(): Read(path) for path in (folder / "html").rglob("*.html")}
     for path in (folder / "html").rglob("*"):
         if path.is_file():
@@ -217,6 +218,7 @@ def html(tmp_path_factory, page) -> dict[str, Read]:
     return found
 
 
+@pytest.mark.slow
 def test_the_built_site_is_whole(html):
     """Links and anchors lead somewhere, nothing is fetched from elsewhere, headings skip no level."""
     pages = {name: read for name, read in html.items() if read is not None and not name.startswith("files/")}
