@@ -30,7 +30,7 @@ from comt_cli.verbs.find import having
 from comt_cli.verbs.plan import also_rows, check_added, plan_loaded, with_settings
 from comt_cli.verbs.select import listed_runs, name_run, recipes_by_name, select_runs
 
-_WHERE = "Only runs for which this holds: 'train.steps > 500 and row == \"pre-ln\"'."
+_WHERE = "Only runs that meet a condition on settings and results, such as 'train.steps > 500 and row == \"pre-ln\"'."
 _STATES = "Only runs in these states: done, diverged, running, unfinished, failed, replaced, unreadable."
 DEFAULT_SCALE = "smoke"  # of the verbs that train
 _BEGUN = [state.value for state in RunState if state is not RunState.missing]
