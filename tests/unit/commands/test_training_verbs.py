@@ -239,7 +239,7 @@ def test_jobs_are_submitted_once_and_followed(slurm, calls) -> None:
     ]
     assert refused(comt(*TRAIN, "--fresh")).hint == "End their jobs first: scancel 2"
     kept = refused(comt("rm", "mine/one", "--yes"))
-    assert "nothing was deleted: the run mine/one pre-ln, tiny, seed 1 is queued (job 2)" in str(kept)
+    assert f"nothing was deleted: the run {queued.name} is queued (job 2)\n  End the job first: scancel 2" in str(kept)
     with RunDirectory(queued).lock():
         slurm.forget("2")
         assert f"seed 1: running by process {os.getpid()} on" in comt("status", "mine/one").stdout
