@@ -47,9 +47,7 @@ def of_surroundings(error: Exception, arguments: Sequence[str] = ()) -> UserErro
     if number in (errno.EMFILE, errno.ENFILE):
         return StorageError(f"the limit of open files is too low: {text}", "Raise it: ulimit -n 1024.")
     if isinstance(error, MemoryError) or any(part in text.lower() for part in _NO_ROOM):
-        return StorageError(
-            "there is too little memory", "Raise the limit: ulimit -v, or that of the container or job."
-        )
+        return StorageError("there is too little memory", "Check ulimit -v, or the limit of the container or job.")
     if isinstance(error, OSError) and error.filename is not None:
         # Integer names are file descriptors.
         name = f"file {error.filename}" if isinstance(error.filename, int) else os.fsdecode(error.filename)

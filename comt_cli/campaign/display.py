@@ -152,7 +152,7 @@ class Display:
                 self._bars.show(worker, name, run.step, run.total if run.began else None, text)
 
     def _print_line(self, text: str) -> None:
-        """Print a line that is redundant with the bars of a terminal."""
+        """Print a line, unless bars on a terminal show it."""
         if self._bars is None:
             self._print(text)
 

@@ -98,7 +98,7 @@ def _check_options(processes: int, device: str | None, jobs: int | None) -> None
         wrong = f"--jobs {jobs} and --gpus {processes} cannot be combined: runs on several devices are trained in turn"
         raise UserError(wrong, "Leave one of the two out.")
     if jobs not in (None, 1) and rank_and_size():
-        raise UserError(f"--jobs {jobs} cannot be used under torchrun: it trains runs in turn", "Leave --jobs out.")
+        raise UserError(f"--jobs {jobs} cannot be used under torchrun, which trains runs in turn", "Leave --jobs out.")
     check_device_name(device)
 
 

@@ -176,7 +176,7 @@ class WorkerPool:
             shared.directory(self._runs).note_error(how)
             self._run_ended(worker, RunOutcome.of(shared, self._runs, Ending.failed, how))
         elif worker.ready:
-            reason = "its process ended before its step; it resumes from its last checkpoint"
+            reason = "its process was ended during a step; it resumes from its last checkpoint"
             self._run_ended(worker, RunOutcome.of(shared, self._runs, Ending.left, reason))
         else:
             self._give_back(worker)

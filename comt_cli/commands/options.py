@@ -75,7 +75,7 @@ RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", help=RECIPE_HEL
 Recipes = Annotated[
     list[str] | None, typer.Argument(metavar="RECIPE", help=RECIPE_HELP, autocompletion=completion.recipes)
 ]
-_SCALES = "smoke (minutes), evening (hours), small (one GPU), paper, or one of the recipe's own."
+_SCALES = "smoke (laptop, minutes), evening (laptop, hours), small (one GPU), paper, or one of the recipe's own."
 Scale = Annotated[str, typer.Option(metavar="NAME", help=_SCALES, autocompletion=completion.scales)]
 _OF_SCALE = "Only runs of this scale; of all scales if not given."
 ScaleOfRuns = Annotated[
@@ -92,7 +92,7 @@ Rows = Annotated[
 Columns = Annotated[
     str | None, typer.Option(metavar="A,B", help="Only these columns.", autocompletion=completion.of_recipes("columns"))
 ]
-_TRIALS = "Try these values for every row first; show each row at its best value."
+_TRIALS = "Try these values for every row first, in runs with other seeds; show each row at its best value."
 Sweep = Annotated[
     list[str] | None,
     typer.Option("--sweep", metavar="KEY=A,B,C", help=_TRIALS, autocompletion=completion.settings),

@@ -375,7 +375,7 @@ def _ablation(path: KeyPath, ablation: Ablation, recipe: Recipe, methods: Method
     if len(values) < 2:
         options = dict.fromkeys(key for row in rows for key in methods[row] if key != "name")
         hint = nearest(option, options) if option not in options else "name rows that have it"
-        yield at, f"{option!r} is an option of only {len(values) or 'none'} of the rows; {hint}"
+        yield at, f"{option!r} is an option of {'only one' if values else 'none'} of the rows; {hint}"
     elif all(value == values[0] for value in values):
         yield at, f"{option!r} has the same value in all rows that have it; name an option that varies, or null"
 

@@ -111,7 +111,7 @@ class AttentionSettings(NetworkSettings):
 
 def _steps_or_share(given: float) -> float:
     if given < 0 or (isinstance(given, float) and not 0 < given < 1):
-        raise ValueError(f"{given!r} is neither a whole number of steps nor a share between 0 and 1")
+        raise ValueError(f"{given!r} is neither a whole number of steps (without a point) nor a share between 0 and 1")
     return given
 
 
@@ -221,7 +221,7 @@ class Training(Section):
         if self.warmup_steps > self.steps:
             yield f"warmup_steps: a warm-up of {self.warmup_steps} steps is longer than {self.steps} steps of training"
         if self.schedule in WITHOUT_FLOOR and self.min_lr_ratio is not None:
-            yield f"min_lr_ratio: the schedule {self.schedule} has no floor; leave the key out"
+            yield f"min_lr_ratio: the schedule {self.schedule} has no floor; leave the key out, or set null"
         if self.select == "best" and self.evaluate_every is None:
             yield "select: best needs evaluations during training; set evaluate_every"
         if self.schedule == "noam" and self.warmup_steps == 0:

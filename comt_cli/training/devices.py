@@ -111,8 +111,8 @@ def prepare_process(device: torch.device, *, deterministic: bool = True) -> None
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         torch.cuda.reset_peak_memory_stats(device)  # measure this run, not the largest of the process
         return
-    # Make glibc keep freed memory for the next step, which allocates the same large tensors. Otherwise each page fault
-    # per 4 KiB costs, in sum 10 % to a third of a step's time on two cores.
+    # Make glibc keep freed memory for the next step, which allocates the same large tensors. Otherwise a page fault
+    # per 4 KiB costs 10 % to a third of a step's time on two cores.
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt
         trim_threshold, top_pad, mmap_threshold = -1, -2, -3

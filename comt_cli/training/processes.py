@@ -153,8 +153,8 @@ def begin_as_worker() -> None:
 
 
 def die_with_parent() -> None:
-    """End this process when its parent is killed: an orphan would keep its run locked. Linux does so by itself; a
-    process forked by a forkserver, which may outlive the parent, waits for the parent in a thread."""
+    """End this process when its parent is killed: an orphan would keep its run locked. On Linux the kernel
+    does so (`prctl`); a process forked by a forkserver, which may outlive the parent, waits for it in a thread."""
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid != os.getppid():
         threading.Thread(target=_end_after, args=(parent,), daemon=True).start()

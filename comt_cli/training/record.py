@@ -252,7 +252,8 @@ class RunWriter:
             self._trackers.log(line)
 
     def checkpoint(self, optimizer: torch.optim.Optimizer | None) -> bool:
-        """Save the current step and wait for it. Returns False in all processes if the weights are not finite."""
+        """Save the current step and wait for it. If the weights are not finite, nothing is saved, and all processes
+        return False."""
         task = self._task
         finite_ones = [torch.isfinite(local_tensor(parameter)).all() for parameter in task.model.parameters()]
         if int(self._world.sum(torch.stack(finite_ones).all().long())) < self._world.size:

@@ -133,7 +133,7 @@ class Trackers:
 
     @contextlib.contextmanager
     def _guarded(self, name: str) -> Iterator[None]:
-        """Disable a tracker that fails, and restore the random state."""
+        """Disable a tracker that fails. In any case restore the random state, which a tracker must not change."""
         state = random.getstate()
         try:
             yield

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from comt_cli.harness.evaluate import Subject
 
 _MODELS = f"{options.SELECTORS} Or directories; with --tasks also exported folders and hub names."
-_TASKS = "Tasks of lm-evaluation-harness, python-docs-cloze, python-docs-choice, or paths of task files."
+_TASKS = "Tasks of lm-evaluation-harness; python-docs-cloze, python-docs-choice (no network); or paths of task files."
 _CODE = "Run the Python code in a model's folder or on the hub."
 
 
@@ -45,7 +45,7 @@ def evaluate(
     """Evaluate finished runs again, or language models on tasks of lm-evaluation-harness.
 
     Without --tasks, the final weights of a run are evaluated on its validation and test data. Metrics that its result
-    lacks are added. Existing values must be reproduced up to rounding; otherwise nothing is added.
+    lacks are added, unless an existing value differs by more than rounding: then only the differences are printed.
 
     With --tasks, the numbers equal those of `lm_eval --model hf` on the folder that `comt export` writes. Results are
     kept with the run, and a stopped task resumes. `comt report` shows them as columns. More: docs/evaluating.md

@@ -25,6 +25,7 @@ from comt_cli.verbs.select import model_source, run_directories
 
 _A_RUN = f"A checkpoint.pt, a run directory, {options.SELECTOR}."
 _RUN = options.run_argument(_A_RUN, "RUN")
+_NUCLEUS = "Sample from the likeliest tokens up to this total probability."
 _PICTURES = "Images (PNG, JPEG) of any size; for models of MSCOCO feature files (.npy, .npz)."
 _ANY = f"A checkpoint.pt, run directory, Hugging Face folder or hub name, or .gguf file; {options.SELECTOR}."
 
@@ -51,14 +52,12 @@ def generate(
     *,
     prompt: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="The start of the text; repeatable.")] = None,
     max_new_tokens: Annotated[
-        int, typer.Option(min=1, max=1_000_000, metavar="N", help="Maximum length of the new text.")
+        int, typer.Option(min=1, max=1_000_000, metavar="N", help="Maximum number of new tokens.")
     ] = 64,
     temperature: Annotated[
         float, typer.Option(min=0, max=1000, metavar="X", help="Sampling temperature; 0 takes the likeliest token.")
     ] = 0.8,
-    top_p: Annotated[
-        float, typer.Option(min=0.001, max=1, metavar="X", help="Sample from the tokens with this total probability.")
-    ] = 0.95,
+    top_p: Annotated[float, typer.Option(min=0.001, max=1, metavar="X", help=_NUCLEUS)] = 0.95,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed; the same seed gives the same text.")] = 0,
     samples: Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="Texts per prompt.")] = 1,
     device: options.Device = None,
@@ -157,7 +156,7 @@ def caption(
 
 
 def average(
-    run: Annotated[str, _RUN],
+    run: Annotated[str, options.run_argument(f"A run directory, {options.SELECTOR}.", "RUN")],
     last: Annotated[int, typer.Option(min=1, metavar="N", help="Number of kept weights, counted from the end.")] = 10,
     out: Annotated[
         Path | None,
@@ -170,8 +169,8 @@ def average(
 ) -> None:
     """Average the weights of a run's last steps. Write a checkpoint that every command reads.
 
-    Train the run with --set train.keep_every=N: it then keeps the weights of every N-th step, or with 0.1 of every
-    tenth of its steps. The setting changes no number and no id.
+    Train the run with --set train.keep_every=N: it then keeps the weights of every N-th step. N may be a share: 0.1
+    keeps them at every tenth of the training. The setting changes no number and no id.
 
     Examples:
       comt average table3:pre-ln+comt --last 5

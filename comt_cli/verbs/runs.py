@@ -30,7 +30,7 @@ from comt_cli.verbs.find import having
 from comt_cli.verbs.plan import also_rows, check_added, plan_loaded, with_settings
 from comt_cli.verbs.select import listed_runs, name_run, recipes_by_name, select_runs
 
-_WHERE = "Only runs for which this holds: 'train.steps > 500 and row == \"pre-ln\"'."
+_WHERE = "Only runs that meet a condition on settings and results, such as 'train.steps > 500 and row == \"pre-ln\"'."
 _STATES = "Only runs in these states: done, diverged, running, unfinished, failed, replaced, unreadable."
 DEFAULT_SCALE = "smoke"  # of the verbs that train
 _BEGUN = [state.value for state in RunState if state is not RunState.missing]
@@ -165,11 +165,11 @@ def _refuse_at_work(chosen: Sequence[KnownRun], runs: Path) -> None:
             owner = run.directory.owner() or "another process"
             message = f"nothing was deleted: {run.directory.shown} is being trained by {owner}"
             raise UserError(message, "Stop that process, or wait until it ends.")
-    specs = [run.spec for run in chosen if run.spec is not None and not run.is_replaced]
-    for name, standing in job_standings(specs, runs).items():
+    specs = {run.spec.request: run.spec for run in chosen if run.spec is not None and not run.is_replaced}
+    for request, standing in job_standings(specs.values(), runs).items():
         if standing.is_active:
-            message = f"nothing was deleted: the run {name} is {standing.words}"
-            raise UserError(message, "End the job first: scancel JOB.")
+            message = f"nothing was deleted: the run {specs[request].id} is {standing.words}"
+            raise UserError(message, f"End the job first: scancel {standing.number}")
 
 
 def status(

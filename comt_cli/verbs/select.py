@@ -64,8 +64,8 @@ def run_directories(texts: Sequence[str], of: OfRuns) -> list[RunDirectory]:
 
 def cell_directories(text: str, of: OfRuns) -> list[RunDirectory]:
     """The run at a path, or the runs of the cell that a selector means, one per seed, in any state: a diverged seed
-    must not be left out. Runs with the recipe's settings come first; other settings are printed. Raises `UserError` if
-    no run is selected, or runs of several cells or settings."""
+    must not be left out. Only runs with the recipe's settings, if there are any; other settings are printed. Raises
+    `UserError` if no run is selected, or runs of several cells or settings."""
     if _is_path(text, of.runs):
         return [_at(Path(text))]
     found = select_runs(text, of)

@@ -45,8 +45,8 @@ def show(
 ) -> None:
     """Print the plan of a recipe: its runs and their cost.
 
-    Parameters and FLOPs are counted on the real model. The paper's increase is next to the counted one. Nothing is
-    trained or downloaded.
+    Parameters and FLOPs are counted on the real model. The paper's increase of parameters is next to the counted one.
+    Nothing is trained or downloaded.
 
     Examples:
       comt show table3
@@ -217,7 +217,8 @@ def _print_bases(rows: Sequence[dict[str, Any]], device: Hardware) -> None:
         )
     sources = " and from ".join(dict.fromkeys(row["estimated_from"] for row in rows))
     tokens = " Tokens count padding." if any("tokens" in row for row in rows) else ""
-    say(f"Time is estimated from {sources}. Memory is roughly weights, optimiser state and saved activations.{tokens}")
+    memory = "Memory is roughly weights, gradients, optimiser state and saved activations."
+    say(f"Time is estimated from {sources}. {memory}{tokens}")
 
 
 def print_all(tables: Sequence[Planned], where: Where) -> None:

@@ -288,7 +288,7 @@ def _recipes_of_scale(
     for each in skipped if is_main_process() and scale in scales else ():
         typer.echo(f"skipped: {each}", err=True)
     if not planned:
-        raise UserError(f"no recipe other than sweeps has a scale {scale!r}", nearest(scale, scales))
+        raise UserError(f"no recipe{'' if sweeps else ' but sweeps'} has a scale {scale!r}", nearest(scale, scales))
     check_added(added, (table.loaded for table in planned))
     return planned
 

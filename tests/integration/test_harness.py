@@ -171,7 +171,7 @@ def test_what_cannot_be_evaluated_is_refused_before_anything_is_computed(runs, t
     assert CliRunner().invoke(app, ["export", str(own), str(bare)]).exit_code == 0
     (bare / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     assert "has no bos_token and no eos_token" in refusal(bare, "--tasks", CLOZE)
-    assert "cannot be had from the Hugging Face hub" in refusal("nobody/nothing", "--tasks", CLOZE)
+    assert "fetching it from the Hugging Face hub failed" in refusal("nobody/nothing", "--tasks", CLOZE)
     short = train(tiny_spec(tiny_corpus, steps=2, warmup_steps=1), tmp_path / "runs")
     assert "longer than its 48 tokens" in refusal(short.path, "--tasks", CHOICE)
     monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)

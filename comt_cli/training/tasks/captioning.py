@@ -2,7 +2,7 @@
 
 Self-critical training (Rennie et al. 2017) draws K captions w of every image from the model p and minimises
 
-    - E_w r(w),   whose gradient is estimated by   - (r(w) - b) d log p(w),
+    - E_w r(w),   whose gradient is estimated by   - (r(w) - b) d log p(w).
 
 r(w) is CIDEr-D over 100 against the image's captions, with document frequencies of the training captions. b is the
 reward of the greedy caption, or the mean reward of the image's other K - 1. p is the network without dropout, for

@@ -31,7 +31,7 @@ WRONG = {
     "translate of no file": (["translate", "owner/model", "-i", "gone"], "--input gone cannot be read"),
     "translate of latin1": (["translate", "owner/model", "-i", "latin"], "latin is not UTF-8 text (line 2)"),
     "translate onto itself": (["translate", "owner/model", "-i", "plain", "-o", "plain"], "the output plain would"),
-    "caption of no picture": (["caption", "owner/model", "plain"], "cannot read the image plain: it is no picture"),
+    "caption of no picture": (["caption", "owner/model", "plain"], "cannot read the image plain: it is not a picture"),
     "caption of no features": (["caption", "owner/model", "gone.npy"], "gone.npy: its features cannot be read: No"),
     "average": (["average", NOWHERE], "there is no run"),
     "evaluate": (["evaluate", "empty"], "is not a run directory"),

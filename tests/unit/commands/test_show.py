@@ -77,9 +77,9 @@ def test_a_plan_for_another_machine_assumes_a_share_of_its_peak():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((*PAPERS, "--plan-for", "h10"), "There are H200, H100 PCIe, "),
+        ((*PAPERS, "--plan-for", "h10"), "valid: H200, H100 PCIe, "),
         ((*PAPERS, "--plan-for", "h100", "--device", "cpu"), "--plan-for GPU is for another machine."),
-        ((*PAPERS, "--plan-for", "h100", "--gpus", "7"), "Choose --gpus so that it divides train.batch_size"),
+        ((*PAPERS, "--plan-for", "h100", "--gpus", "7"), "Give --gpus a divisor of train.batch_size"),
     ],
 )
 def test_what_cannot_be_shown_is_told(arguments, says):

@@ -109,7 +109,7 @@ def test_sweeps_are_part_of_the_queue_where_they_are_asked_for(calls) -> None:
     sweep = {"settings": rates, "metric": "perplexity", "seeds": [101]}
     train_settings = {"steps": 1, "learning_rate": 1e-3, "test_share": 0.5}
     write_recipe("tuned", sweep=sweep, settings={**TEXT, "train": train_settings}, metric="test_perplexity")
-    assert "skipped: mine/tuned is a sweep" in reproduce("--seeds", "1").stderr
+    assert "skipped: mine/tuned is a sweep; --sweeps includes it" in reproduce("--seeds", "1").stderr
     calls.clear()
     result = reproduce("--seeds", "1", "--sweeps", "--device", "cpu")
     assert result.exit_code == 0, result.output
@@ -127,7 +127,7 @@ def test_sweeps_are_part_of_the_queue_where_they_are_asked_for(calls) -> None:
     [
         ("reproduce --papers mine --also gate=scaling-gate", UserError, "--also gate: its method fits none of these"),
         ("reproduce --papers mine --also scaling-gates", RecipeError, "scaling-gates"),
-        ("reproduce --papers mine --scale papre", UserError, "has a scale 'papre'"),
+        ("reproduce --papers mine --scale papre", UserError, "no recipe but sweeps has a scale 'papre'"),
         ("reproduce --papers mine --track wandbb", UserError, "did you mean wandb?"),
         ("train-lm mine/one --recipe mine/two", UserError, "two recipes were given: mine/one and mine/two"),
         ("train-lm", UserError, "no recipe was given"),
@@ -238,7 +238,8 @@ def test_jobs_are_submitted_once_and_followed(slurm, calls) -> None:
         "2 runs: 1 done, 1 in the queue before",
     ]
     assert refused(comt(*TRAIN, "--fresh")).hint == "End their jobs first: scancel 2"
-    assert "is queued (job 2)" in str(refused(comt("rm", "mine/one", "--yes")))
+    kept = refused(comt("rm", "mine/one", "--yes"))
+    assert f"nothing was deleted: the run {queued.name} is queued (job 2)\n  End the job first: scancel 2" in str(kept)
     with RunDirectory(queued).lock():
         slurm.forget("2")
         assert f"seed 1: running by process {os.getpid()} on" in comt("status", "mine/one").stdout

@@ -147,6 +147,7 @@ SET = {
     "train.steps=0": "greater than 0",
     "train.steps=[1": "is not YAML",
     "train.warmup_steps=200": "100 steps",
+    "train.warmup_steps=5.0": "a whole number of steps (without a point)",
     "train.lr=0.1": "did you mean learning_rate?",
     "train.seed=1": "--seeds",
     "train.steps=3": "line 11: settings.train.warmup_steps: ",
@@ -166,6 +167,13 @@ def test_of_several_sets_those_that_conflict_are_named(small, load):
     assert only.startswith("--set train.warmup_steps=9 with --set train.steps=8: ")
 
 
+def test_a_floor_that_a_setup_gives_is_taken_back_by_null(small, load):
+    given = "train.min_lr_ratio=0.1", "train.schedule=constant"
+    (only,) = problems_of(small, load, *given)
+    assert only.endswith("has no floor; leave the key out, or set null")
+    load(small, "train.min_lr_ratio=null", given[1])
+
+
 def test_a_recipe_without_a_paper_has_no_printed_values_and_an_ablated_option_two(small, load):
     found = problems_of(small.replace("paper: mine\n", ""), load)
     assert {"table", "rows.plain.paper", "rows.gated.paper"} <= {line.split(": ")[1] for line in found}
@@ -174,6 +182,8 @@ def test_a_recipe_without_a_paper_has_no_printed_values_and_an_ablated_option_tw
     assert load(text).recipe.ablations["hidden-size"].option == "hidden"
     (only,) = problems_of(text.replace("hidden: 8", "hidden: 4"), load)
     assert only.startswith("line 32: ablations.hidden-size.option: 'hidden'")
+    (only,) = problems_of(small.replace("scales:", ablation), load)
+    assert "'hidden' is an option of only one of the rows; " in only
 
 
 @pytest.mark.parametrize(

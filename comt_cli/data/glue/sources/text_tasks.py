@@ -156,8 +156,8 @@ def sentences_of(text: str) -> Iterator[str]:
 def passages(
     corpus: Corpus, validation_fraction: float | None, progress: ProgressCallback, most: int = MOST
 ) -> dict[SplitName, list[Passage]]:
-    """The passages of pre-training's training and validation documents, at most `most` sentences per split. All
-    training documents are compared with test sentences. Raises `UserError`."""
+    """The passages of pre-training's training and validation documents, until a split has `most` sentences. The
+    corpus is read to its end, so that no training document contains a test sentence. Raises `UserError`."""
     found: dict[SplitName, list[Passage]] = {"train": [], "validation": []}
     seen: dict[SplitName, set[str]] = {"train": set(), "validation": set()}
     document = 0

@@ -138,7 +138,7 @@ class GlyphRenderer:
         )
 
     def labels(self, start: int, count: int) -> NDArray[np.int64]:
-        """The classes of images [start, start + count), int64: every block of K images has each class once."""
+        """The classes of images [start, start + count), int64: every block of K, from 0 on, has each class once."""
         return sample_indices(self._seed, start, count, self.classes)
 
     def render(self, start: int, count: int) -> NDArray[np.uint8]:
