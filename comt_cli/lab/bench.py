@@ -169,7 +169,9 @@ def decode(
     dtypes: Dtypes = None,
     how: How = _HOW,
 ) -> None:
-    """Time the decoding of language models: a step with a key-value cache, and the prefill of a 512-token prompt.
+    """Time the decoding of language models.
+
+    Measured are a step with a key-value cache, and the prefill of a 512-token prompt.
 
     Examples:
       comt bench decode --sizes bench
@@ -197,9 +199,9 @@ def costs(
     also: options.Also = None,
     how: How = _HOW,
 ) -> None:
-    """Measure the cost of a training step for every row of a recipe: FLOPs, bytes, memory, time.
+    """Measure the cost of a training step for every row.
 
-    Write SCALE/PAPER/NAME-costs.csv and a page below --results; the recipe's table there gets cost columns. Steps are
+    FLOPs, bytes, memory and time. Write SCALE/PAPER/NAME-costs.csv and a page below --results; the recipe's table there gets cost columns. Steps are
     timed in turn with the baseline's, as the recipe trains them and compiled. The baseline is always measured. Earlier
     rows of the same baseline and device are kept. Learning rates do not matter.
 
