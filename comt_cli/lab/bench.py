@@ -201,9 +201,10 @@ def costs(
 ) -> None:
     """Measure the cost of a training step for every row.
 
-    FLOPs, bytes, memory and time. Write SCALE/PAPER/NAME-costs.csv and a page below --results; the recipe's table there gets cost columns. Steps are
-    timed in turn with the baseline's, as the recipe trains them and compiled. The baseline is always measured. Earlier
-    rows of the same baseline and device are kept. Learning rates do not matter.
+    FLOPs, bytes, memory and time are written to SCALE/PAPER/NAME-costs.csv and a page below --results; the recipe's
+    table there gets cost columns. Steps are timed in turn with the baseline's, as the recipe trains them and compiled.
+    The baseline is always measured. Earlier rows of the same baseline and device are kept. Learning rates do not
+    matter.
 
     Examples:
       comt bench costs table3 --rows pre-ln+comt
