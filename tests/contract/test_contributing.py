@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib.util
 import re
@@ -45,6 +46,7 @@ def imported(folder: Path, name: str, code: str):
     try:
         spec.loader.exec_module(module)
         assert module.__doc__
+        assert all(ast.get_docstring(node) for node in ast.parse(code).body if isinstance(node, ast.ClassDef))
         yield module
     finally:
         del sys.modules[name]
