@@ -8,11 +8,13 @@ import json
 import platform
 import re
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from comt_cli.data.hub import stream_files
+from comt_cli.recipe.find import find_recipe
 from comt_cli.runs.plan import RunSpec
 from comt_cli.verbs.plan import plan_recipe
 
@@ -61,6 +63,9 @@ def test_committed_results_are_of_todays_data(monkeypatch):
     assert files
     made: dict[str, str] = {}
     for recipe, scale, contents, ids, seeds in files:
+        packages = re.findall(r"package:(\w+)/", find_recipe(recipe).read_text(encoding="utf-8"))
+        if any(find_spec(package) is None for package in packages):
+            continue  # ours/retrofit starts from published weights, and no test installs them
         specs = planned(recipe, scale, seeds)
         for spec in specs:
             if spec.data_fingerprint in made:
