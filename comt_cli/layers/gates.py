@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from comt_cli.kernels.gates import Bottleneck, comt_gate, transponder_gate, transponder_gated
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import Affine
+from comt_cli.layers.roles import Role
 from comt_cli.recipe.settings import GateInit
 
 
@@ -59,6 +60,7 @@ class Gate(Initialised):
     factor_range: tuple[float, float] | None = None
     """Open interval of each factor, used to measure saturation; None if unbounded."""
 
+    role: Role = "gate"
     zero_at_one: Sequence[str] = ()
     """Parameters at whose zeros every factor is 1; empty if there are none."""
 
@@ -221,6 +223,7 @@ class TransponderGate(Gate):
         self.kinds = granularity.split("-")
         self.zero_at_one = [f"B_{kind}" for kind in self.kinds]
         self.A = nn.Parameter(torch.empty(rank * (len(self.kinds) if self.separate else 1), d_in))
+        self.joined = {"A": [rank] * (len(self.A) // rank)}
         for kind in self.kinds:
             width = d_out if kind == "channel" else 1
             self.register_parameter(f"B_{kind}", nn.Parameter(torch.empty(width, rank)))

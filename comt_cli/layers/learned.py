@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.layers.initialise import Draw, Initialised
+from comt_cli.layers.roles import Role
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Constant(Initialised):
     a pattern, are better stored as their difference from it, starting at 0: bf16 has no number within 0.004 of 1, so
     steps of a thousandth would have no effect."""
 
+    role: Role = "scalar"
     update_rule: UpdateRule | None
 
     def __init__(self, start: float, *shape: int, update_rule: UpdateRule | None = None) -> None:
@@ -82,6 +84,8 @@ class Fixed(nn.Module):
 class Affine(Initialised):
     """x W^T + b, [T, D] -> [T, N]. W starts as N(0, 0.02^2), or `truncated` as in BERT; b starts at `bias`."""
 
+    role: Role | None = None
+
     def __init__(self, d_in: int, d_out: int, bias: float = 0.0, *, truncated: bool = False) -> None:
         super().__init__()
         self.start, self.truncated = bias, truncated
@@ -96,8 +100,16 @@ class Affine(Initialised):
         nn.init.constant_(self.bias, self.start)
 
 
+class GateMap(Affine):
+    """x W^T + b, the logits of a gate."""
+
+    role = "gate"
+
+
 class Classifier(Affine):
     """x W^T + b, [B, D] -> [B, classes]; both start as U(+-1 / sqrt(D)), torch's own."""
+
+    role = "head"
 
     def initialise(self, draw: Draw) -> None:
         bound = 1 / math.sqrt(self.weight.shape[1])

@@ -22,6 +22,7 @@ from comt_cli.kernels.modulate import modulate
 from comt_cli.kernels.modulation import modulation_of
 from comt_cli.layers.gates import CarriesGates, GateFactory, Site, read_by
 from comt_cli.layers.initialise import Draw, Initialised
+from comt_cli.layers.roles import Role
 
 StdOf = Callable[[Site], float]
 Spread = Literal["normal", "uniform", "truncated"]
@@ -47,6 +48,7 @@ class Projections(CarriesGates, Initialised):
         self.names = [site.name for site in sites]
         self._frozen: tuple[Tensor, Tensor | None, Modulation | None] | None = None
         self.widths = [site.d_out for site in sites]
+        self.joined = {"weight": self.widths}
         self.packing = Packing(self.widths)
         self.weight = nn.Parameter(torch.empty(sum(self.widths), sites[0].d_in))
         self.bias = nn.Parameter(torch.empty(sum(self.widths))) if bias else None
@@ -306,6 +308,8 @@ class GatedPath(CarriesGates):
 class TokenEmbedding(Initialised):
     """Token ids to vectors, which start as N(0, std^2), optionally `truncated`. No row is special. The original scripts
     freeze a real token's row at zero through `padding_idx=-1`; here no method does."""
+
+    role: Role = "embedding"
 
     def __init__(self, vocabulary: int, width: int, std: float, *, truncated: bool = False) -> None:
         super().__init__()

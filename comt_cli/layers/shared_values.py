@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import Constant, UpdateRule, factors, wide
+from comt_cli.layers.roles import Role
 
 
 class SharedValues(nn.Module):
@@ -80,6 +81,7 @@ class LayerRouter(SharedValues, Initialised):
     (layer + 1) K], the newest block's heads last. The first block has none."""
 
     mixes_keys = True
+    role: Role = "scalar"
 
     def __init__(self, layer: int, heads: int, rate: float = 1.0) -> None:
         super().__init__()

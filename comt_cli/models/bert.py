@@ -22,6 +22,7 @@ from comt_cli.layers.learned import Affine
 from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.projection import TokenEmbedding
 from comt_cli.layers.residual.base import State, final_stream
+from comt_cli.layers.roles import Role
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts, Model, VocabularyModel, end_of_stack, ids, refuse_absent
 from comt_cli.models.transformer import SERVED_BY, EncoderBlock
@@ -43,6 +44,8 @@ class BertBlock(EncoderBlock):
 
 class MaskedHead(Initialised):
     """Input of the decoder: N(gelu(W h + b)). The decoder's matrix is the embedding's; its bias, [V], is here."""
+
+    role: Role = "head"
 
     def __init__(self, vocabulary: int, width: int, norm: nn.Module) -> None:
         super().__init__()
@@ -140,6 +143,7 @@ class BertClassifier(BertEncoder):
         self.pooler = Affine(self.shape.width, self.shape.width, truncated=True)
         self.pooled_dropout = Dropout(settings.dropout)
         self.classifier = Affine(self.shape.width, classes, truncated=True)
+        self.classifier.role = "head"
 
     def example(self, samples: int) -> tuple[Tensor, Tensor]:
         return ids(samples, self.length), ids(samples, self.length)

@@ -26,6 +26,8 @@ from comt_cli.tasks.settings.captioning import CaptionerSettings
 class RegionMap(Affine):
     """[B, R, V] -> [B, R, D], see above; `places` is the number of learned position vectors, or 0."""
 
+    role = "embedding"
+
     def __init__(self, features: int, width: int, places: int, dropout: float) -> None:
         super().__init__(features, width)
         self.places = nn.Parameter(torch.empty(places, width)) if places else None

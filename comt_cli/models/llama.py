@@ -66,6 +66,8 @@ class Llama(VocabularyModel):
         place, last = NormPlace(shape.width, settings.norm_eps, "final"), blocks[-1].mlp_connection
         self.read_out, self.final_norm = end_of_stack(wiring, last, place, rms_norm, after_norm=True)
         self.head = None if settings.tied_embeddings else TokenEmbedding(vocabulary, shape.width, settings.init_std)
+        if self.head is not None:
+            self.head.role = "head"
 
     def example(self, samples: int) -> tuple[Tensor]:
         """Token ids, [B, T]; T is the `length` that the model was built with."""

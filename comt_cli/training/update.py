@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from comt_cli.data.split import B
 from comt_cli.layers.learned import UpdateRule
 from comt_cli.layers.residual.scaled import FollowsTraining
+from comt_cli.layers.roles import joined_rows
 from comt_cli.recipe.settings import Training
 from comt_cli.tasks.settings import OPTIMIZERS
 from comt_cli.tasks.settings.images import ImageTrainSettings
 from comt_cli.training.checkpoint import Counters, random_states, restore_random_states
 from comt_cli.training.devices import compute_context, synchronise
+from comt_cli.training.muon import IS_MUON, Muon, updated_by_muon
 from comt_cli.training.objective import NotCaptured, capturing
 from comt_cli.training.parallel import World, is_sharded, local_tensor, without_sync
 from comt_cli.training.tasks import TaskRun
@@ -76,7 +78,7 @@ class Updater(Generic[B]):
         """Parameters, repeated once per tensor of their size that steps keep: optimiser states and gradient sums."""
         accumulates = self.settings.batch_size > self.task.rows_at_once
         for group in self.optimizer.param_groups:
-            states = 2 if "betas" in group else group["momentum"] != 0
+            states = 1 if group.get(IS_MUON) else 2 if "betas" in group else group["momentum"] != 0
             for parameter in group["params"]:
                 yield from [parameter] * (accumulates + (0 if parameter in self.optimizer.state else states))
 
@@ -213,7 +215,8 @@ def learning_rate(settings: Training, step: int) -> float:
 def optimizer_of(
     model: nn.Module, settings: Any, added: Collection[nn.Parameter] = frozenset()
 ) -> torch.optim.Optimizer:
-    """The optimiser of the settings (`OPTIMIZERS`) for all trained parameters. Parameters with their own
+    """The optimiser of the settings (`OPTIMIZERS`) for all trained parameters (`muon`: matrices by Muon, the others by
+    AdamW). Parameters with their own
     `layers.learned.UpdateRule` follow it. With BERT's settings, biases, norms and scalars have no weight decay.
     Parameters `added` to the weights from which the run starts have their own rate and decay in the settings; update
     rules apply to them too.
@@ -225,20 +228,24 @@ def optimizer_of(
     for module in model.modules():
         if isinstance(rule := getattr(module, "update_rule", None), UpdateRule):
             rules |= dict.fromkeys(module.parameters(recurse=False), rule)
-    members: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
+    matrices = updated_by_muon(model) if settings.optimizer == "muon" else set()
+    members: dict[tuple[float, float, bool, bool], list[nn.Parameter]] = {}
     for parameter in filter(lambda each: each.requires_grad, model.parameters()):
         own, decay, rate = rules.get(parameter), settings.weight_decay, 1.0
         if parameter in added:
             decay = decay if settings.added_weight_decay is None else settings.added_weight_decay
             rate = (settings.added_learning_rate or settings.learning_rate) / settings.learning_rate
         decays = own.decays if own else parameter.ndim > 1 or not getattr(settings, "decays_matrices_alone", False)
-        key = (decay if decays else 0.0, rate * own.rate if own else rate, is_sharded(parameter))
+        key = (decay if decays else 0.0, rate * own.rate if own else rate, is_sharded(parameter), parameter in matrices)
         members.setdefault(key, []).append(parameter)
     parts = [
         {"params": sorted(alike, key=nn.Parameter.numel, reverse=True), "weight_decay": decay, RATE: rate}
-        for (decay, rate, _), alike in members.items()
+        | ({IS_MUON: of_muon} if settings.optimizer == "muon" else {})
+        for (decay, rate, _, of_muon), alike in members.items()
     ]
     name, arguments = OPTIMIZERS[settings.optimizer]
+    if name == "Muon":
+        return Muon(parts, settings.learning_rate, joined_rows(model), **arguments(settings))
     found: torch.optim.Optimizer = getattr(torch.optim, name)(parts, lr=settings.learning_rate, **arguments(settings))
     return found
 

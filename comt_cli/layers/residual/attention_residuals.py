@@ -22,6 +22,7 @@ from comt_cli.kernels.gates import no_autocast
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import NO_DECAY, Constant, wide
 from comt_cli.layers.residual.base import Branch, NormedResidual, OutputAggregation, ResidualSite, State
+from comt_cli.layers.roles import Role
 
 EPSILON = 1e-6
 """Of the keys' norm."""
@@ -142,6 +143,8 @@ STD = 1e-3
 class DepthMixture(Initialised):
     """g(G) = sum_s G_s * (b_s + relu(w . G_s)): sources [B, T, D] each -> [B, T, D], in the first source's type.
     `offset` is b minus its start, 1. Sources are saved and promoted as in `DepthAttention`."""
+
+    role: Role = "gate"
 
     def __init__(self, width: int, sources: int) -> None:
         super().__init__()

@@ -19,6 +19,7 @@ from comt_cli.kernels.gates import no_autocast
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import NO_DECAY, Constant, UpdateRule, factors, wide
 from comt_cli.layers.residual.base import Branch, NormedResidual, OutputAggregation, ResidualSite, State
+from comt_cli.layers.roles import Role
 
 MIXTURES = 4
 """Of MUDDFormer: queries, keys, values and stream."""
@@ -109,6 +110,8 @@ class DenseFormer(NormedResidual):
 class DenseWeights(Initialised):
     """A = GELU(N(X) W1) W2 + a of MUDDFormer, a minus its start: X [B, T, D] -> [B, T, C, J], in fp32. N has no gain,
     W1 is [D, K] and W2 [K, C J], K = 4 J. W2 starts at 0."""
+
+    role: Role = "gate"
 
     def __init__(self, width: int, mixtures: int, sources: int) -> None:
         super().__init__()

@@ -29,6 +29,7 @@ from comt_cli.layers.initialise import Draw, Initialised, xavier_std
 from comt_cli.layers.learned import NO_DECAY, Constant, Fixed, wide
 from comt_cli.layers.residual.base import Branch, NormedResidual, ResidualSite, State
 from comt_cli.layers.residual.norm_placement import WRITES_TO_STREAM
+from comt_cli.layers.roles import Role
 
 SCALE = 0.01
 """Initial scale of input-dependent coefficients."""
@@ -77,9 +78,11 @@ class Dynamic(Initialised):
     They are s_a tanh(Hbar W_m), s_b tanh(Hbar W_b), s_a tanh(Hbar W_r); Hbar: RMSNorm of each stream; W = 0 at the
     start."""
 
+    role: Role = "gate"
+
     def __init__(self, n: int, width: int, *, tanh: bool) -> None:
         super().__init__()
-        self.tanh = tanh
+        self.tanh, self.joined = tanh, {"W": [1, 1, n]}
         self.W = nn.Parameter(torch.empty(n + 2, width))
         self.s_a, self.s_b = Constant(SCALE), Constant(SCALE)
 
@@ -187,11 +190,14 @@ def sinkhorn(logits_nn: Tensor, iterations: int = 20) -> Tensor:
 class Coefficients(Initialised):
     """alpha (x' phi) + b: streams [B, T, n, D] -> logits of H_pre and of H_post, [B, T, n], and of H_res, [B, T, K]."""
 
+    role: Role = "gate"
+
     def __init__(self, n: int, width: int, mixing: int, start: Start, reads_first: int, least_mixed: list[int]) -> None:
         """`mixing` is K. The logits in `least_mixed` start at 0, the others at `SHUT`."""
         super().__init__()
         self.sizes, self.random = [n, n, mixing], start == "random"
         self.phi = nn.Parameter(torch.empty(2 * n + mixing, n * width))
+        self.joined = {"phi": self.sizes}
         self.alpha = Constant(SCALE, 3 if mixing else 2, update_rule=NO_DECAY)
         self.b = Constant(0.0, 2 * n + mixing, update_rule=NO_DECAY)
         one_hot = [1.0 if i == reads_first else -1.0 for i in range(n)]

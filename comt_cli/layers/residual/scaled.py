@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.layers.initialise import Draw, Initialised
-from comt_cli.layers.learned import Affine, Constant, LowRank, factors, wide
+from comt_cli.layers.learned import Affine, Constant, GateMap, LowRank, factors, wide
 from comt_cli.layers.residual.base import Branch, NormedResidual, ResidualConnection, ResidualSite, State
+from comt_cli.layers.roles import Role
 
 Scale = float | Literal["depth", "learned"]
 
@@ -95,7 +96,7 @@ class Highway(NormedResidual):
 
     def __init__(self, site: ResidualSite, bias: float = -2.0) -> None:
         super().__init__(site)
-        self.transform_gate = Affine(site.width, site.width, bias)
+        self.transform_gate = GateMap(site.width, site.width, bias)
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         T_BTD = torch.sigmoid(self.transform_gate(x_BTD))
@@ -116,7 +117,7 @@ class GatedResidual(NormedResidual):
         self.reads = reads
         self.ends_in_norm = norm == "post"
         is_gated = at == "all" or site.part == "mlp"
-        self.gate = Affine(site.width * (2 if reads == "both" else 1), site.width) if is_gated else None
+        self.gate = GateMap(site.width * (2 if reads == "both" else 1), site.width) if is_gated else None
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         s_BTD = branch(x_BTD if self.ends_in_norm else self.norm(x_BTD))
@@ -218,6 +219,8 @@ class ScalingGate(nn.Module):
     """[x; F], [B, T, 2 D] -> [B, T, 1]: sigmoid(tanh([x; F] W_f + b_f) W_ff + b_ff), or for `single-layer` sigmoid([x;
     F] W + b) (SAS, Table 6). The last bias starts at `bias`."""
 
+    role: Role = "gate"
+
     def __init__(self, kind: GateKind, width: int, bias: float) -> None:
         super().__init__()
         self.hidden = Affine(2 * width, width) if kind == "two-layer" else None
@@ -279,7 +282,7 @@ class GatedShare(NormedResidual):
         super().__init__(site)
         self.reads, self.reads_x_alone = reads, gate == "transform"
         width = site.width
-        self.gate = Affine(width, width, bias) if gate == "transform" else ScalingGate(gate, width, bias)
+        self.gate = GateMap(width, width, bias) if gate == "transform" else ScalingGate(gate, width, bias)
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         F_BTD = branch(self.norm(x_BTD))

@@ -20,12 +20,13 @@ def _sgd(settings: Any) -> dict[str, Any]:
     return {"momentum": settings.momentum, "nesterov": settings.nesterov, "fused": True}
 
 
-OPTIMIZERS = {"adam": ("Adam", _adam), "adamw": ("AdamW", _adam), "sgd": ("SGD", _sgd)}
-"""Optimiser name -> class of `torch.optim`, and its arguments besides learning rate and weight decay."""
+OPTIMIZERS = {"adam": ("Adam", _adam), "adamw": ("AdamW", _adam), "muon": ("Muon", _adam), "sgd": ("SGD", _sgd)}
+"""Optimiser name -> class of `torch.optim` (`Muon`: `training.muon`), and its arguments besides learning rate and
+weight decay."""
 
 Dropped = Annotated[float, Field(ge=0, lt=1)]  # the probability with which dropout sets a number to zero
 
-AdamName = Literal["adam", "adamw"]
+AdamName = Literal["adam", "adamw", "muon"]
 
 UNEQUAL_BATCHES = {"compile": "every batch has another shape, and each would be compiled again"}
 """Keys refused for tasks whose batches have several shapes."""
@@ -65,6 +66,8 @@ class AdamSettings(Training):
         elif self.average_every is not None and (self.average_last - 1) * self.average_every >= self.steps:
             said = f"{self.average_last} weights, {self.average_every} steps apart, need more than {self.steps} steps"
             yield f"average_last: {said}"
+        if self.optimizer == "muon" and self.shards:
+            yield "sharding: Muon needs whole matrices, and fsdp shards them; use optimizer: adamw, or sharding: none"
         for key, reason in self.refused.items():
             if getattr(self, key) != type(self).model_fields[key].default:
                 yield f"{key}: {reason}; leave it out"
