@@ -223,7 +223,7 @@ class TransponderGate(Gate):
         self.kinds = granularity.split("-")
         self.zero_at_one = [f"B_{kind}" for kind in self.kinds]
         self.A = nn.Parameter(torch.empty(rank * (len(self.kinds) if self.separate else 1), d_in))
-        self.joined = {"A": [rank] * (len(self.A) // rank)}
+        self.joined_rows = {"A": [rank] * (len(self.A) // rank)}
         for kind in self.kinds:
             width = d_out if kind == "channel" else 1
             self.register_parameter(f"B_{kind}", nn.Parameter(torch.empty(width, rank)))

@@ -48,7 +48,7 @@ class Projections(CarriesGates, Initialised):
         self.names = [site.name for site in sites]
         self._frozen: tuple[Tensor, Tensor | None, Modulation | None] | None = None
         self.widths = [site.d_out for site in sites]
-        self.joined = {"weight": self.widths}
+        self.joined_rows = {"weight": self.widths}
         self.packing = Packing(self.widths)
         self.weight = nn.Parameter(torch.empty(sum(self.widths), sites[0].d_in))
         self.bias = nn.Parameter(torch.empty(sum(self.widths))) if bias else None

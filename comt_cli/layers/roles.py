@@ -32,10 +32,19 @@ def roles_of(model: nn.Module) -> dict[nn.Parameter, Role]:
 
 
 def joined_rows(model: nn.Module) -> dict[nn.Parameter, Sequence[int]]:
-    """Rows of each matrix in a parameter that holds several, one below the other: the attribute `joined` of its
+    """Rows of each matrix in a parameter that holds several, one below the other: the attribute `joined_rows` of its
     module."""
     return {
         module.get_parameter(name): rows
         for module in model.modules()
-        for name, rows in getattr(module, "joined", {}).items()
+        for name, rows in getattr(module, "joined_rows", {}).items()
+    }
+
+
+def hidden_matrices(model: nn.Module) -> set[nn.Parameter]:
+    """Trained matrices of projections and of gates that have several rows and columns, which Muon updates."""
+    return {
+        parameter
+        for parameter, role in roles_of(model).items()
+        if role in ("matrix", "gate") and parameter.requires_grad and parameter.ndim == 2 and min(parameter.shape) > 1
     }

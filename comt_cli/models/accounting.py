@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,8 @@ class Cost:
     is a sample: a sequence of tokens, or an image. `kept_per_row` and `kept_always` are saved activations, in numbers,
     per row and independent of the rows (a gated projection saves its weights joined with its gates'). `unused` is the
     problem of a method with a parameter that would never be trained. `frozen` parameters are not trained. `adapters`
-    are LoRA's parameters, which are not part of the trained model."""
+    are LoRA's parameters, which are not part of the trained model. `roles` are all parameters by role
+    (`layers.roles`), `matrices` those that Muon would update."""
 
     parameters: int
     plain_parameters: int
@@ -44,6 +45,8 @@ class Cost:
     unused: str = ""
     frozen: int = 0
     adapters: int = 0
+    roles: Mapping[str, int] = field(default_factory=dict)
+    matrices: int = 0
 
     @property
     def extra_parameters(self) -> int:
@@ -121,13 +124,14 @@ def total_flops(spec: RunSpec) -> float:
 
 def training_bytes(spec: RunSpec, rows_at_once: int) -> int:
     """Estimated device memory of training: weights; for trained weights also gradients and the optimiser's state
-    (Adam's two moments, or SGD's momentum); and the saved activations of one micro-batch. The allocator, temporary
+    (Adam's two moments, or one of SGD and Muon); and the saved activations of one micro-batch. The allocator, temporary
     buffers and a language model's current block of logits come on top. A compiled step needs less."""
     cost = cost_of(spec)
     train = spec.settings.train
     precision = train.precision
     held = cost.parameters + cost.adapters
-    state = (held + (held - cost.frozen) * (1 + train.moments_per_parameter)) * (2 if precision == "bf16-pure" else 4)
+    trained = held - cost.frozen
+    state = (held + trained + train.optimizer_state(trained, cost.matrices)) * (2 if precision == "bf16-pure" else 4)
     activation = 4 if precision == "fp32" else 2
     return state + (cost.kept_always + cost.kept_per_row * rows_at_once) * activation
 
@@ -183,13 +187,18 @@ def count(network: Network) -> tuple[Cost, bool]:
 
 
 def _count(network: Network) -> tuple[Cost, bool]:
+    from torch import nn
+
+    from comt_cli.layers.roles import ROLES, hidden_matrices, roles_of
     from comt_cli.models.base import Linear
     from comt_cli.models.build import beyond
     from comt_cli.models.flops import Trace, parameter_count, trace_of
     from comt_cli.models.pretrained import adapt
 
     model = _built(network.model, network.dimensions, json.loads(network.method))
-    parameters = parameter_count(model)
+    parameters, roles = parameter_count(model), dict.fromkeys(ROLES, 0)
+    for parameter, role in roles_of(model).items():
+        roles[role] += parameter.numel()
     if network.adaptation:
         rank, scale, new = json.loads(network.adaptation)
         plain = _built(network.model, network.dimensions, {"name": network.plain})
@@ -210,8 +219,9 @@ def _count(network: Network) -> tuple[Cost, bool]:
     kept += model.kept_behind_body
     plain_parameters = _plain_parameters(network.model, network.dimensions, network.plain)
     is_ours = all(type(module).__module__.partition(".")[0] in ("comt_cli", "torch") for module in model.modules())
-    extent = {"frozen": frozen, "adapters": held - parameters}
-    return Cost(parameters, plain_parameters, flops, kept.per_row, kept.always, unused, **extent), is_ours
+    matrices = sum(map(nn.Parameter.numel, hidden_matrices(model)))
+    counted = (parameters, plain_parameters, flops, kept.per_row, kept.always, unused, frozen, held - parameters)
+    return Cost(*counted, {str(role): count for role, count in roles.items()}, matrices), is_ours
 
 
 def _unused(model: Model, output: Tensor, file: str) -> str:

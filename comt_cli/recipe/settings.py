@@ -188,9 +188,9 @@ class Training(Section):
         """The averaged steps whose weights are deleted when the run has ended."""
         return [step for step in self.averaged_steps if not self.keeps(step)]
 
-    @property
-    def moments_per_parameter(self) -> int:
-        """Numbers that the optimiser stores per parameter."""
+    def optimizer_state(self, trained: int, matrices: int) -> int:
+        """Numbers that the optimiser stores for `trained` parameters, of which `matrices` are those of
+        `layers.roles.hidden_matrices`."""
         raise NotImplementedError
 
     @property

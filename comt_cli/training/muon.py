@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from comt_cli.layers.roles import roles_of
-
 MOMENTUM = 0.95
 ITERATIONS, COEFFICIENTS = 5, (3.4445, -4.7750, 2.0315)
 """Of Newton and Schulz's method. All three are the authors' (Jordan et al. 2024) and `torch.optim.Muon`'s defaults."""
@@ -22,19 +20,11 @@ IS_MUON = "muon"
 """Key of parameter groups: whether Muon updates the group."""
 
 
-def updated_by_muon(model: nn.Module) -> set[nn.Parameter]:
-    """The trained matrices of projections and of gates with at least two rows and two columns. With fewer, a matrix is
-    a vector, whose direction Muon would not change."""
-    roles = roles_of(model).items()
-    two = {parameter for parameter, role in roles if role in ("matrix", "gate") and parameter.ndim == 2}
-    return {parameter for parameter in two if parameter.requires_grad and min(parameter.shape) > 1}
-
-
 class Muon(torch.optim.AdamW):
     """AdamW, except for parameter groups with `IS_MUON`, whose parameters are matrices G, [M, N], with the update
 
         B = momentum B + (1 - momentum) dG,   U = (1 - momentum) dG + momentum B,
-        G = (1 - rate decay) G - rate 0.2 sqrt(max(M, N)) orthogonal(U)
+        G = (1 - rate decay) G - 0.2 sqrt(max(M, N)) rate orthogonal(U)
 
     (Jordan et al. 2024; the factor is Liu et al.'s, arXiv 2502.16982, `match_rms_adamw` in PyTorch: entries change by
     about as much as AdamW's, so one rate serves all parameters). A parameter in `joined` holds several matrices of so

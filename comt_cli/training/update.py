@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from comt_cli.data.split import B
 from comt_cli.layers.learned import UpdateRule
 from comt_cli.layers.residual.scaled import FollowsTraining
-from comt_cli.layers.roles import joined_rows
+from comt_cli.layers.roles import hidden_matrices, joined_rows
 from comt_cli.recipe.settings import Training
 from comt_cli.tasks.settings import OPTIMIZERS
 from comt_cli.tasks.settings.images import ImageTrainSettings
 from comt_cli.training.checkpoint import Counters, random_states, restore_random_states
 from comt_cli.training.devices import compute_context, synchronise
-from comt_cli.training.muon import IS_MUON, Muon, updated_by_muon
+from comt_cli.training.muon import IS_MUON, Muon
 from comt_cli.training.objective import NotCaptured, capturing
 from comt_cli.training.parallel import World, is_sharded, local_tensor, without_sync
 from comt_cli.training.tasks import TaskRun
@@ -228,7 +228,7 @@ def optimizer_of(
     for module in model.modules():
         if isinstance(rule := getattr(module, "update_rule", None), UpdateRule):
             rules |= dict.fromkeys(module.parameters(recurse=False), rule)
-    matrices = updated_by_muon(model) if settings.optimizer == "muon" else set()
+    matrices = hidden_matrices(model) if settings.optimizer == "muon" else set()
     members: dict[tuple[float, float, bool, bool], list[nn.Parameter]] = {}
     for parameter in filter(lambda each: each.requires_grad, model.parameters()):
         own, decay, rate = rules.get(parameter), settings.weight_decay, 1.0

@@ -100,6 +100,7 @@ class Plan:
             "method": spec.method,
             "settings": spec.settings.model_dump(mode="json"),
             "parameters": network.parameters,
+            "parameters_by_role": dict(network.roles),
             "extra_parameters": network.extra_parameters,
             "extra_parameters_percent": round(network.extra_parameters_percent, 4),
             "trained_parameters": network.parameters + network.adapters - network.frozen,
@@ -264,6 +265,10 @@ def _print_column(column: str, first: RunSpec, rows: Sequence[dict[str, Any]]) -
     texts["memory"] = [_memory(row["estimated_memory_bytes"]) for row in rows]
     texts["state"] = [row["state"] for row in rows]
     print_texts([*texts], zip(*texts.values(), strict=True), left=[head in (column, "state") for head in texts])
+    roles = {row["row"]: row["parameters_by_role"] for row in rows}
+    typer.echo()
+    counted_by_role = [[name, *(f"{count:,}" for count in counts.values())] for name, counts in roles.items()]
+    print_texts(["parameters by role", *rows[0]["parameters_by_role"]], counted_by_role)
 
 
 def _memory(size: float) -> str:

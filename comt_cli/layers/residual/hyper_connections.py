@@ -82,7 +82,7 @@ class Dynamic(Initialised):
 
     def __init__(self, n: int, width: int, *, tanh: bool) -> None:
         super().__init__()
-        self.tanh, self.joined = tanh, {"W": [1, 1, n]}
+        self.tanh, self.joined_rows = tanh, {"W": [1, 1, n]}
         self.W = nn.Parameter(torch.empty(n + 2, width))
         self.s_a, self.s_b = Constant(SCALE), Constant(SCALE)
 
@@ -197,7 +197,7 @@ class Coefficients(Initialised):
         super().__init__()
         self.sizes, self.random = [n, n, mixing], start == "random"
         self.phi = nn.Parameter(torch.empty(2 * n + mixing, n * width))
-        self.joined = {"phi": self.sizes}
+        self.joined_rows = {"phi": self.sizes}
         self.alpha = Constant(SCALE, 3 if mixing else 2, update_rule=NO_DECAY)
         self.b = Constant(0.0, 2 * n + mixing, update_rule=NO_DECAY)
         one_hot = [1.0 if i == reads_first else -1.0 for i in range(n)]

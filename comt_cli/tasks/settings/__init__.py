@@ -72,9 +72,8 @@ class AdamSettings(Training):
             if getattr(self, key) != type(self).model_fields[key].default:
                 yield f"{key}: {reason}; leave it out"
 
-    @property
-    def moments_per_parameter(self) -> int:
-        return 2
+    def optimizer_state(self, trained: int, matrices: int) -> int:
+        return 2 * trained - (matrices if self.optimizer == "muon" else 0)
 
     @property
     def recomputes(self) -> bool:

@@ -81,9 +81,8 @@ class ImageTrainSettings(CapturedTraining):
     nesterov: bool = False
     gradient_norms_every: Count | None = None
 
-    @property
-    def moments_per_parameter(self) -> int:
-        return 1 if self.momentum else 0
+    def optimizer_state(self, trained: int, matrices: int) -> int:
+        return trained if self.momentum else 0
 
     def _contradictions(self) -> Iterator[str]:
         yield from super()._contradictions()

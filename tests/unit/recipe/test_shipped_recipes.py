@@ -30,6 +30,7 @@ OURS = {
         "gate-start",
         "ladder",
         "modern",
+        "optimiser",
         "retrofit",
         "retrofit-equal-time",
         "table3-tuned",

@@ -49,8 +49,8 @@ def image_losses(spec: RunSpec, model: nn.Module) -> Iterator[Tensor]:
             yield sum(losses) / settings.batch_size
 
 
-def adam(w: Tensor, g: Tensor, moments: dict[str, Tensor], settings: Any, rate: float, t: int) -> None:
-    if settings.optimizer == "adamw":
+def adam(w: Tensor, g: Tensor, moments: dict[str, Tensor], settings: Any, rate: float, t: int, name: str) -> None:
+    if settings.optimizer != "adam":
         w.mul_(1 - rate * settings.weight_decay)
     else:
         g = g + settings.weight_decay * w
@@ -61,7 +61,26 @@ def adam(w: Tensor, g: Tensor, moments: dict[str, Tensor], settings: Any, rate: 
     w.sub_(rate * m_hat / (v_hat.sqrt() + settings.epsilon))
 
 
-def sgd(w: Tensor, g: Tensor, moments: dict[str, Tensor], settings: Any, rate: float, t: int) -> None:
+ROWS = {"attention.qkv.weight": 3, "mlp.gate_up.weight": 2}
+"""Parameters that hold several matrices of equal heights, and how many."""
+
+
+def muon(w: Tensor, g: Tensor, moments: dict[str, Tensor], settings: Any, rate: float, t: int, name: str) -> None:
+    """Each projection's and each gate's matrix by itself; vectors, norms, the embedding and the head by AdamW."""
+    if w.dim() < 2 or min(w.shape) == 1 or name in ("embedding.weight", "head.weight"):
+        return adam(w, g, moments, settings, rate, t, name)
+    m = moments["m"] = 0.95 * moments.get("m", torch.zeros_like(w)) + 0.05 * g
+    parts = next((number for end, number in ROWS.items() if name.endswith(end)), 1)
+    for w, u in zip(w.chunk(parts), (0.05 * g + 0.95 * m).chunk(parts), strict=True):  # noqa: B020, PLR1704 - views
+        x = u / u.norm()
+        for _ in range(5):
+            squares = x @ x.T
+            x = 3.4445 * x + (-4.7750 * squares + 2.0315 * squares @ squares) @ x
+        w.mul_(1 - rate * settings.weight_decay).sub_(0.2 * math.sqrt(max(w.shape)) * rate * x)
+    return None
+
+
+def sgd(w: Tensor, g: Tensor, moments: dict[str, Tensor], settings: Any, rate: float, t: int, _: str) -> None:
     g = g + settings.weight_decay * w
     velocity = moments["v"] = settings.momentum * moments["v"] + g if t > 1 else g
     w.sub_(rate * (g + settings.momentum * velocity if settings.nesterov else velocity))
@@ -86,7 +105,7 @@ def assert_as_written_out(spec: RunSpec, runs: Path, losses_of: Callable[..., An
         with torch.no_grad():
             for name, weight in weights.items():
                 rate = learning_rate(settings, step)
-                update(weight, gradients[name] * scale, moments[name], settings, rate, step + 1)
+                update(weight, gradients[name] * scale, moments[name], settings, rate, step + 1, name)
     directory = train(spec, runs)
     lines = [line for line in directory.metrics() if "loss" in line]
     assert [line["loss"] for line in lines] == pytest.approx(losses, rel=1e-5)
@@ -109,6 +128,7 @@ def assert_as_written_out(spec: RunSpec, runs: Path, losses_of: Callable[..., An
         {"micro_batch_size": 1, "gradient_clipping": 0.3},
         {"optimizer": "adamw", "weight_decay": 0.5, "micro_batch_size": 4},
         {"weight_decay": 0.5, "schedule": "noam"},
+        {"optimizer": "muon", "weight_decay": 0.5, "micro_batch_size": 4, "gradient_clipping": 0.3},
         {"beta1": 0.5, "beta2": 0.9, "schedule": "linear", "activation_checkpointing": True},
     ],
     ids=str,
@@ -118,7 +138,7 @@ def test_a_language_model(tiny_corpus, tmp_path, options):
     epsilon: with 1e-8 Adam turns the sign of a gradient of 1e-9, which rounding decides, into a whole step."""
     common = {"steps": 4, "warmup_steps": 1, "learning_rate": 1e-3, "log_every": 1, "epsilon": 1e-4}
     spec = tiny_spec(tiny_corpus, method="transponder", **common | options)
-    assert_as_written_out(spec, tmp_path, text_losses, adam)
+    assert_as_written_out(spec, tmp_path, text_losses, muon if options.get("optimizer") == "muon" else adam)
 
 
 @pytest.mark.parametrize(
