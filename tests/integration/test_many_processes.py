@@ -170,7 +170,7 @@ def test_two_processes_train_as_one_and_stop_and_go_on(tiny_corpus, tmp_path, mo
     rows do not divide into 2 x 5.
     """
     monkeypatch.setattr(executor, "START_METHOD", "forkserver")
-    short = tiny_spec(tiny_corpus, **RAGGED | {"steps": 5, "log_every": 1, "evaluate_every": 2})
+    short = tiny_spec(tiny_corpus, **RAGGED | {"steps": 5, "log_every": 1, "evaluate_every": 2, "optimizer": "muon"})
     long = tiny_spec(tiny_corpus, **RAGGED)
     alone = [train(spec, tmp_path / "alone") for spec in (short, long)]
     together = [RunDirectory.of(tmp_path / "two", spec) for spec in (short, long)]
