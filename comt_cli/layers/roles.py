@@ -42,9 +42,12 @@ def joined_rows(model: nn.Module) -> dict[nn.Parameter, Sequence[int]]:
 
 
 def hidden_matrices(model: nn.Module) -> set[nn.Parameter]:
-    """Trained matrices of projections and of gates that have several rows and columns, which Muon updates."""
+    """Trained parameters of projections and of gates that consist of matrices with several rows and columns, which Muon
+    updates."""
+    joined = joined_rows(model)
     return {
         parameter
         for parameter, role in roles_of(model).items()
-        if role in ("matrix", "gate") and parameter.requires_grad and parameter.ndim == 2 and min(parameter.shape) > 1
+        if role in ("matrix", "gate") and parameter.requires_grad and parameter.ndim == 2
+        if min(parameter.shape[1], *joined.get(parameter, [len(parameter)])) > 1
     }

@@ -10,7 +10,7 @@ import functools
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,11 +42,11 @@ class Cost:
     flops_per_row: int
     kept_per_row: int
     kept_always: int
-    unused: str = ""
-    frozen: int = 0
-    adapters: int = 0
-    roles: Mapping[str, int] = field(default_factory=dict)
-    matrices: int = 0
+    unused: str
+    frozen: int
+    adapters: int
+    roles: Mapping[str, int]
+    matrices: int
 
     @property
     def extra_parameters(self) -> int:
@@ -118,7 +118,7 @@ def check_methods(specs: Iterable[RunSpec]) -> None:
 
 
 def total_flops(spec: RunSpec) -> float:
-    """FLOPs of the whole training, forward and backward, without evaluation."""
+    """FLOPs of the whole training, forward and backward, without evaluation and the optimiser's (Muon's products)."""
     return float(cost_of(spec).flops_per_row) * spec.settings.train.batch_size * spec.settings.train.steps
 
 

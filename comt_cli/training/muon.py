@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
 from typing import Any
 
 import torch
@@ -20,16 +20,20 @@ IS_MUON = "muon"
 """Key of parameter groups: whether Muon updates the group."""
 
 
-class Muon(torch.optim.AdamW):
-    """AdamW, except for parameter groups with `IS_MUON`, whose parameters are matrices G, [M, N], with the update
+AT_ONCE = 2**25
+"""Numbers in the matrices of one shape that are updated together. Each takes about 30 bytes of temporary memory."""
 
-        B = momentum B + (1 - momentum) dG,   U = (1 - momentum) dG + momentum B,
-        G = (1 - rate decay) G - 0.2 sqrt(max(M, N)) rate orthogonal(U)
+
+class Muon(torch.optim.AdamW):
+    """AdamW, except for parameter groups with `IS_MUON`, whose parameters are matrices W, [M, N], with the update
+
+        B = momentum B + (1 - momentum) dW,   U = (1 - momentum) dW + momentum B,
+        W = W - rate (decay W + 0.2 sqrt(max(M, N)) orthogonal(U))
 
     (Jordan et al. 2024; the factor is Liu et al.'s, arXiv 2502.16982, `match_rms_adamw` in PyTorch: entries change by
     about as much as AdamW's, so one rate serves all parameters). A parameter in `joined` holds several matrices of so
-    many rows, one below the other, each with its own update. Equal to `torch.optim.Muon` except for rounding: it
-    computes in bf16 everywhere, this class on a CPU in fp32.
+    many rows, one below the other, each with its own update. `torch.optim.Muon` is equal except for rounding: it
+    computes directions in bf16 on every device, and loses the decay of bf16 weights.
     """
 
     def __init__(
@@ -47,37 +51,37 @@ class Muon(torch.optim.AdamW):
         for group in self.param_groups:
             if group[IS_MUON]:
                 trained = [parameter for parameter in group["params"] if parameter.grad is not None]
-                if trained:
-                    self._update(trained, group["lr"], group["weight_decay"])
+                matrices = sorted(chain.from_iterable(map(self._matrices, trained)), key=_shape)
+                for shape, alike in groupby(matrices, key=_shape):
+                    each, most = [*alike], max(1, AT_ONCE // math.prod(shape))
+                    for start in range(0, len(each), most):
+                        _update(each[start : start + most], group["lr"], group["weight_decay"])
                 for parameter in trained:
                     parameter.grad = None  # AdamW leaves it out
         super().step(closure)
 
-    def _update(self, trained: Sequence[nn.Parameter], rate: float, decay: float) -> None:
-        gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
-        for parameter in trained:
-            if not self.state[parameter]:
-                self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        momenta = [self.state[parameter]["momentum_buffer"] for parameter in trained]
-        torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
-        updates = torch._foreach_lerp(gradients, momenta, MOMENTUM)
-        torch._foreach_mul_([*trained], 1 - rate * decay)
-        pairs = [
-            pair
-            for parameter, update in zip(trained, updates, strict=True)
-            for pair in zip(*(torch.split(each, self._rows(parameter)) for each in (parameter, update)), strict=True)
-        ]
-        for shape, alike in itertools.groupby(sorted(pairs, key=_shape), key=_shape):
-            matrices, changes = zip(*alike, strict=True)
-            step = orthogonal(torch.stack(changes)).to(matrices[0].dtype)
-            torch._foreach_add_(matrices, step.unbind(), alpha=-rate * 0.2 * math.sqrt(max(shape)))
-
-    def _rows(self, parameter: nn.Parameter) -> list[int]:
-        return [*self.joined.get(parameter, [len(parameter)])]
+    def _matrices(self, parameter: nn.Parameter) -> Iterator[tuple[Tensor, ...]]:
+        """(W, dW, B) of every matrix in a parameter, as views."""
+        state, gradient = self.state[parameter], parameter.grad
+        assert gradient is not None
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(parameter)
+        rows = [*self.joined.get(parameter, [len(parameter)])]
+        parts = (torch.split(each, rows) for each in (parameter, gradient, state["momentum_buffer"]))
+        return zip(*parts, strict=True)
 
 
-def _shape(pair: tuple[Tensor, Tensor]) -> tuple[int, ...]:
-    return tuple(pair[0].shape)
+def _shape(matrix: tuple[Tensor, ...]) -> tuple[int, ...]:
+    return tuple(matrix[0].shape)
+
+
+def _update(matrices: Sequence[tuple[Tensor, ...]], rate: float, decay: float) -> None:
+    weights, gradients, momenta = map(list, zip(*matrices, strict=True))
+    torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
+    directions = orthogonal(torch.stack(torch._foreach_lerp(gradients, momenta, MOMENTUM)))
+    # One sum, rounded once: alone, the decay is less than half a unit of bf16.
+    changes = 0.2 * math.sqrt(max(weights[0].shape)) * directions.float() + decay * torch.stack(weights).float()
+    torch._foreach_add_(weights, changes.to(weights[0].dtype).unbind(), alpha=-rate)
 
 
 def orthogonal(G_BMN: Tensor) -> Tensor:

@@ -215,11 +215,10 @@ def learning_rate(settings: Training, step: int) -> float:
 def optimizer_of(
     model: nn.Module, settings: Any, added: Collection[nn.Parameter] = frozenset()
 ) -> torch.optim.Optimizer:
-    """The optimiser of the settings (`OPTIMIZERS`) for all trained parameters (`muon`: matrices by Muon, the others by
-    AdamW). Parameters with their own
-    `layers.learned.UpdateRule` follow it. With BERT's settings, biases, norms and scalars have no weight decay.
-    Parameters `added` to the weights from which the run starts have their own rate and decay in the settings; update
-    rules apply to them too.
+    """The optimiser of the settings (`OPTIMIZERS`) for all trained parameters; `muon` is Muon for the matrices and
+    AdamW for the others. Parameters with their own `layers.learned.UpdateRule` follow it. With BERT's settings, biases,
+    norms and scalars have no weight decay. Parameters `added` to the weights from which the run starts have their own
+    rate and decay in the settings; update rules apply to them too.
 
     Each parameter group has the parameters that are updated alike; sharded ones are separate, because one fused pass
     cannot mix them. The largest come first in a group: on CUDA one launch updates a few dozen tensors at most.
@@ -228,7 +227,8 @@ def optimizer_of(
     for module in model.modules():
         if isinstance(rule := getattr(module, "update_rule", None), UpdateRule):
             rules |= dict.fromkeys(module.parameters(recurse=False), rule)
-    matrices = hidden_matrices(model) if settings.optimizer == "muon" else set()
+    has_muon = settings.optimizer == "muon"
+    matrices = hidden_matrices(model) if has_muon else set()
     members: dict[tuple[float, float, bool, bool], list[nn.Parameter]] = {}
     for parameter in filter(lambda each: each.requires_grad, model.parameters()):
         own, decay, rate = rules.get(parameter), settings.weight_decay, 1.0
@@ -240,11 +240,11 @@ def optimizer_of(
         members.setdefault(key, []).append(parameter)
     parts = [
         {"params": sorted(alike, key=nn.Parameter.numel, reverse=True), "weight_decay": decay, RATE: rate}
-        | ({IS_MUON: of_muon} if settings.optimizer == "muon" else {})
+        | ({IS_MUON: of_muon} if has_muon else {})
         for (decay, rate, _, of_muon), alike in members.items()
     ]
     name, arguments = OPTIMIZERS[settings.optimizer]
-    if name == "Muon":
+    if has_muon:
         return Muon(parts, settings.learning_rate, joined_rows(model), **arguments(settings))
     found: torch.optim.Optimizer = getattr(torch.optim, name)(parts, lr=settings.learning_rate, **arguments(settings))
     return found

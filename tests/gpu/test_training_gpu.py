@@ -73,6 +73,7 @@ def test_the_triton_kernels_train_as_the_reference(tiny_corpus, tmp_path):
     ("method", "options"),
     [
         ("comt", {"precision": "bf16-pure", "micro_batch_size": 2}),
+        ("comt", {"precision": "bf16-pure", "micro_batch_size": 2, "optimizer": "muon", "weight_decay": 0.1}),
         ("transponder", {"precision": "bf16-mixed", "kernels": "fused", "model": WIDE}),
         ("transponder", {"precision": "bf16-mixed", "compile": True, "cuda_graphs": True, "micro_batch_size": 2}),
     ],
@@ -121,6 +122,7 @@ def counted(monkeypatch):
         ("comt", "fp32", {"kernels": "reference"}),
         ("transponder", "bf16-mixed", {"kernels": "fused", "micro_batch_size": 4}),
         ("pre-ln", "bf16-pure", {"kernels": "fused", "activation_checkpointing": True, "gradient_clipping": 0.5}),
+        ("transponder", "bf16-mixed", {"kernels": "fused", "micro_batch_size": 4, "optimizer": "muon"}),
     ],
     ids=str,
 )

@@ -197,7 +197,7 @@ class Coefficients(Initialised):
         super().__init__()
         self.sizes, self.random = [n, n, mixing], start == "random"
         self.phi = nn.Parameter(torch.empty(2 * n + mixing, n * width))
-        self.joined_rows = {"phi": self.sizes}
+        self.joined_rows = {"phi": [size for size in self.sizes if size]}
         self.alpha = Constant(SCALE, 3 if mixing else 2, update_rule=NO_DECAY)
         self.b = Constant(0.0, 2 * n + mixing, update_rule=NO_DECAY)
         one_hot = [1.0 if i == reads_first else -1.0 for i in range(n)]

@@ -20,9 +20,9 @@ def _sgd(settings: Any) -> dict[str, Any]:
     return {"momentum": settings.momentum, "nesterov": settings.nesterov, "fused": True}
 
 
-OPTIMIZERS = {"adam": ("Adam", _adam), "adamw": ("AdamW", _adam), "muon": ("Muon", _adam), "sgd": ("SGD", _sgd)}
-"""Optimiser name -> class of `torch.optim` (`Muon`: `training.muon`), and its arguments besides learning rate and
-weight decay."""
+OPTIMIZERS = {"adam": ("Adam", _adam), "adamw": ("AdamW", _adam), "muon": ("AdamW", _adam), "sgd": ("SGD", _sgd)}
+"""Optimiser name -> class of `torch.optim`, and its arguments besides learning rate and weight decay. For `muon` these
+are of the parameters that are no matrices (`training.muon`)."""
 
 Dropped = Annotated[float, Field(ge=0, lt=1)]  # the probability with which dropout sets a number to zero
 

@@ -73,11 +73,15 @@ def graphs(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize(("kind", "micro_batches"), [("text", 1), ("text", 4), ("images", 2)])
-def test_nothing_that_is_needed_is_overwritten(kind, micro_batches, tiny_corpus, tmp_path, graphs):
+@pytest.mark.parametrize(
+    ("kind", "micro_batches", "changed"),
+    [("text", 1, {}), ("text", 4, {}), ("text", 4, {"optimizer": "muon"}), ("images", 2, {})],
+    ids=str,
+)
+def test_nothing_that_is_needed_is_overwritten(kind, micro_batches, changed, tiny_corpus, tmp_path, graphs):
     """The same run to the bit, with gradients of several micro-batches in memory of their own."""
     make = partial(tiny_spec, tiny_corpus) if kind == "text" else image_spec
-    options = {**SHORT, "micro_batch_size": 8 // micro_batches, "gradient_clipping": 0.5}
+    options = {**SHORT, "micro_batch_size": 8 // micro_batches, "gradient_clipping": 0.5, **changed}
     expected = train(make(**options, **OFF), tmp_path / "off")
     assert (graphs.options, graphs.passes) == ([None], 0)
     assert_same_run(train(make(**options, **ON), tmp_path / "on"), expected)

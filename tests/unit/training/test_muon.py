@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 import torch
 from method_cases import METHODS
+from pydantic import ValidationError
 from small_networks import SMALL
 from tiny_runs import assert_resumes, tiny_spec, training
 from torch import nn
 
-from comt_cli.errors import UserError
 from comt_cli.layers.roles import ROLES, hidden_matrices, joined_rows, roles_of
 from comt_cli.models.accounting import cost_of, training_bytes
 from comt_cli.models.build import empty_network, wiring_of
+from comt_cli.models.llama import Llama
 from comt_cli.tasks.settings.language import ModelSettings
+from comt_cli.training import muon
 from comt_cli.training.muon import IS_MUON, Muon, orthogonal
 
 EXPECTED = {  # the first pattern that is found in a parameter's name
@@ -46,6 +47,11 @@ def test_every_parameter_of_every_method_has_its_role(task: str) -> None:
             assert all(sum(rows) == len(parameter) for parameter, rows in joined_rows(model).items())
 
 
+def language_model(method: str) -> Llama:
+    settings = ModelSettings(size="tiny", width=32, ffn_width=48, heads=4)
+    return empty_network(settings, wiring_of(METHODS[method]), vocabulary=9)
+
+
 JOINED = {
     "comt": {"qkv.weight": [32, 32, 32], "gate_up.weight": [48, 48]},
     "two-summaries": {"q_proj.A": [8, 8]},
@@ -57,9 +63,7 @@ JOINED = {
 @pytest.mark.parametrize("method", JOINED)
 def test_matrices_that_are_stored_together(method: str) -> None:
     """Of a network of width 32 without grouped queries."""
-    model = empty_network(
-        ModelSettings(size="tiny", width=32, ffn_width=48, heads=4), wiring_of(METHODS[method]), vocabulary=9
-    )
+    model = language_model(method)
     joined = joined_rows(model)
     for end, rows in JOINED[method].items():
         found = [joined.get(parameter) for name, parameter in model.named_parameters() if name.endswith(end)]
@@ -67,19 +71,30 @@ def test_matrices_that_are_stored_together(method: str) -> None:
         assert all([*each] == rows for each in found)
 
 
-def test_what_muon_updates() -> None:
-    """Neither vectors nor filters, nor what is frozen."""
-    for task, method in (("train-lm", "comt"), ("train-resnet", "comt-sliding-window")):
-        small = SMALL[task]
-        model = empty_network(next(iter(small.networks.values())), wiring_of(small.methods[method]), **small.dimensions)
-        roles, matrices = roles_of(model), hidden_matrices(model)
-        for name, parameter in model.named_parameters():
-            is_map = roles[parameter] in ("matrix", "gate") and parameter.dim() == 2 and 1 not in parameter.shape
-            assert (parameter in matrices) == is_map, name
-        for parameter in model.parameters():
-            parameter.requires_grad_(requires_grad=False)
-        assert matrices or task == "train-resnet"
-        assert not hidden_matrices(model)
+UPDATED = {
+    "comt": {"qkv.weight", "output.weight", "gate_up.weight", "down.weight"}
+    | {f"{name}_proj.A" for name in ("q", "k", "v", "o", "gate", "up", "down")},
+    "hyper-connections": {"qkv.weight", "output.weight", "gate_up.weight", "down.weight"},  # not W, with single rows
+    "mhc": {"qkv.weight", "output.weight", "gate_up.weight", "down.weight", "coefficients.phi"},
+}
+
+
+@pytest.mark.parametrize("method", UPDATED)
+def test_what_muon_updates(method: str) -> None:
+    model = language_model(method)
+    matrices = hidden_matrices(model)
+    found = {".".join(name.split(".")[-2:]) for name, parameter in model.named_parameters() if parameter in matrices}
+    assert found == UPDATED[method]
+    for parameter in model.parameters():
+        parameter.requires_grad_(requires_grad=False)
+    assert not hidden_matrices(model)
+
+
+def test_filters_are_no_matrices() -> None:
+    small = SMALL["train-resnet"]
+    options = small.methods["comt-sliding-window"]
+    model = empty_network(next(iter(small.networks.values())), wiring_of(options), **small.dimensions)
+    assert not hidden_matrices(model)
 
 
 def test_a_module_names_the_role_of_what_is_inside() -> None:
@@ -89,41 +104,70 @@ def test_a_module_names_the_role_of_what_is_inside() -> None:
     assert [*roles_of(outer).values()] == ["embedding", *["gate"] * 4, "matrix", "scalar"]
 
 
-def both(updates: int, dtype: torch.dtype = torch.float32, **options: Any) -> tuple[list[torch.Tensor], ...]:
-    """Weights after updates by `Muon`, of matrices that are joined, and by PyTorch's, of separate ones."""
+HEIGHTS = [8, 12, 2, 12]
+
+
+def both(updates: int, dtype: torch.dtype, decays: tuple[float, float, float]) -> tuple[list[torch.Tensor], ...]:
+    """Changes of weights by `Muon`, of joined matrices in two groups, and by PyTorch's, of separate ones; rates and
+    decays of the groups differ. Last a vector, which AdamW updates."""
     draws = torch.Generator().manual_seed(0)
-    heights = [8, 12, 1, 20]
 
     def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=draws).to(dtype)
+        return 0.1 * torch.randn(shape, generator=draws).to(dtype)
 
-    joined, vector = nn.Parameter(draw(41, 10)), nn.Parameter(draw(10))
-    separate = [nn.Parameter(part.clone()) for part in joined.detach().split(heights)]
-    alone = nn.Parameter(vector.detach().clone())
-    groups = [{"params": [joined], IS_MUON: True}, {"params": [vector], IS_MUON: False}]
-    mine = Muon(groups, 1e-2, {joined: heights}, fused=True, **options)
-    theirs = torch.optim.Muon(separate, lr=1e-2, adjust_lr_fn="match_rms_adamw", **options)
-    adamw = torch.optim.AdamW([alone], lr=1e-2, fused=True, **options)
+    first = [draw(34, 10), draw(12, 10), draw(10)]
+    weights = [nn.Parameter(each.clone()) for each in first]
+    alone = [[nn.Parameter(part.clone()) for part in each.split(HEIGHTS)] for each in first[:1]]
+    alone += [[nn.Parameter(each.clone())] for each in first[1:]]
+    rates = [0.1, 0.05, 0.1]
+    each_group = zip(weights, rates, decays, (True, True, False), strict=True)
+    groups = [{"params": [w], "lr": rate, "weight_decay": decay, IS_MUON: of_muon}
+              for w, rate, decay, of_muon in each_group]  # fmt: skip
+    mine = Muon(groups, 1.0, {weights[0]: HEIGHTS}, fused=True)
+    theirs: list[torch.optim.Optimizer] = [
+        torch.optim.Muon(parts, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
+        for parts, rate, decay in zip(alone[:2], rates, decays, strict=False)
+    ]
+    theirs.append(torch.optim.AdamW(alone[2], lr=rates[2], weight_decay=decays[2], fused=True))
     for _ in range(updates):
-        joined.grad, vector.grad = draw(41, 10), draw(10)
-        for part, gradient in zip(separate, joined.grad.split(heights), strict=True):
-            part.grad = gradient.clone()
-        alone.grad = vector.grad.clone()
-        for optimizer in (mine, theirs, adamw):
+        for whole, parts in zip(weights, alone, strict=True):
+            whole.grad = draw(*whole.shape)
+            for part, gradient in zip(parts, whole.grad.split([len(each) for each in parts]), strict=True):
+                part.grad = gradient.clone()
+        for optimizer in (mine, *theirs):
             optimizer.step()
-    return [*joined.detach().split(heights), vector.detach()], [*(part.detach() for part in separate), alone.detach()]
+    assert all(weight.grad is None for weight in weights[:2])
+    found = [weight.detach() - start for weight, start in zip(weights, first, strict=True)]
+    others = [torch.cat([part.detach() for part in parts]) - start for parts, start in zip(alone, first, strict=True)]
+    return found, others
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_joined_matrices_as_torch_updates_separate_ones(dtype: torch.dtype) -> None:
-    """PyTorch computes the directions in bf16, with errors of some 2^-8 of entries near 1 / sqrt(10). An update is 0.2
-    sqrt(20) 1e-2 of that at most. In bf16, weights of up to 4 are rounded by 2^-8 after every update."""
-    updates = 5
-    for mine, theirs in zip(*both(updates, dtype, weight_decay=0.1), strict=True):
-        update = 0.2 * 20**0.5 * 1e-2
-        error = update * 2**-6 if dtype == torch.float32 else 2**-7 + update * 2**-6
-        assert (mine - theirs).abs().max() < updates * error
-        assert (mine - theirs).abs().max() < 0.2 * updates * update or dtype != torch.float32
+    """PyTorch computes directions in bf16, with errors of some 2^-8 of the largest of their entries. In bf16, weights of
+    up to 0.3 are rounded by 2^-11 in each of PyTorch's two sums, of changes of 0.01 to 0.03."""
+    share = 0.02 if dtype == torch.float32 else 0.06
+    for mine, theirs in zip(*both(3, dtype, (0.5, 0.2, 0.1)), strict=True):
+        assert (mine - theirs).abs().mean() < share * theirs.abs().mean()
+
+
+def test_many_matrices_are_updated_in_parts(monkeypatch) -> None:
+    whole = both(2, torch.float32, (0.5, 0.2, 0.1))[0]
+    monkeypatch.setattr(muon, "AT_ONCE", 120)
+    for mine, other in zip(both(2, torch.float32, (0.5, 0.2, 0.1))[0], whole, strict=True):
+        assert (mine - other).abs().max() < 1e-5  # products of another batch
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_weights_decay_in_every_precision(dtype: torch.dtype) -> None:
+    """100 updates with a decay of 1e-3 each leave 0.905. In bf16 a decay alone would be rounded away."""
+    weight = nn.Parameter(torch.full((40, 50), 0.5, dtype=dtype))
+    optimizer = Muon([{"params": [weight], IS_MUON: True}], 1e-2, {}, weight_decay=0.1)
+    draws = torch.Generator().manual_seed(0)
+    for _ in range(100):
+        weight.grad = torch.randn(40, 50, generator=draws).to(dtype)
+        optimizer.step()
+    assert weight.float().mean().item() == pytest.approx(0.5 * 0.999**100, rel=0.02)
 
 
 @pytest.mark.parametrize("shape", [(1, 7), (5, 5), (3, 9), (9, 3)], ids=str)
@@ -160,10 +204,12 @@ def test_estimates_count_one_moment_of_matrices(tiny_corpus, tmp_path) -> None:
     cost = cost_of(muon)
     assert sum(tensor.numel() for tensor in states) == 2 * cost.parameters - cost.matrices
     assert training_bytes(adamw, 1) - training_bytes(muon, 1) == 4 * cost.matrices > 0
+    run.optimizer.state.clear()  # as when memory is reserved for them, before CUDA graphs are captured
+    assert sum(map(torch.numel, run.updater._kept_by_steps())) == sum(map(torch.numel, states))
     assert tuple(cost.roles) == ROLES
     assert sum(cost.roles.values()) == cost.parameters
 
 
 def test_sharded_matrices_are_refused(tiny_corpus) -> None:
-    with pytest.raises((UserError, ValueError), match="Muon needs whole matrices"):
+    with pytest.raises(ValidationError, match="Muon needs whole matrices"):
         tiny_spec(tiny_corpus, optimizer="muon", sharding="fsdp")
