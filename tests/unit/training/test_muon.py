@@ -144,8 +144,8 @@ def both(updates: int, dtype: torch.dtype, decays: tuple[float, float, float]) -
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_joined_matrices_as_torch_updates_separate_ones(dtype: torch.dtype) -> None:
-    """PyTorch computes directions in bf16, with errors of some 2^-8 of the largest of their entries. In bf16, weights of
-    up to 0.3 are rounded by 2^-11 in each of PyTorch's two sums, of changes of 0.01 to 0.03."""
+    """PyTorch computes directions in bf16, with errors of some 2^-8 of the largest of their entries. In bf16, weights
+    of up to 0.3 are rounded by 2^-11 in each of PyTorch's two sums, of changes of 0.01 to 0.03."""
     share = 0.02 if dtype == torch.float32 else 0.06
     for mine, theirs in zip(*both(3, dtype, (0.5, 0.2, 0.1)), strict=True):
         assert (mine - theirs).abs().mean() < share * theirs.abs().mean()
