@@ -64,7 +64,6 @@ def diagnose(
     Examples:
       comt diagnose
       comt diagnose --connections none
-      comt diagnose --connections all --branch llama
     """
     chosen_depths, chosen_seeds = sorted({*whole_numbers(depths, "--depths")}), parse_seeds(seeds) or []
     branches = select(branch, _BRANCHES, "branch")

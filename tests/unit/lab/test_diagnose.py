@@ -139,6 +139,8 @@ def test_a_model_wide_initialisation_changes_only_other_starts():
     assert start.loc["highway", "overwritten"] > 0.1  # the gates are 0.5 instead of 0.12
     assert start.loc["laurel-lr", "overwritten"] > 1e-3
     assert start.loc["laurel-lr", "difference"] == 0
+    tables = starts([{"name": "hyper-connections", "dynamic": False}], 1)  # which learns tables of numbers, no matrices
+    assert tables["start"]["overwritten"].tolist() == [0]
 
 
 def test_the_effect_is_that_of_the_parameters_alone():
