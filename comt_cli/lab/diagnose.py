@@ -13,7 +13,7 @@ import typer
 from comt_cli.commands import options
 from comt_cli.commit import git_commit
 from comt_cli.errors import UserError
-from comt_cli.files import write_text
+from comt_cli.files import make_folder, write_text
 from comt_cli.lab import whole_numbers
 from comt_cli.methods import catalogue, in_words
 from comt_cli.recipe.find import find_recipe
@@ -36,10 +36,10 @@ _TRAINED = "ours/modern"  # the recipe whose rows are looked at beside the metho
 _ALSO = {"name": "resformer", "learned": True}
 """A row of no recipe, which learns something where the method as it comes has nothing that could."""
 _BRANCHES = ("linear-relu", "gelu-mlp", "llama")
-_CONNECTIONS_HELP = "Residual connections, or methods with one, to compare; or all."
+_CONNECTIONS_HELP = "Residual connections, or methods with one, to compare; all or none."
 _BRANCH_HELP = "Branch of the blocks: linear-relu and gelu-mlp with LayerNorm, or llama with RMSNorm."
-_METHODS_HELP = """Methods, or rows of ours/modern, whose initial state is compared with Pre-LN's and followed for 20
-updates; all or none."""
+_METHODS_HELP = """Methods, or rows of ours/modern, whose initial state is compared with a plain network's and followed
+for 20 updates; all or none."""
 
 
 def diagnose(
@@ -54,13 +54,16 @@ def diagnose(
     """Test residual connections before training: do signals and gradients propagate? No data is needed.
 
     Measure the gradient at the input against depth, the stream's norm along the layers, networks with and without skip
-    paths, and which connections start as the identity. Compare the initial state of every method, and of every row of
-    ours/modern, with its paper; list the parameters that are inactive after 20 updates. Also check the printed claims
-    of the chapter on residual connections (Brenndoerfer 2025), with fixed settings. This takes about two minutes.
+    paths, and which connections start as the identity. Also check the printed claims of the chapter on residual
+    connections (Brenndoerfer 2025), with fixed settings. This takes about two minutes.
+
+    Compare the initial state of every method, and of every row of ours/modern, with a plain network and with its paper;
+    list the new parameters with their initial values, and those that are inactive after 20 updates. This takes half a
+    minute, and is all that a new method needs.
 
     Examples:
       comt diagnose
-      comt diagnose --connections all --branch llama
+      comt diagnose --connections none
     """
     chosen_depths, chosen_seeds = sorted({*whole_numbers(depths, "--depths")}), parse_seeds(seeds) or []
     branches = select(branch, _BRANCHES, "branch")
@@ -68,28 +71,32 @@ def diagnose(
     import torch
 
     from comt_cli.lab.claims import claims_frame
-    from comt_cli.lab.networks import RELU_MLP, SETUPS, measured, starts
+    from comt_cli.lab.networks import RELU_MLP, SETUPS, measured
+    from comt_cli.lab.starts import starts
     from comt_cli.training.devices import device_name
 
     setups = [SETUPS[name] for name in branches]
-    wirings, started = _wirings(connections, setups), _chosen_methods(methods)
+    wirings = {} if connections.strip() == "none" else _wirings(connections, setups)
+    started = _chosen_methods(methods)
     where = {"device": device_name(torch.device("cpu")), "torch": torch.__version__, "git_commit": git_commit()}
-    tables = measured(wirings, setups, chosen_depths, _DEPTH, chosen_seeds)
-    tables |= {"claims": claims_frame(), "start": starts(started, chosen_seeds[0])}
+    tables = starts(started, chosen_seeds[0]) if started else {}
+    if wirings:
+        tables |= measured(wirings, setups, chosen_depths, _DEPTH, chosen_seeds) | {"claims": claims_frame()}
     says = {setup.name: f"{setup.says}, width {setup.width}" for setup in (*setups, RELU_MLP)}
     folder = out or results / "diagnose"
     _write(tables, chosen_seeds, says, where, folder)
-    typer.echo(f"Written to {folder}: diagnose.md with the reasons for every verdict, a figure, and CSV files.")
+    typer.echo(f"Written to {folder}.")
 
 
 def _chosen_methods(text: str) -> list[dict[str, Any]]:
-    """The methods for language models that are given, each with its options; all are those that need no options, the
-    rows of `_TRAINED`, and `_ALSO`. A name means the method, and the row, that are called so."""
-    from comt_cli.lab.networks import as_they_come
-
+    """The methods for language models or ResNets that are given, each with its options; all are those that need no
+    options, the rows of `_TRAINED`, and `_ALSO`. A name means the method, and the row, that are called so."""
     if text.strip() == "none":
         return []
-    named: list[tuple[str, dict[str, Any]]] = [(name, {"name": name}) for name in as_they_come()]
+    from comt_cli.lab.networks import as_they_come
+
+    shipped = as_they_come("train-lm") | as_they_come("train-resnet")
+    named: list[tuple[str, dict[str, Any]]] = [(name, {"name": name}) for name in shipped]
     named += [*load_recipe(find_recipe(_TRAINED), catalogue()).methods.items(), (in_words(_ALSO), _ALSO)]
     wanted = select(None if text.strip() == "all" else text, dict(named), "method")
     # A row whose options are all defaults is the method itself: each is there once, beside others of its name.
@@ -113,7 +120,7 @@ def _wirings(text: str, setups: list[Setup]) -> dict[str, Wiring]:
     return chosen
 
 
-# ---- the page
+# ---- the pages
 
 
 def _write(
@@ -123,10 +130,40 @@ def _write(
     where: Mapping[str, str | None],
     folder: Path,
 ) -> None:
-    """Write the tables as CSV files, the figure with its caption, and the page."""
+    """Write the tables as CSV files, the figure with its caption, and the pages."""
+    make_folder(folder)
+    for stem, table in tables.items():
+        if stem == "gradient-by-depth":
+            _write_figure(table, seeds, says, folder)
+            continue
+        told = table.assign(**where) if stem in ("outputs", "identity", "start", "claims") else table
+        write_text(folder / f"{stem}.csv", told.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    at = f", commit {where['git_commit']}" if where["git_commit"] else ""
+    filled = {
+        "made": in_markdown(f"on {where['device']} with PyTorch {where['torch']}{at}. Seeds {format.seeds(seeds)}."),
+        "setups": "\n".join(f"- `{name}`: {in_markdown(text)}." for name, text in says.items()),
+        "depth": str(_DEPTH),
+    }
+    if "claims" in tables:
+        counts = Counter(tables["claims"]["verdict"])
+        said = ", ".join(f"{verdict} {count}" for verdict, count in counts.items())
+        filled["counts"] = f"{counts.total()}: {said}"
+    for page, needed, shown in (("diagnose", "claims", _of_connections), ("start", "start", _of_methods)):
+        for name, frame in shown(tables).items() if needed in tables else ():
+            numbers = [kind.kind in "if" for kind in frame.dtypes]
+            texts = [
+                [f"{cell:.3g}".replace("nan", "") if isinstance(cell, float) else str(cell) for cell in row]
+                for row in frame.itertuples(index=False)
+            ]
+            filled[name] = pipes([[*frame.columns], *texts], numbers)
+        if needed in tables:
+            template = Path(__file__).with_name(f"{page}.md.in").read_text(encoding="utf-8")
+            write_text(folder / f"{page}.md", template.format_map(filled))
+
+
+def _write_figure(by_depth: pd.DataFrame, seeds: list[int], says: Mapping[str, str], folder: Path) -> None:
     from comt_cli.report.figures import sign, write_figure
 
-    by_depth = tables["gradient-by-depth"]
     figure = draw(by_depth)
     measured = f"Networks at their start, none of them trained, seeds {format.seeds(seeds)}; "
     measured += "a random linear functional of the output as the loss"
@@ -135,46 +172,31 @@ def _write(
     title = "How much of the gradient reaches the input of networks of different depths"
     caption = Caption(title, measured, (*(f"{name}: {says[name]}." for name in by_depth["setup"].unique()), reading))
     write_figure(figure, by_depth, folder, "gradient-by-depth", caption)
-    for stem, table in tables.items():
-        if len(table) and table is not by_depth:  # which the figure has written
-            told = table.assign(**where) if stem in ("outputs", "identity", "start", "claims") else table
-            write_text(folder / f"{stem}.csv", told.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
-    counts = Counter(tables["claims"]["verdict"])
-    at = f", commit {where['git_commit']}" if where["git_commit"] else ""
-    filled = {
-        "made": in_markdown(f"on {where['device']} with PyTorch {where['torch']}{at}. Seeds {format.seeds(seeds)}."),
-        "setups": "\n".join(f"- `{name}`: {in_markdown(text)}." for name, text in says.items()),
-        "counts": f"{counts.total()}: {', '.join(f'{verdict} {count}' for verdict, count in counts.items())}",
-        "depth": str(_DEPTH),
-    }
-    for name, frame in _shown(tables).items():
-        numbers = [kind.kind in "if" for kind in frame.dtypes]
-        texts = [
-            [f"{cell:.3g}".replace("nan", "") if isinstance(cell, float) else str(cell) for cell in row]
-            for row in frame.itertuples(index=False)
-        ]
-        filled[name] = pipes([[*frame.columns], *texts], numbers) if texts else "None were asked for."
-    page = Path(__file__).with_name("diagnose.md.in").read_text(encoding="utf-8")
-    write_text(folder / "diagnose.md", page.format(**filled))
 
 
-def _shown(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """The tables of the page: at most four depths, `1.32 ± 0.04` for mean and standard deviation over the seeds."""
+def _of_methods(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The tables of the page of methods."""
+    headings = {"without_gradient": "no gradient", "dispersion_start": "apart at first"}
+    headings |= {"dispersion": "apart", "mixing_moved": "moved"}
+    start, parameters = (tables[name].rename(columns=headings) for name in ("start", "parameters"))
+    later = start.drop(columns=[*start.loc[:, "published":"loss"]])
+    return {"start": start.loc[:, :"loss"], "updates": later, "parameters": parameters}
+
+
+def _of_connections(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """Tables of connections: at most four depths, `1.32 ± 0.04` for mean and standard deviation over the seeds."""
     by_depth, by_loss, outputs = tables["gradient-by-depth"], tables["gradient-by-loss"], tables["outputs"]
     scalings, depths = tables["activations-by-layer"], by_depth["depth"].unique().tolist()
     last = len(depths) - 1
     few = [depths[index] for index in sorted({0, round(last / 3), round(2 * last / 3), last})]
     fp32 = by_loss[(by_loss["precision"] == "float32") & by_loss["depth"].isin([1, *few])]
     measured = ("output_norm", "gradient_norm", "output_mean", "output_std")
-    headings = {"difference": "from Pre-LN", "without_gradient": "no gradient", "dispersion_start": "apart at first"}
-    headings |= {"dispersion": "apart", "mixing_moved": "moved"}
     return {
         "gradient-by-depth": _across(by_depth[by_depth["depth"].isin(few)], ["setup", "connection"], "depth", "passed"),
         "gradient-by-loss": _across(fp32, ["connection", "loss"], "depth", "gradient_norm"),
         "activations-by-layer": _across(scalings[scalings["layer"] == _DEPTH], ["setup"], "connection", "growth"),
         "outputs": outputs[["setup", "connection"]].assign(**{name: _spread(outputs, name) for name in measured}),
         "identity": tables["identity"],
-        "start": tables["start"].rename(columns=headings),
         "claims": tables["claims"].drop(columns=["name"]),
     }
 

@@ -1,5 +1,5 @@
-"""Stacks of one residual connection at the start: the norms of signals and gradients along them, and the start of
-language models of every method. Shapes: B batch, T tokens, V vocabulary, D width, x [..., D].
+"""Stacks of one residual connection at the start: the norms of signals and gradients along them. Shapes: x [..., D], D
+width.
 
 A `Setup` defines the branches: those of the chapter (`claims`), or the block of our language models.
 """
@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import pandas as pd
@@ -18,17 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comt_cli.analysis.figures.mixing import DISPERSION, READ_OUT, mixtures
-from comt_cli.files import read_csv
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.positions import rotation_table
 from comt_cli.layers.residual.base import Branch, ResidualConnection, ResidualSite, State
-from comt_cli.layers.residual.scaled import FollowsTraining, ProgressiveResidual, Scale, ScaledBranch
-from comt_cli.methods import in_words, method_from, methods
+from comt_cli.layers.residual.scaled import ProgressiveResidual, Scale, ScaledBranch
+from comt_cli.methods import methods
 from comt_cli.methods.base import Method, Wiring, residual_connection, residual_connections
 from comt_cli.models.build import empty_network, materialise
-from comt_cli.models.flops import parameter_count
-from comt_cli.models.llama import Llama
 from comt_cli.tasks.base import DECODER_SITES
 from comt_cli.tasks.settings.language import ModelSettings
 
@@ -166,9 +161,9 @@ def wirings() -> dict[str, Wiring]:
     return found | {name: method().wiring() for name, method in others.items()}
 
 
-def as_they_come() -> dict[str, type[Method]]:
-    """The methods for language models that need no options."""
-    every = methods("train-lm").items()
+def as_they_come(command: str = "train-lm") -> dict[str, type[Method]]:
+    """The methods of a training command that need no options."""
+    every = methods(command).items()
     return {name: each for name, each in every if not any(field.is_required() for field in each.model_fields.values())}
 
 
@@ -291,86 +286,3 @@ def measured(
         "outputs": _summary(inputs[inputs["depth"] == depth], [*of, "depth"], out),
         "identity": identity.rename_axis(columns=None).reset_index(),
     }
-
-
-# ---- how language models start, and whether what a method learns moves
-
-# With a negligible epsilon: some models have a stream of Pre-LN's direction and another size.
-SETTINGS = ModelSettings(size="tiny", width=64, ffn_width=176, layers=4, heads=4, norm_eps=1e-12)
-VOCABULARY, SAMPLES, TOKENS, UPDATES, RATE = 256, 4, 32, 20, 1e-3
-NOTHING = 1e-9
-"""A gradient's norm over that of all gradients, below which it is rounding error or the effect of the norms' epsilon on
-a zero gradient (1e-11): Adam takes steps for it too, so that movement alone is no evidence."""
-LEAST_APART, LEAST_MOVED = 5e-3, 1e-4
-"""The least |H - mean| / |H| of streams that differ, and the least change of a mixture that has learned something."""
-PUBLISHED = {row["method"]: row["published"] for row in read_csv(Path(__file__).with_name("published.csv"))}
-"""The start of a method's model according to its paper or its public code, by the method's text."""
-
-
-def starts(methods: Sequence[Mapping[str, Any]], seed: int) -> pd.DataFrame:
-    """One row for each of these methods, its name and its options, in fp64, with equal draws for shared parameters; the
-    page explains the columns. NaN and "" mean that there is no such value."""
-    tokens_BT = torch.randint(VOCABULARY, (SAMPLES, TOKENS), generator=torch.Generator().manual_seed(seed))
-
-    def built(method: Mapping[str, Any]) -> tuple[Llama, Tensor]:
-        model = empty_network(SETTINGS, method_from(method).wiring(), vocabulary=VOCABULARY)
-        materialise(model, torch.device("cpu"), seed)
-        with torch.no_grad():
-            return model, model.double()(tokens_BT)
-
-    plain, expected_BTV = built({"name": "pre-ln"})
-    shapes = {name: parameter.shape for name, parameter in plain.named_parameters()}
-    rows = []
-    for method in methods:
-        model, found_BTV = built(method)
-        own = {key: part for key, part in model.named_parameters() if shapes.get(key) != part.shape}
-        dispersion, weights = _mixtures(model, tokens_BT)
-        first, never = _train(model, tokens_BT, own)
-        dispersion_after, weights_after = _mixtures(model, tokens_BT)
-        moved = {
-            kind: max((new - old).abs().max().item() for new, old in zip(weights_after[kind], before, strict=True))
-            for kind, before in sorted(weights.items())
-        }
-        asleep = [f"{never} without gradient"] if never else []
-        asleep += ["streams"] if dispersion_after < LEAST_APART else []
-        asleep += [kind for kind, distance in moved.items() if distance < LEAST_MOVED]
-        row: dict[str, Any] = {"method": in_words(method), "published": PUBLISHED.get(in_words(method), "")}
-        row["parameters"] = parameter_count(model) - parameter_count(plain)
-        row["difference"] = ((found_BTV - expected_BTV).norm() / expected_BTV.norm()).item()
-        row |= {"loss": _loss(found_BTV, tokens_BT).item(), "own": len(own), "without_gradient": first, "never": never}
-        row |= {"dispersion_start": dispersion, "dispersion": dispersion_after}
-        row["mixing_moved"] = ", ".join(f"{kind} {distance:.2g}" for kind, distance in moved.items())
-        rows.append(row | {"asleep": ", ".join(asleep)})
-    return pd.DataFrame(rows)
-
-
-def _loss(logits_BTV: Tensor, tokens_BT: Tensor) -> Tensor:
-    return F.cross_entropy(logits_BTV[:, :-1].flatten(0, 1), tokens_BT[:, 1:].flatten())
-
-
-def _train(model: Llama, tokens_BT: Tensor, own: dict[str, nn.Parameter]) -> tuple[int, int]:
-    """Adam for `UPDATES` on one batch; the number of `own` without a gradient in the first update, and in all."""
-    optimizer, without = torch.optim.Adam(model.parameters(), RATE), []
-    for update in range(UPDATES):
-        for module in model.modules():
-            if isinstance(module, FollowsTraining):
-                module.at_update(update)
-        optimizer.zero_grad()
-        torch.autograd.backward(_loss(model(tokens_BT), tokens_BT))
-        least = NOTHING * nn.utils.get_total_norm([each.grad for each in model.parameters() if each.grad is not None])
-        without.append({key for key, part in own.items() if part.grad is None or part.grad.norm() <= least})
-        optimizer.step()
-    return len(without[0]), len(set.intersection(*without))
-
-
-def _mixtures(model: Llama, tokens_BT: Tensor) -> tuple[float, dict[str, list[Tensor]]]:
-    dispersion, weights = float("nan"), dict[str, list[Tensor]]()
-    with torch.no_grad():
-        places = mixtures(model, lambda: model(tokens_BT))
-    for place in places:
-        for kind, weight in place.weights.items():
-            if kind == DISPERSION:
-                dispersion = weight.mean().item()
-            else:
-                weights.setdefault(f"{READ_OUT} {kind}" if place.part == READ_OUT else kind, []).append(weight)
-    return dispersion, weights

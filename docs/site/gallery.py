@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 SWEEP = "evening/ours/modern-sweep"
 COSTS = RESULTS / "evening/ours/modern-costs.csv"
-START = RESULTS / "diagnose/start.csv"
+DIAGNOSED = RESULTS / "diagnose"
 FAMILIES = {
     "Gates": "Factors on the outputs of projections, convolutions or branches, computed from the input.",
     "Norms and initialisation": "The place and form of norms, and initial values.",
@@ -56,6 +56,11 @@ intervals; [How to read the tables](../statistics.md) explains them. Gates and r
 
 Drawings show the branches of a block of a LLaMA (attention, feed-forward network) or of a ResNet, and "+" is the
 residual add. Blue parts are changed, dashed ones only start with other values. A blue dot is a changed input.
+
+"Before you implement it" is measured by `comt diagnose`, in small networks with random data:
+[all methods and the terms](../../results/diagnose/start.md). Initial values are as stored: numbers near 1, or near a
+pattern, are stored as their difference from it; "0 ± 0.02" is mean ± standard deviation. The effect of a parameter is
+the change of the logits when it alone is set back to its start.
 
 ## By family
 
@@ -133,13 +138,10 @@ def card(name: str, result: Result | None) -> str:
     kind = methods()[name]
     file = Path(inspect.getfile(kind)).relative_to(ROOT).as_posix()
     title, equation, about, deviations = parts_of(inspect.getmodule(kind))
-    start, change = start_of(name)
     facts = {
         "Networks": ", ".join(text for task, text in NETWORKS.items() if kind.fits(tasks()[task].sites)),
         "Options": options_of(kind) or "none",
         "Deviations from the paper": deviations,
-        "At initialisation": start,
-        "In training": change,
         "Cost": cost_of(name, result),
         "Result": in_full(name, result),
         "In a recipe": f"`method: {line_of(kind)}`",
@@ -148,7 +150,12 @@ def card(name: str, result: Result | None) -> str:
     }
     text = [f"\n### {name} {{ #{anchor(name)} }}\n\n{title}\n{equation}\n{about}\n"]
     text += [f"\n{drawing.block(name, wiring_of(name), kind)}\n"]
-    return "".join([*text, *(f"\n{term}\n:   {' '.join(fact.split())}\n" for term, fact in facts.items())])
+    text += (f"\n{term}\n:   {' '.join(fact.split())}\n" for term, fact in facts.items())
+    text += [
+        f"\n#### Before you implement it {{ #before-{anchor(name)} }}\n\n",
+        *(f"{each}\n" for each in before(name)),
+    ]
+    return "".join(text)
 
 
 def options_of(kind: type[Method]) -> str:
@@ -265,19 +272,51 @@ def cost_of(name: str, result: Result | None) -> str:
     )
 
 
-def start_of(name: str) -> tuple[str, str]:
-    """The distance of a language model's initial logits from Pre-LN's, and the parts that 20 updates leave inactive."""
-    line = next((line for line in read_lines(START) if line["method"].split(" (")[0] == name), None)
-    if line is None:
-        return "not measured", "not measured"
-    difference, stated = float(line["difference"]), line["published"].replace("not said", "nothing")
-    start = f"logits differ from Pre-LN's by {100 * difference:.3g} % of their norm"
-    start = "logits equal Pre-LN's to rounding" if difference < 1e-6 else start
-    change = "all its parameters are active after 20 updates" if int(line["own"]) > 0 else "no parameters of its own"
-    if line["asleep"]:
-        parts = [INACTIVE.get(part, part.replace(" ", " parameter tensor ", 1)) for part in line["asleep"].split(", ")]
-        change = f"inactive after 20 updates: {', '.join(parts)}"
-    return start + f"; stated in the paper: {stated}" * bool(stated), change
+def before(name: str, folder: Path = DIAGNOSED) -> Iterator[str]:
+    """Lines for those who implement a method, from the CSV files of `comt diagnose`: its start, the effect of the first
+    updates, and its parameters with their initial values."""
+    rows = [line for line in read_lines(folder / "start.csv") if line["method"].split(" (")[0] == name]
+    if not rows:
+        yield "Not measured. `comt diagnose --connections none --results results` measures every method."
+        return
+    line = min(rows, key=lambda line: len(line["method"]))  # the one without options, if there is one
+    parameters = [each for each in read_lines(folder / "parameters.csv") if each["method"] == line["method"]]
+    options = f" (`{line['method']}`)" * (line["method"] != name)
+    stated = line["published"].replace("not said", "nothing")
+    yield f"- Start{options}: {distance(name, line)}." + f" Stated in the paper: {stated}." * bool(stated)
+    yield from (f"- Start of `{each['method']}`: {distance(name, each)}." for each in rows if each is not line)
+    if line["factors"]:
+        yield f"- Factors at the start: {line['factors']}."
+    if not parameters:
+        yield "- No parameters of its own."
+        return
+    wrong = percent(line["overwritten"])
+    yield f"- If new matrices start as N(0, 0.02²) and new biases as 0, the logits at the start change by {wrong}."
+    effect = percent(line["effect"])
+    yield f"- After 20 updates, setting all new parameters back to their start changes them by {effect}."
+    never = [
+        f"`{each['parameter']}` ({each['never']} of {each['tensors']})" for each in parameters if each["never"] != "0"
+    ]
+    never += [INACTIVE.get(part, part) for part in line["asleep"].split(", ") if not part.endswith("gradient")]
+    yield f"- Inactive after 20 updates: {', '.join(filter(None, never)) or 'none'}.\n"
+    yield "| new parameter | initial value | tensors | no gradient in the first update | effect after 20 updates |"
+    yield "| --- | --- | ---: | ---: | ---: |"
+    for each in parameters:
+        cells = (each["start"], each["tensors"], each["without_gradient"], percent(each["effect"]))
+        yield f"| `{each['parameter']}` | {' | '.join(cells)} |"
+
+
+def distance(name: str, line: Mapping[str, str]) -> str:
+    """The distance of the logits at the start from those of the plain network."""
+    plain = "Pre-LN" if methods()[name].fits(tasks()["train-lm"].sites) else "plain addition"
+    if float(line["difference"]) < 1e-6:
+        return f"logits equal {plain}'s to rounding"
+    return f"logits differ from {plain}'s by {percent(line['difference'])} of their norm"
+
+
+def percent(share: str) -> str:
+    """A share of a norm, to three digits."""
+    return f"{100 * float(share):.3g} %"
 
 
 def wrapping_of(name: str) -> str:

@@ -28,8 +28,7 @@ pytest.importorskip("transformers")
 
 from docs.site import build, drawing, gallery, reference  # noqa: E402
 
-FACTS = ["Networks", "Options", "Deviations from the paper", "At initialisation", "In training", "Cost", "Result",
-         "In a recipe", "In your model", "Code"]  # fmt: skip
+FACTS = ["Networks", "Options", "Deviations from the paper", "Cost", "Result", "In a recipe", "In your model", "Code"]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +45,9 @@ def texts(page) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def card(page) -> Callable[[str], str]:
-    found = {match[1]: match[0] for match in re.finditer(r"^### (\S+) \{.*?(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)}
+    found = {
+        match[1]: match[0] for match in re.finditer(r"^### (\S+) \{.*?(?=^###? |\Z)", page, re.MULTILINE | re.DOTALL)
+    }
     return found.__getitem__
 
 
@@ -81,12 +82,62 @@ def test_cards_quote_the_committed_tables(card):
     assert f"{number:+.3g} % \\[{low:+.3g}, {high:+.3g}\\] in test perplexity against pre-ln; " in text
     assert f"{line['n']} seeds, scale evening; verdict: {line['verdict']} (" in text
     assert re.search(r"\+0\.68 % parameters, 1\.0\d times the FLOPs, 1\.\d+ times the time", text)
-    assert "logits differ from Pre-LN's by 79.5 % of their norm" in text
     assert '`wrap(model, "comt")`' in text
-    assert "inactive after 20 updates: the differences between the streams" in card("mhc")
     assert "against transponder; " in card("transponder-path")  # its table has that baseline
     assert "evening/sas/table3]" in card("sas")  # the table with the paper's value
     assert "scale smoke" not in card("layernorm-scaling")
+
+
+@pytest.mark.parametrize("name", methods())
+def test_every_card_ends_with_what_an_implementation_needs(card, name):
+    """A row of the table for every new parameter, with the numbers of the committed CSV files."""
+    _, heading, section = card(name).partition(
+        f"\n#### Before you implement it {{ #before-{gallery.anchor(name)} }}\n\n"
+    )
+    assert heading
+    assert "####" not in section
+    rows = [each for each in lines("start") if each["method"].split(" (")[0] == name]
+    rows.sort(key=lambda each: each["method"] != name)  # the one without options is said first
+    line = rows[0]
+    assert section.count("- Start") == len(rows)
+    distances = re.findall(r"^- Start.*: logits differ from .+'s by (\S+) % of their norm", section, re.MULTILINE)
+    assert distances == [per_cent(each["difference"]) for each in rows if float(each["difference"]) >= 1e-6]
+    for key, said in (("overwritten", "the logits at the start change by"), ("effect", "their start changes them by")):
+        expected = [per_cent(line[key])] if line["own"] != "0" else []
+        assert re.findall(rf"{said} (\S+) %\.", section) == expected
+    shown = [cells.split(" | ") for cells in re.findall(r"^\| (`.*) \|$", section, re.MULTILINE)]
+    assert shown == [
+        [f"`{each['parameter']}`", each["start"], each["tensors"], each["without_gradient"],
+         f"{per_cent(each['effect'])} %"]
+        for each in lines("parameters") if each["method"] == line["method"]
+    ]  # fmt: skip
+
+
+def per_cent(share: str) -> str:
+    return f"{100 * float(share):.3g}"
+
+
+def lines(stem: str) -> list[dict[str, str]]:
+    with (ROOT / f"results/diagnose/{stem}.csv").open(encoding="utf-8", newline="") as handle:
+        return [*csv.DictReader(handle)]
+
+
+def test_what_is_said_before_an_implementation(card, tmp_path):
+    text = card("mhc")
+    assert "- Start: logits equal Pre-LN's to rounding. Stated in the paper: nothing.\n" in text
+    assert "- Start of `mhc (start mhc-lite)`: logits differ from Pre-LN's by 27.2 % of their norm.\n" in text
+    assert "- Inactive after 20 updates: the differences between the streams, the mixing of the streams.\n" in text
+    assert "- Inactive after 20 updates: `A_m` (1 of 8).\n" in card("hyper-connections")
+    assert "- Inactive after 20 updates: none.\n" in card("comt")
+    assert "- Factors at the start: gate 0.12 ± 0.00024.\n" in card("highway")
+    assert "logits differ from plain addition's by" in card("sas-resnet")
+    assert "- No parameters of its own.\n" in card("post-ln")
+    for stem in ("start", "parameters"):  # of other methods
+        kept = [line for line in (ROOT / f"results/diagnose/{stem}.csv").read_text(encoding="utf-8").splitlines(True)
+                if not line.startswith("mhc")]  # fmt: skip
+        (tmp_path / f"{stem}.csv").write_text("".join(kept), encoding="utf-8")
+    (said,) = gallery.before("mhc", tmp_path)
+    assert said == "Not measured. `comt diagnose --connections none --results results` measures every method."
 
 
 @pytest.mark.parametrize(

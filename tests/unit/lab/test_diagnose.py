@@ -18,6 +18,7 @@ from comt_cli.errors import UserError
 from comt_cli.lab import networks
 from comt_cli.lab.claims import claims_frame
 from comt_cli.lab.networks import LINEAR_RELU, LLAMA, wirings
+from comt_cli.lab.starts import starts
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
@@ -85,9 +86,9 @@ def test_the_files(tmp_path):
     result = run(*options, "--methods", "pre-ln,hyper-connections,rezero", "--results", tmp_path)
     assert result.exit_code == 0, result.output
     out = tmp_path / "diagnose"
-    files = {f"gradient-by-depth.{kind}" for kind in ("png", "pdf", "txt", "tex", "csv")} | {"diagnose.md"}
+    files = {f"gradient-by-depth.{kind}" for kind in ("png", "pdf", "txt", "tex", "csv")} | {"diagnose.md", "start.md"}
     stems = ("gradient-by-loss", "activations-by-layer", "plain-against-residual", "claims", "outputs", "identity")
-    files |= {f"{stem}.csv" for stem in (*stems, "start")}
+    files |= {f"{stem}.csv" for stem in (*stems, "start", "parameters")}
     assert {path.name for path in out.iterdir()} == files
 
     def rows_of(name: str) -> list[dict[str, str]]:
@@ -109,6 +110,55 @@ def test_the_files(tmp_path):
     assert (int(hyper["without_gradient"]), hyper["never"]) == (3 * 8, "1")
     assert float(hyper["dispersion_start"]) == pytest.approx(0, abs=1e-12)  # equal streams, but for rounding
     assert float(hyper["dispersion"]) > 1e-3
+
+
+def started(*names: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    tables = starts([{"name": name} for name in names], 1)
+    return tables["start"].set_index("method"), tables["parameters"].set_index(["method", "parameter"])
+
+
+def test_initial_values_and_factors():
+    start, parameters = started("highway", "rezero", "laurel-lr", "comt", "mhc", "sas-resnet")
+    initial = parameters["start"]
+    assert initial["highway", "transform_gate.bias"] == "-2"
+    assert initial["highway", "transform_gate.weight"] == "0 ± 0.02"
+    assert initial["laurel-lr", "low_rank.B"] == initial["rezero", "a"] == initial["mhc", "coefficients.b"] == "0"
+    assert initial["sas-resnet", "beta_gate.output.bias"] == "-3"
+    assert {*parameters.loc["comt"].index} == {"A", "B"}
+    assert parameters.loc["comt", "tensors"].tolist() == [28, 28]
+    factors = start["factors"]
+    assert factors["rezero"] == "a 0"
+    assert factors["highway"].startswith("gate 0.12 ± ")  # 1 / (1 + e^2)
+    assert factors["comt"].startswith("scalar gate 0.5")
+    assert factors["mhc"].endswith("write 1")
+
+
+def test_a_model_wide_initialisation_changes_only_other_starts():
+    start, _ = started("highway", "laurel-lr", "full-rank-gate", "rezero", "pre-ln", "grc")
+    assert start.loc[["full-rank-gate", "rezero", "pre-ln", "grc"], "overwritten"].tolist() == [0, 0, 0, 0]
+    assert start.loc["highway", "overwritten"] > 0.1  # the gates are 0.5 instead of 0.12
+    assert start.loc["laurel-lr", "overwritten"] > 1e-3
+    assert start.loc["laurel-lr", "difference"] == 0
+    tables = starts([{"name": "hyper-connections", "dynamic": False}], 1)  # which learns tables of numbers, no matrices
+    assert tables["start"]["overwritten"].tolist() == [0]
+
+
+def test_the_effect_is_that_of_the_parameters_alone():
+    """A low-rank map B A x with B back at 0 is none, whatever A is, and A alone does less."""
+    start, parameters = started("laurel-lr", "pre-ln", "addition")
+    effect, gradient = (parameters.loc["laurel-lr", key] for key in ("effect", "without_gradient"))
+    assert effect["low_rank.B"] == pytest.approx(start.loc["laurel-lr", "effect"], rel=1e-9)
+    assert 0 < effect["low_rank.A"] < effect["low_rank.B"]
+    assert gradient.to_dict() == {"low_rank.A": 8, "low_rank.B": 0}  # while B is 0
+    assert start.loc[["pre-ln", "addition"], "difference"].tolist() == [0, 0]
+    assert start.loc[["pre-ln", "addition"], "effect"].isna().all()
+
+
+def test_methods_alone(tmp_path):
+    result = run("--connections", "none", "--methods", "addition,wider-as-mhc", "--out", tmp_path / "new")
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"start.csv", "parameters.csv", "start.md"}
+    assert "| mlp.down.weight |" in (tmp_path / "new/start.md").read_text(encoding="utf-8").replace("\\", "")
 
 
 @pytest.mark.parametrize(
