@@ -211,8 +211,8 @@ class Training:
         steps = (time.perf_counter() - began) * counters.timed_steps / max(counters.seconds, 1e-9)
         if counters.step == every and steps > MOST * every:
             least = math.ceil(steps / MOST)
-            said = f"an observation takes as long as {steps:.2g} steps, with observe_every {every} more than {MOST:.0%}"
-            self._note(f"{said} of the time; train.observe_every={least} takes less")
+            said = f"an observation takes {steps:.2g} times as long as a step, and with observe_every {every} more than"
+            self._note(f"{said} {MOST:.0%} of the time; train.observe_every={least} takes less")
 
     def due(self, step: int) -> set[str]:
         """The actions due at the end of `step`, counted from 1. `_finish` evaluates the last step."""
