@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from comt_cli.library.values import gate_values
 from comt_cli.models.recorded import recorded
 from comt_cli.runs.logs import is_observed
 from comt_cli.runs.plan import RunSpec
+from comt_cli.training import loop, record
 from comt_cli.training.events import Event, Note
 from comt_cli.training.observation import ROWS, observe
 from comt_cli.training.tasks import TaskRun
@@ -225,6 +227,25 @@ def test_a_compiled_run_is_observed_outside_of_its_graphs(monkeypatch: pytest.Mo
     assert [line["step"] for line in observed] == [1, 2, 3, 4]
     assert all("gate_mean.conv1.scalar" in line and "branch_norm.map" in line for line in observed)
     assert [line for line in runs[1].metrics() if line not in observed] == runs[0].metrics()
+
+
+def test_the_time_of_observations_is_no_training_time(
+    tiny_corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that goes on in observations alone."""
+    seconds = [0.0]
+
+    def slow(task: TaskRun[Any]) -> dict[str, float | None]:
+        seconds[0] += 100
+        return observe(task)
+
+    monkeypatch.setattr(loop, "observe", slow)
+    for module in (loop, record):
+        monkeypatch.setattr(module, "time", types.SimpleNamespace(perf_counter=lambda: seconds[0]))
+    directory = train(tiny_spec(tiny_corpus, steps=4, log_every=1, observe_every=1), tmp_path)
+    result = directory.result()
+    assert result is not None
+    assert (seconds[0], result["train_seconds"]) == (400, 0)
 
 
 def test_a_note_says_when_it_takes_more_than_a_hundredth(tiny_corpus: str, tmp_path: Path) -> None:
