@@ -14,16 +14,7 @@ from comt_cli.report.frame import TableInfo
 from comt_cli.report.statistics import paired_difference, summarise
 from comt_cli.report.words import of_runs, row_name
 from comt_cli.runs.directory import RunState
-from comt_cli.runs.logs import (
-    DEVIATIONS,
-    SPIKES,
-    WINDOW,
-    Log,
-    is_observed,
-    logged,
-    quantities,
-    quantity_in_words,
-)
+from comt_cli.runs.logs import DEVIATIONS, SPIKES, WINDOW, Log, is_observed, logged, quantities, quantity_in_words
 from comt_cli.tasks.base import POINTS
 from comt_cli.words import in_words
 
@@ -96,10 +87,8 @@ class Curves(Exhibit):
             "skipped": 0.0 if is_whole else _BEGINNING,
             "compared": any(point["row"] == baseline for point in points),
         }
-        frame.attrs["findings"] = (
-            *_findings(points, every, drawn, frame.attrs),
-            *_spikes(self.quantity, every, logs),
-        )
+        spikes = _spikes(self.quantity, every, logs)
+        frame.attrs["findings"] = (*_findings(points, every, drawn, frame.attrs), *spikes)
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
