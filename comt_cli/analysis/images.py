@@ -12,12 +12,13 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
-from comt_cli.analysis.observed import Values, check_finite, check_images, recorded
+from comt_cli.analysis.observed import Values, check_finite, check_images
 from comt_cli.data.loader import EvaluationBatches
 from comt_cli.data.prepare import prepare as prepare_images
 from comt_cli.exchange.loaded import LoadedImageModel
 from comt_cli.layers.convolution import BatchNorm, Convolution
 from comt_cli.layers.image_input import ImageInput
+from comt_cli.models.recorded import recorded
 from comt_cli.models.resnet import ResidualBlock
 from comt_cli.tasks.settings.images import ImageSettings
 from comt_cli.training.devices import pick_device

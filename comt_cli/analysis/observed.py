@@ -6,15 +6,12 @@ Shapes: B batch, T tokens, D width, N channels, R regions of an image, F feature
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -29,11 +26,9 @@ from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedText, Loaded
 from comt_cli.generation.caption import ImageCaptioner
 from comt_cli.generation.transcript import one_line
 from comt_cli.generation.translate import translator
-from comt_cli.layers.gates import EvaluatorAdjuster, Site, gates_of
 from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, State, final_stream
-from comt_cli.models.base import Model
+from comt_cli.models.recorded import gate_factors, reads_source, recorded, stacks_of, undisturbed
 from comt_cli.models.transformer import EncoderDecoder
-from comt_cli.tasks.base import PROJECTIONS
 from comt_cli.tasks.settings.translation import TranslationSettings
 
 DEFAULT_TEXT = "Once a king left his castle by the sea."
@@ -161,50 +156,6 @@ def _encoded_and_decoded(model: EncoderDecoder, sequences: Mapping[str, Tokens],
     return Observation(sequences, dict.fromkeys(reads_source(model), next(iter(sequences))), (said, last))
 
 
-def reads_source(model: EncoderDecoder) -> list[nn.Module]:
-    """The modules that read the source: the encoder's, and cross-attention's keys and values."""
-    return [*model.encoder.modules(), *(block.cross.key_value for block in model.decoder_blocks())]
-
-
-@contextlib.contextmanager
-def recorded(
-    modules: Iterable[nn.Module], method: str = "forward"
-) -> Iterator[dict[nn.Module, tuple[tuple[Any, ...], Any]]]:
-    """A context that records the inputs (by position, then by name) and the output of the last call of a method of each
-    module."""
-    kept: dict[nn.Module, tuple[tuple[Any, ...], Any]] = {}
-
-    def keep(module: nn.Module, own: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
-        output = own(*inputs, **named)
-        kept[module] = (*inputs, *named.values()), output
-        return output
-
-    with contextlib.ExitStack() as stack:
-        for module in modules:
-            own = getattr(module, method)
-            stack.callback(*((setattr, module, method, own) if method in vars(module) else (delattr, module, method)))
-            setattr(module, method, partial(keep, module, own))
-        yield kept
-
-
-@contextlib.contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """A context in which a network runs for observation: in evaluation mode, without gradients, fused kernels or
-    compiled code, which bypass hooks. It is restored afterwards."""
-    before: list[tuple[nn.Module, dict[str, Any]]] = []
-    for module in model.modules():
-        before.append((module, {key: vars(module)[key] for key in ("training", "fused") if key in vars(module)}))
-    is_compiled = "torch._dynamo" in sys.modules
-    try:
-        for module, flags in before:  # `eval` would unfreeze frozen projections
-            vars(module).update(dict.fromkeys(flags, False))
-        with torch.no_grad(), torch.compiler.set_stance("force_eager") if is_compiled else contextlib.nullcontext():
-            yield
-    finally:
-        for module, flags in before:
-            vars(module).update(flags)
-
-
 def watch(
     loaded: Loaded, inputs: Iterable[Tensor], modules: Iterable[nn.Module] = ()
 ) -> dict[nn.Module, tuple[tuple[Any, ...], Any]]:
@@ -242,33 +193,6 @@ class SiteValues:
     tokens: Sequence[str] = ()
 
 
-Factor = tuple[nn.Module, Site, str, Tensor, tuple[float, float] | None]
-"""The module with the gate, its site, and `kind`, `values` and `ends` as in `SiteValues`, but of one forward pass:
-values are [B, T, N], or [N] for a gate that does not depend on its input."""
-
-
-def gate_factors(model: nn.Module, run: Callable[[], object]) -> list[Factor]:
-    """Values of every gate of a network when `run` runs it once, `undisturbed`: branch by branch in the order of the
-    model, within a branch the projections in their usual order before other sites, each from layer to layer."""
-    gates, found = gates_of(model), list[Factor]()
-    with undisturbed(model), recorded((gate for *_, gate in gates), "scaled") as calls:
-        run()
-        for module, site, gate in gates:
-            (z, u), _ = calls[gate]
-            by_kind, ends = gate.values(u), gate.factor_range
-            if isinstance(gate, EvaluatorAdjuster):
-                by_kind, ends = {"evaluator": gate.evaluation(z)}, (0.0, 1.0)
-            found += [(module, site, kind, values, ends) for kind, values in by_kind.items()]
-    places = [(site.stack, site.part, site.name, kind) for _, site, kind, *_ in found]
-    branches, listed = [place[:2] for place in places], [*PROJECTIONS]
-
-    def rank(place: tuple[str, str, str, str]) -> tuple[int, ...]:
-        known = listed.index(place[2]) if place[2] in listed else len(listed)
-        return branches.index(place[:2]), known, places.index(place)
-
-    return [each for _, each in sorted(zip(map(rank, places), found, strict=True), key=itemgetter(0))]
-
-
 def observed_gates(loaded: Loaded, on: Observation) -> list[SiteValues]:
     """Values of every gate in one forward pass, in the order of `gate_factors`. Raises as `watch`."""
     found = []
@@ -281,26 +205,6 @@ def observed_gates(loaded: Loaded, on: Observation) -> list[SiteValues]:
         columns = where if len(on.sequences) > 1 else {"site": site.name}
         found.append(SiteValues(columns, kind, site.layer + 1, values_TN, ends, tokens))
     return found
-
-
-def stacks_of(model: nn.Module) -> Mapping[str, nn.ModuleList]:
-    """The blocks of a network of tokens by the name of their stack. For another library's network: `decoder`, the
-    longest outermost list of modules. Raises `UserError` if there is none."""
-    if isinstance(model, Model):
-        return model.stacks
-    lists: dict[str, nn.ModuleList] = {}
-    for name, module in model.named_modules():
-        if isinstance(module, nn.ModuleList) and not any(name.startswith(f"{outer}.") for outer in lists):
-            lists[name] = module
-    if not lists:
-        raise UserError(f"{type(model).__name__} has no list of blocks")
-    return {"decoder": max(lists.values(), key=len)}
-
-
-def connections_of(model: nn.Module) -> list[ResidualConnection]:
-    """The residual connections of a network of tokens, stack by stack from the first block."""
-    blocks = [block for stack in stacks_of(model).values() for block in stack]
-    return [part for block in blocks for part in block.children() if isinstance(part, ResidualConnection)]
 
 
 def layer_streams(model: nn.Module, run: Callable[[], object]) -> list[tuple[str, int, Tensor, Tensor]]:

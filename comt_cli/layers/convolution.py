@@ -231,10 +231,13 @@ class ConvolutionNorm(nn.Module):
         """[B, C, H, W] -> [B, C, H, W]; `skip` has the shape of the output."""
         if self.fused and self.training:
             return self._fused(x_BCHW, skip_BCHW)
-        y_BCHW: Tensor = self.norm(self.convolution(x_BCHW))
+        return self.joined(skip_BCHW, self.norm(self.convolution(x_BCHW)))
+
+    def joined(self, skip_BCHW: Tensor | None, F_BCHW: Tensor) -> Tensor:
+        """act(F + skip), [B, C, H, W] each: the residual add if this is the last convolution of a branch F."""
         if skip_BCHW is not None:
-            y_BCHW = y_BCHW + skip_BCHW
-        return F.relu(y_BCHW) if self.relu else y_BCHW
+            F_BCHW = F_BCHW + skip_BCHW
+        return F.relu(F_BCHW) if self.relu else F_BCHW
 
     def _fused(self, x_BCHW: Tensor, skip_BCHW: Tensor | None) -> Tensor:
         norm: Any = self.norm

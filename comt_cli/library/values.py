@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from comt_cli.analysis.observed import compared, gate_factors, layer_streams, reads_source
+from comt_cli.analysis.observed import compared, layer_streams
 from comt_cli.data.tokenizer import PAD
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import Loaded
 from comt_cli.layers.gates import gates_of
 from comt_cli.models.base import Model
+from comt_cli.models.recorded import gate_factors, reads_source
 from comt_cli.models.transformer import EncoderDecoder, Transformer
 
 

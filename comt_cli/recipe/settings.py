@@ -130,7 +130,7 @@ class Training(Section):
     whole steps; in recipes the keys of `moments` may also be shares of `steps`."""
 
     moments: ClassVar[Mapping[str, Any]] = {"warmup_steps": StepsOrShare, "keep_every": StepsOrShare | None}
-    later: ClassVar[frozenset[str]] = frozenset({"select", "deterministic", "keep_every"})
+    later: ClassVar[frozenset[str]] = frozenset({"select", "deterministic", "keep_every", "observe_every"})
     of_start: ClassVar[tuple[str, ...]] = ()
     """Keys that require weights to start from; without such a start they are refused."""
 
@@ -148,6 +148,7 @@ class Training(Section):
     kernels: Kernels = "auto"
     deterministic: bool = True
     log_every: Count = 10
+    observe_every: Count | None = None
     evaluate_every: Count | None = None
     evaluation_batch_size: Count | None = None
     select: Literal["last", "best"] = "last"

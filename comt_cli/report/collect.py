@@ -15,6 +15,7 @@ from comt_cli.recipe.find import MARK
 from comt_cli.report import format
 from comt_cli.runs.directory import RunDirectory, RunState, scored_on
 from comt_cli.runs.known import known_runs
+from comt_cli.runs.logs import logged
 from comt_cli.runs.plan import RunSpec
 from comt_cli.sums import added
 
@@ -23,7 +24,6 @@ _ORDER = (RunState.done, RunState.diverged, RunState.running, RunState.unfinishe
 _RUN_NAME = re.compile(r"seed(\d+)-[0-9a-f]{12}")
 _SPEED_LINES = 10
 POINTS = 50  # the most points of a curve: each is the mean of consecutive logged values
-Log = Sequence[Mapping[str, Any]]
 _NAMED = 6  # the most runs that an error names for each data hash
 
 
@@ -303,17 +303,6 @@ def _remarks(cells: Mapping[tuple[str, str], Sequence[Run]], runs: Path) -> Iter
     if others:
         listed = f"(comt runs {specs[0].paper}/{specs[0].table} lists {'it' if others == 1 else 'them'})"
         yield f"Not shown: {format.plural(others, 'finished run')} of this table with other settings or data {listed}."
-
-
-def quantities(log: Log) -> list[str]:
-    """The quantities of a log that have curves: the training loss, and validation metrics."""
-    return list(dict.fromkeys(key for line in log for key in line if key == "loss" or key.startswith("validation_")))
-
-
-def logged(log: Log, key: str) -> list[tuple[int, float]]:
-    """Step and value of every line that has one, without those of selected or averaged weights."""
-    lines = (line for line in log if not line.get("chosen"))
-    return [(line["step"], line[key]) for line in lines if isinstance(line.get(key), int | float)]
 
 
 def width_for(values: int) -> int:

@@ -332,7 +332,7 @@ class TokenTask(Task[S]):
     family: ClassVar[str]
     unit: ClassVar = Unit("tokens", "tok")
     runtime_keys: ClassVar = {
-        "train": frozenset({"save_every", "keep_every", "sharding", "kernels", "cuda_graphs"}),
+        "train": frozenset({"save_every", "keep_every", "observe_every", "sharding", "kernels", "cuda_graphs"}),
         "data": frozenset({"folder"}),
     }
     checkpoint_parts: ClassVar = ("vocabulary", "tokenizer")

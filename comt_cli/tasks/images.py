@@ -45,7 +45,7 @@ class ImageClassification(Task["ImageSettings"]):
     plain: ClassVar = "the plain network of the same size"
     differs: ClassVar = "whose width and classes may be other ones"
     runtime_keys: ClassVar = {
-        "train": frozenset({"save_every", "keep_every", "kernels", "cuda_graphs"}),
+        "train": frozenset({"save_every", "keep_every", "observe_every", "kernels", "cuda_graphs"}),
         "data": frozenset({"folder"}),
     }
     """The number of devices, which is not a setting, changes more here: each device's batch norms see its part of the

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import math
 import tempfile
+import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from comt_cli.training.checkpoint import load_weights, merge_lora, resume
 from comt_cli.training.devices import device_name, peak_memory_bytes, prepare_process
 from comt_cli.training.evaluation import Evaluation, finite
 from comt_cli.training.events import Evaluating, Listener, Note, RunStarted, StepReport, ignore
+from comt_cli.training.observation import observe
 from comt_cli.training.parallel import World, distribute
 from comt_cli.training.processes import StopSignal, check_graphs, share_of_batch
 from comt_cli.training.record import Clock, RunWriter, mfu
@@ -38,6 +40,9 @@ from comt_cli.training.update import Updater, all_finite, learning_rate, optimiz
 
 ASK_EVERY = 8
 """Steps between the exchanges in which processes ask each other for stop signals; each waits for the device."""
+
+MOST = 0.01
+"""The share of the training time from which on a note says that observations take long."""
 
 
 class Training:
@@ -168,7 +173,7 @@ class Training:
             self.clock.start(batches.waited_seconds)
             for micro_batches in batches:
                 total, due = batches.targets(counters.step), self.due(counters.step + 1)
-                wants = {"wants_norm": "log" in due, "wants_observed": "observe" in due}
+                wants = {"wants_norm": "log" in due, "wants_observed": "norms" in due}
                 loss, norm, observed_norms = self.updater.step(micro_batches, total, counters.step, **wants)
                 counters.step += 1
                 counters.tokens += total
@@ -183,8 +188,9 @@ class Training:
                 if "log" in due:
                     self.writer.step(float(loss), learning_rate(settings, counters.step - 1), norm, self.clock)
                     self._report(float(loss))
-                if observed_norms is not None:
-                    self.writer.gradients(observed_norms)
+                self.writer.gradients(observed_norms)
+                if "observe" in due and (self.world.is_main or self.task.sharding != "none"):
+                    self._observe()
                 if "keep" in due:  # before the step is saved: a run that resumes there does not write them again
                     self.writer.weights(self.directory.weights_file(counters.step))
                 if "stop" in due:
@@ -193,17 +199,30 @@ class Training:
                     self._save(final=counters.step == settings.steps)
                 if "evaluate" in due:
                     self._validate()
-                if not due.isdisjoint(("keep", "save", "evaluate")):  # do not time these
+                if not due.isdisjoint(("observe", "keep", "save", "evaluate")):  # do not time these
                     self.clock.start(batches.waited_seconds)
         return self._finish()
+
+    def _observe(self) -> None:
+        """Log gates and residual stream. A note at the interval's first end says if that takes more than `MOST`."""
+        began = time.perf_counter()
+        self.writer.observation(observe(self.task))
+        counters, every = self.counters, self.settings.observe_every
+        steps = (time.perf_counter() - began) * counters.timed_steps / max(counters.seconds, 1e-9)
+        if counters.step == every and steps > MOST * every:
+            least = math.ceil(steps / MOST)
+            said = f"an observation takes {steps:.2g} times as long as a step, and with observe_every {every} more than"
+            self._note(f"{said} {MOST:.0%} of the time; train.observe_every={least} takes less")
 
     def due(self, step: int) -> set[str]:
         """The actions due at the end of `step`, counted from 1. `_finish` evaluates the last step."""
         settings, steps, first = self.settings, self.settings.steps, step == 1
         norms_every, evaluate_every = self.task.norms_every, settings.evaluate_every
+        observe_every = settings.observe_every
         is_due = {
             "log": step % settings.log_every == 0 or first or step == steps,
-            "observe": norms_every is not None and (step % norms_every == 0 or first),
+            "norms": norms_every is not None and (step % norms_every == 0 or first),
+            "observe": observe_every is not None and (step % observe_every == 0 or first or step == steps),
             "keep": step in settings.averaged_steps or settings.keeps(step),
             "save": step % settings.save_every == 0 or step == steps,
             "evaluate": evaluate_every is not None and step % evaluate_every == 0 and step not in (0, steps),

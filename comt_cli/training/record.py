@@ -237,11 +237,18 @@ class RunWriter:
         self._logs["timings"].append(timing)
         self._trackers.log({**timing, **line})
 
-    def gradients(self, norms: Tensor) -> None:
-        """Log the gradient norms of the task's observed parameters, in their order."""
-        if "gradients" in self._logs:
+    def gradients(self, norms: Tensor | None) -> None:
+        """Log the gradient norms of the task's observed parameters, in their order, at steps that have them."""
+        if norms is not None and "gradients" in self._logs:
             by_name = {name: finite(norm) for name, norm in zip(self._observed, norms.tolist(), strict=True)}
             self._logs["gradients"].append({"step": self._counters.step, "norms": by_name})
+
+    def observation(self, values: Mapping[str, float | None]) -> None:
+        """Log what `observe` has found at the current step."""
+        if self._world.is_main:
+            line = {"step": self._counters.step, self._unit.name: self._counters.tokens, **values}
+            self._logs["metrics"].append(line)
+            self._trackers.log(line)
 
     def evaluation(self, evaluation: Evaluation, split: str = "validation") -> None:
         """Log an evaluation on a split, of the current step or of the weights chosen after it."""

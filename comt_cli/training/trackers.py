@@ -10,6 +10,7 @@ import contextlib
 import importlib.metadata
 import os
 import random
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,8 @@ from typing import Any, Final
 from comt_cli.errors import UserError
 from comt_cli.installing import install_extra
 from comt_cli.recipe.problems import nearest
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.logs import SPIKES, WINDOW, is_observed, is_spike, logged
 from comt_cli.runs.plan import RunSpec, point_in_words
 from comt_cli.training.events import Listener, Note
 from comt_cli.training.processes import environment_variable
@@ -76,8 +79,10 @@ def tracked(line: Mapping[str, Any]) -> dict[str, float]:
         split, _, name = key.partition("_")
         if split in kinds:
             found[f"{kinds[split]}{chosen}/{name}"] = value
-        elif key in ("loss", "learning_rate", "gradient_norm") or key.endswith("_per_second"):
+        elif key in ("loss", "learning_rate", "gradient_norm", *SPIKES) or key.endswith("_per_second"):
             found[f"train/{key}"] = value
+        elif is_observed(key):
+            found[key.replace(".", "/", 1)] = value
     return {key: float(value) for key, value in found.items() if value is not None}
 
 
@@ -114,16 +119,29 @@ class Trackers:
 
     def __init__(self, names: Sequence[str], spec: RunSpec, folder: Path, step: int, listener: Listener) -> None:
         self._listener = listener
+        log = RunDirectory(folder).metrics() if names and step else []
+        self._seen = {key: deque((value for _, value in logged(log, of)), WINDOW) for key, of in SPIKES.items()}
         self._open: dict[str, tuple[Log, Close]] = {}
         for name in names:
             with self._guarded(name):
                 self._open[name] = TRACKERS[name](spec, folder, step)
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Send a line of `metrics.jsonl`, with the speed of its step."""
+        """Send a line of `metrics.jsonl`, with the speed of its step, and whether its loss and gradient norm are
+        spikes."""
+        if self._open:
+            line = {**line, **dict(self._spikes(line))}
         for name, (write, _) in list(self._open.items()):
             with self._guarded(name):
                 write(line["step"], tracked(line))
+
+    def _spikes(self, line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+        for key, of in SPIKES.items():
+            if (value := line.get(of)) is not None:
+                spike = is_spike(value, [*self._seen[key]])
+                self._seen[key].append(value)
+                if spike is not None:
+                    yield key, float(spike)
 
     def close(self, kind: type[BaseException] | None, *more: object) -> None:
         """End this start of the run; a callback of an `ExitStack`."""

@@ -209,7 +209,7 @@ def curves(
     *,
     of: Selection,
     quantity: Annotated[
-        str, typer.Option(metavar="NAME", help="loss (training), or a validation metric of the logs: validation_loss.")
+        str, typer.Option(metavar="NAME", help="loss (training), gradient_norm, or another quantity of the logs.")
     ] = "loss",
     runs: options.Runs = options.DEFAULT_RUNS,
     results: options.Results = options.DEFAULT_RESULTS,
@@ -220,9 +220,13 @@ def curves(
     Unfinished runs are drawn up to their last step. Of a sweep, the runs at each row's best value are drawn. The figure
     (PNG, PDF, caption, CSV) is next to the recipe's table; with selected rows, columns or seeds it has its own name.
 
+    Quantities: validation_loss and other metrics; loss_spikes and gradient_norm_spikes, the share of logged steps with
+    a spike; of runs with train.observe_every gate_mean, gate_saturation (site and kind), stream_norm, branch_norm and
+    branch_cosine (branch). A wrong name lists all.
+
     Examples:
-      comt curves table3
       comt curves table3 --rows pre-ln,pre-ln+comt --seeds 1-3
+      comt curves table3 --quantity gate_mean.q_proj.scalar
     """
     from comt_cli.report.figures import of_all
 

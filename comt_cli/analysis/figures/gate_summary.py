@@ -16,13 +16,12 @@ from matplotlib.ticker import MaxNLocator
 from comt_cli.analysis.images import gate_sites
 from comt_cli.analysis.model_figure import ModelFigure, Subject
 from comt_cli.analysis.observed import SiteValues, Values
+from comt_cli.models.recorded import NEAR_END
 from comt_cli.report.figures.lines import site_names
 from comt_cli.report.figures.style import PAGE_WIDTH, ROUND, SEQUENCE, layer_ticks, page_figure, style
 
 SUMMARY_IMAGES = 256
 """The number of validation images: the percentiles need all values at once."""
-NEAR_END = 0.05
-"""A value is saturated if it is within this share of the range from either end."""
 _MEASURES = {"mean": "mean", "std": "standard deviation", "saturation": "saturated share"}
 
 

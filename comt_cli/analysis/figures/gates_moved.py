@@ -12,9 +12,10 @@ from matplotlib.figure import Figure
 
 from comt_cli.analysis.figures.gate_summary import draw_map
 from comt_cli.analysis.model_figure import ModelFigure, Subject
-from comt_cli.analysis.observed import connections_of, watch
+from comt_cli.analysis.observed import watch
 from comt_cli.errors import UserError
 from comt_cli.layers.learned import LowRank
+from comt_cli.models.recorded import connections_of
 from comt_cli.report.figures.lines import log_ticks, site_names
 from comt_cli.report.figures.style import page_figure, style
 

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from comt_cli.analysis.images import EXAMPLES, WatchedImages, stages_of
 from comt_cli.analysis.model_figure import MARKERS, ModelFigure, Subject, evenly, mark_groups
-from comt_cli.analysis.observed import recorded
 from comt_cli.errors import UserError
+from comt_cli.models.recorded import recorded
 from comt_cli.report.figures.lines import log_ticks
 from comt_cli.report.figures.style import SEQUENCE, layer_axis, page_figure, series_colours, style
 from comt_cli.runs.directory import RunDirectory

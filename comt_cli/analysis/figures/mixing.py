@@ -13,12 +13,13 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from comt_cli.analysis.model_figure import ModelFigure, Subject
-from comt_cli.analysis.observed import connections_of, recorded, stacks_of, watch
+from comt_cli.analysis.observed import watch
 from comt_cli.errors import UserError
 from comt_cli.layers.learned import wide
 from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, State
 from comt_cli.layers.shared_values import SharedValues
 from comt_cli.models.base import Model
+from comt_cli.models.recorded import connections_of, recorded, stacks_of
 from comt_cli.report.figures.style import OKABE_ITO, PAGE_WIDTH, page_figure, style
 
 READ_OUT = "read-out"

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from comt_cli.analysis.images import EXAMPLES, stages_of
 from comt_cli.analysis.model_figure import MARKERS, ModelFigure, Subject, mark_groups
-from comt_cli.analysis.observed import connections_of, recorded, watch
+from comt_cli.analysis.observed import watch
 from comt_cli.errors import UserError
 from comt_cli.layers.residual import scaled
 from comt_cli.layers.residual.base import ResidualConnection
+from comt_cli.models.recorded import connections_of, recorded
 from comt_cli.report.figures.style import OKABE_ITO, PAGE_WIDTH, ROUND, page_figure, style
 
 _TITLES = {

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli.report import format
 from comt_cli.report.caption import notes
-from comt_cli.report.collect import Log, Run, logged, quantities, width_for, window_means
+from comt_cli.report.collect import Run, width_for, window_means
 from comt_cli.report.exhibits import Exhibit, Input
 from comt_cli.report.frame import TableInfo
 from comt_cli.report.statistics import paired_difference, summarise
 from comt_cli.report.words import of_runs, row_name
 from comt_cli.runs.directory import RunState
+from comt_cli.runs.logs import DEVIATIONS, SPIKES, WINDOW, Log, is_observed, logged, quantities, quantity_in_words
 from comt_cli.tasks.base import POINTS
 from comt_cli.words import in_words
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _BEGINNING = 0.1  # the share of training that is not drawn: its losses are far above all others
@@ -27,7 +29,7 @@ Point = dict[str, Any]
 
 
 class Curves(Exhibit):
-    """The curves of one quantity of the logs; `loss` is that of training batches."""
+    """The curves of one quantity of the logs (`runs.logs`); `loss` is that of training batches."""
 
     of: ClassVar[Input] = "command"
 
@@ -74,7 +76,7 @@ class Curves(Exhibit):
         frame = pd.DataFrame(points)
         if points:
             frame = frame.astype(dict.fromkeys(("difference", "low", "high"), float))
-        said = "training loss" if self.quantity == "loss" else self.quantity.replace("_", " ")
+        said, is_whole = quantity_in_words(self.quantity), self.quantity in SPIKES or is_observed(self.quantity)
         frame.attrs = {
             "title": f"{info.recipe.title}: {said} while training",
             "trained": of_runs([run.spec for run in drawn], info.changed) if drawn else "",
@@ -82,15 +84,19 @@ class Curves(Exhibit):
             "unit": unit,
             "baseline": baseline,
             "known": tuple(dict.fromkeys(key for log in logs.values() for key in quantities(log))),
-            "findings": tuple(_findings(points, every, drawn, baseline, unit)),
+            "skipped": 0.0 if is_whole else _BEGINNING,
+            "compared": any(point["row"] == baseline for point in points),
         }
+        spikes = _spikes(self.quantity, every, logs)
+        frame.attrs["findings"] = (*_findings(points, every, drawn, frame.attrs), *spikes)
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        return notes("curves", frame.attrs, share=_BEGINNING)
+        return notes("curves", frame.attrs)
 
     def draw(self, frame: pd.DataFrame) -> Figure:
-        """Two panels a column: means, and differences to the baseline with intervals; labels at the ends of lines."""
+        """Two panels a column: means, and differences to the baseline with intervals; labels at the ends of lines. Only
+        means if the baseline has no such quantity."""
         from matplotlib.ticker import MaxNLocator
 
         from comt_cli.report.figures.style import OKABE_ITO, ROUND, end_labels, page_figure, style
@@ -102,47 +108,59 @@ class Curves(Exhibit):
             dashes, colour = divmod(number, 6)  # lines cross, so colours that are far apart, then dashes
             looks[row] = {"color": OKABE_ITO[colour], "linestyle": ("-", "--", ":", "-.")[dashes % 4], "zorder": 3}
         x, height = unit if frame[unit].notna().all() else "step", max(2.5, 0.6 + 0.12 * len(rows))
-        late = frame[frame["step"] >= _BEGINNING * frame.groupby("column")["step"].transform("max")]
+        late = frame[frame["step"] >= attrs["skipped"] * frame.groupby("column")["step"].transform("max")]
         columns = [*late.groupby("column", sort=False)]
         with style():
             figure = page_figure(height * len(columns) + 0.2)
-            panels = figure.subplots(len(columns), 2, squeeze=False)
-            for (levels, apart), (column, here) in zip(panels, columns, strict=True):
-                ends, last = dict.fromkeys(here["row"], math.inf) | {baseline: 0.0}, float(here[x].max())
-                apart.axhline(0, **looks[baseline])
+            panels = figure.subplots(len(columns), 1 + attrs["compared"], squeeze=False)
+            for (levels, *others), (column, here) in zip(panels, columns, strict=True):
+                last = float(here[x].max())
+                ends: dict[str, float] = {}
                 for row, line in here.groupby("row", sort=False):
                     levels.plot(line[x], line["mean"], **looks[str(row)])
-                paired = here[here["difference"].notna()]
-                final = paired.groupby("row").tail(1).sort_values("difference").set_index("row")
-                for number, (row, end) in enumerate(final.to_dict("index").items(), 1):
-                    line, look, ends[row] = paired[paired["row"] == row], looks[row], end["difference"]
-                    apart.plot(line[x], line["difference"], **look)
-                    if len(rows) <= _BANDS:
-                        apart.fill_between(line[x], line["low"], line["high"], fc=look["color"], alpha=0.15, lw=0)
-                    at = [last * (1 + number * min(0.02, 0.4 / len(final)))]
-                    apart.plot(at * 2, [end["low"], end["high"]], color=look["color"], linewidth=0.9)
-                    apart.plot(at, [end["difference"]], "o", color=look["color"], markersize=2.6)
-                # of two seeds intervals may reach so far that nothing else could be seen
-                farthest = 3 * paired["difference"].abs().max() if len(paired) else 1.0
-                barred = paired if len(rows) <= _BANDS else final
-                low, high = (barred[key].fillna(barred["difference"]) for key in ("low", "high"))
-                bottom = min(0.0, paired["difference"].min(), low.clip(-farthest).min())
-                top = max(0.0, paired["difference"].max(), high.clip(upper=farthest).max())
-                apart.set_ylim(bottom - (air := 0.04 * (top - bottom) or 0.5), top + air)
-                if (low < -farthest).any() or (high > farthest).any():
-                    apart.set_title("some intervals reach beyond the frame", loc="right", fontsize=6.5)
-                labels = {row_name(row): (end, looks[row]["color"]) for row, end in ends.items()}
-                end_labels(apart, labels, 0.125 / height)
-                for axes in (levels, apart):
+                    ends[str(row)] = line["mean"].iloc[-1]
+                for apart in others:
+                    ends = self._draw_differences(apart, here, x, looks, baseline)
+                    apart.set_ylabel(f"difference to {row_name(baseline)}{', nats' if is_loss else ''}")
+                for axes in (levels, *others):
                     ticks = [n for n in MaxNLocator(nbins=5, steps=ROUND).tick_values(0, last) if n <= last]
                     axes.set_xticks(ticks, [format.short_count(n).replace(".0 ", " ") for n in ticks])
                     axes.set_xlim(0)
+                labels = {row_name(row): (end, looks[row]["color"]) for row, end in ends.items()}
+                end_labels((levels, *others)[-1], labels, 0.125 / height)
                 levels.set_title(in_words(str(column)), loc="left")
                 levels.set_ylabel("training loss, nats" if is_loss else attrs["quantity"])
-                apart.set_ylabel(f"difference to {row_name(baseline)}{', nats' if is_loss else ''}")
             for axes in panels[-1]:
                 axes.set_xlabel("training steps" if x == "step" else f"{x} trained on")
         return figure
+
+    @staticmethod
+    def _draw_differences(
+        axes: Axes, here: pd.DataFrame, x: str, looks: Mapping[Any, Mapping[str, Any]], baseline: str
+    ) -> dict[str, float]:
+        """Draw the differences of a column to the baseline; the last one of each row, infinite without one."""
+        ends, last = dict.fromkeys(here["row"], math.inf) | {baseline: 0.0}, float(here[x].max())
+        axes.axhline(0, **looks[baseline])
+        paired = here[here["difference"].notna()]
+        final = paired.groupby("row").tail(1).sort_values("difference").set_index("row")
+        for number, (row, end) in enumerate(final.to_dict("index").items(), 1):
+            line, look, ends[row] = paired[paired["row"] == row], looks[row], end["difference"]
+            axes.plot(line[x], line["difference"], **look)
+            if len(looks) <= _BANDS:
+                axes.fill_between(line[x], line["low"], line["high"], fc=look["color"], alpha=0.15, lw=0)
+            at = [last * (1 + number * min(0.02, 0.4 / len(final)))]
+            axes.plot(at * 2, [end["low"], end["high"]], color=look["color"], linewidth=0.9)
+            axes.plot(at, [end["difference"]], "o", color=look["color"], markersize=2.6)
+        # of two seeds intervals may reach so far that nothing else could be seen
+        farthest = 3 * paired["difference"].abs().max() if len(paired) else 1.0
+        barred = paired if len(looks) <= _BANDS else final
+        low, high = (barred[key].fillna(barred["difference"]) for key in ("low", "high"))
+        bottom = min(0.0, paired["difference"].min(), low.clip(-farthest).min())
+        top = max(0.0, paired["difference"].max(), high.clip(upper=farthest).max())
+        axes.set_ylim(bottom - (air := 0.04 * (top - bottom) or 0.5), top + air)
+        if (low < -farthest).any() or (high > farthest).any():
+            axes.set_title("some intervals reach beyond the frame", loc="right", fontsize=6.5)
+        return ends
 
 
 def _point(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Point:
@@ -166,13 +184,14 @@ def resolved_since(points: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, An
 
 
 def _findings(
-    points: Sequence[Point], every: Sequence[Run], drawn: Sequence[Run], baseline: str, unit: str
+    points: Sequence[Point], every: Sequence[Run], drawn: Sequence[Run], attrs: Mapping[Any, Any]
 ) -> Iterator[str]:
     """For every row beside the baseline, from when on its difference is resolved. Where a seed diverged nothing is, as
     in tables: those that did not are the lucky ones. Then what is not drawn."""
+    baseline, unit, is_loss = attrs["baseline"], attrs["unit"], attrs["quantity"] == "training loss"
     rows: dict[tuple[str, str], list[Point]] = {}
     for point in points:
-        if point["row"] != baseline:
+        if attrs["compared"] and point["row"] != baseline:
             rows.setdefault((point["column"], point["row"]), []).append(point)
     several = len({column for column, _ in rows}) > 1
     for (column, row), own in rows.items():
@@ -193,7 +212,7 @@ def _findings(
             way = "lower" if is_below else "higher"
             said = f"resolved as {way} from step {start['step']:,}{count} to {step or 'the end'}"
         last = max(point["step"] for point in points if point["column"] == column)
-        if own[-1]["step"] < _BEGINNING * last:
+        if own[-1]["step"] < attrs["skipped"] * last:
             said = f"{said}; not drawn, since it ended at step {own[-1]['step']:,}"
         yield f"{f'{row} at {column}' if several else row}: {said}"
     seeds: dict[str, list[int]] = {}
@@ -201,4 +220,16 @@ def _findings(
         seeds.setdefault(f"{spec.row} at {spec.column}" if several else spec.row, []).append(spec.seed)
     if seeds:
         listed = "; ".join(f"{at}, seeds {format.seeds(each)}" for at, each in seeds.items())
-        yield f"Not drawn, without a log: {listed}"
+        yield f"Not drawn, without {'a log' if is_loss else 'such values'}: {listed}"
+
+
+def _spikes(quantity: str, every: Sequence[Run], logs: Mapping[str, Log]) -> Iterator[str]:
+    """The rows with spikes of a quantity, and their shares of the logged steps."""
+    key = next((key for key, of in SPIKES.items() if quantity in (key, of)), None)
+    rows: dict[str, list[float]] = {}
+    for run in every if key is not None else ():
+        rows.setdefault(run.spec.row, []).extend(value for _, value in logged(logs[run.spec.id], str(key)))
+    shares = [f"{row} {100 * own.count(1.0) / len(own):.2g} %" for row, own in rows.items() if any(own)]
+    if shares or (quantity == key and any(rows.values())):
+        rule = f"more than {DEVIATIONS:.0f} standard deviations above the mean of up to {WINDOW} logged values before"
+        yield f"Logged steps with a spike ({rule}): {', '.join(shares) or 'none'}"

@@ -89,7 +89,7 @@ class Copying(Task[CopySettings]):
     plain_method: ClassVar = "pre-ln"
     plain: ClassVar = "the plain Pre-LN model of the same size"
     differs: ClassVar = "whose width may be another one"
-    runtime_keys: ClassVar = {"train": frozenset({"save_every", "sharding", "kernels", "cuda_graphs"})}
+    runtime_keys: ClassVar = {"train": frozenset({"save_every", "observe_every", "sharding", "kernels", "cuda_graphs"})}
     trained_on: ClassVar = "Sequences of symbols."
 
     @property

@@ -14,15 +14,7 @@ from comt_cli.analysis.figures.gate_summary import summary_frame
 from comt_cli.analysis.figures.mixing import DISPERSION, READ_OUT, Mixing
 from comt_cli.analysis.figures.tokens import ChannelGates, GateValues, ResidualStream
 from comt_cli.analysis.model_figure import Subject
-from comt_cli.analysis.observed import (
-    DEFAULT_TEXT,
-    Observation,
-    SiteValues,
-    observed_gates,
-    recorded,
-    tokens_of,
-    watch,
-)
+from comt_cli.analysis.observed import DEFAULT_TEXT, Observation, SiteValues, observed_gates, tokens_of, watch
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.layers.initialise import initialise
@@ -32,6 +24,7 @@ from comt_cli.layers.residual.norm_placement import contributions
 from comt_cli.layers.shared_values import SharedValues
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
+from comt_cli.models.recorded import recorded
 from comt_cli.tasks.settings.language import ModelSettings
 
 TEXT = "Once a castle."

@@ -15,7 +15,6 @@ from toy_translation import toy_model, toy_spec
 
 from comt_cli.analysis.figures.tokens import ResidualStream
 from comt_cli.analysis.model_figure import Subject
-from comt_cli.analysis.observed import recorded
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.layers.initialise import initialise
@@ -24,6 +23,7 @@ from comt_cli.library.values import gate_values, residual_stream
 from comt_cli.library.wrap import unwrap, wrap
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
+from comt_cli.models.recorded import recorded
 from comt_cli.tasks.settings.language import ModelSettings
 
 RAGGED = [[3, 4, 5, 6], [7, 8]]

@@ -201,7 +201,7 @@ BASES = {
 }
 TRAIN = {"steps": 100, "batch_size": 32, "warmup_steps": 1}
 NO_NUMBER = {
-    *(("train", key) for key in ("save_every", "keep_every", "kernels", "cuda_graphs", "sharding")),
+    *(("train", key) for key in ("save_every", "keep_every", "observe_every", "kernels", "cuda_graphs", "sharding")),
     *(("data", key) for key in ("folder", "glue_folder")),
 }
 """Settings that are no part of an id."""

@@ -93,6 +93,12 @@ def write_log(bench: Bench, row: str, seed: int, losses: list[float]) -> None:
     directory.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
+def add_to_log(bench: Bench, row: str, seed: int, key: str, values: list[float]) -> None:
+    path = bench.directory(row, seed).metrics_file
+    lines = [{"step": n, "tokens": 512 * n, key: value} for n, value in enumerate(values, 1)]
+    path.write_text(path.read_text() + "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
 def curves(bench: Bench, quantity: str = "loss") -> pd.DataFrame:
     specs = bench.specs(seeds=[1, 2, 3], rows=f"{BASELINE},{OURS}")
     return Curves(quantity).frame(runs_frame(bench.loaded(), specs, bench.runs))
@@ -158,6 +164,48 @@ def test_the_command_draws_what_is_there_and_says_from_when_on_rows_differ(bench
         lines = list(csv.DictReader(file))
     assert len(lines) == 8
     assert table.with_suffix(".png").exists()
+
+
+GATE = "gate_mean.q_proj.scalar"
+
+
+def test_what_the_baseline_has_not_is_drawn_without_differences(bench: Bench, quick_figures: None) -> None:
+    write_log(bench, BASELINE, 1, [8.0, 7.0, 6.0])
+    write_log(bench, OURS, 1, [8.0, 6.5, 5.5])
+    add_to_log(bench, OURS, 1, GATE, [0.5, 0.5625, 0.75])
+    found = curves(bench, GATE)
+    assert [*found["mean"]] == [0.5, 0.5625, 0.75]
+    assert found.attrs["findings"] == (f"Not drawn, without such values: {BASELINE}, seeds 1-3; {OURS}, seeds 2-3",)
+    exhibit = Curves(GATE)
+    (levels,) = exhibit.draw(found).axes
+    assert [len(line.get_xdata()) for line in levels.lines] == [3], "the first tenth too"
+    assert exhibit.sentences(found)[0] == "Means over seeds, at most fifty points"
+
+
+def test_the_command_draws_gates_and_lists_what_there_is(bench: Bench, quick_figures: None) -> None:
+    for row in (BASELINE, OURS):
+        write_log(bench, row, 1, [8.0, 7.0, 6.0])
+    add_to_log(bench, OURS, 1, GATE, [0.5, 0.5625, 0.75])
+    options = ["--runs", str(bench.runs), "--results", str(bench.results), "--rows", f"{BASELINE},{OURS}"]
+    command = ["curves", str(bench.recipe), "--seeds", "1", *options, "--quantity"]
+    assert CliRunner().invoke(app, [*command, GATE]).exit_code == 0
+    (picture,) = bench.results.glob(f"smoke/*/*-curves-{GATE}-*.png")
+    assert picture.with_suffix(".txt").exists()
+    refused = CliRunner().invoke(app, [*command, "gates"]).exception
+    assert isinstance(refused, UserError)
+    assert (refused.exit_status, refused.message) == (2, "the logs have no gates")
+    assert refused.hint == f"valid: loss, {GATE}"
+
+
+def test_rows_with_spikes_are_named(bench: Bench) -> None:
+    calm = [5.0 + 0.1 * math.sin(n) for n in range(82)]
+    write_log(bench, BASELINE, 1, calm)
+    write_log(bench, OURS, 1, [*calm[:60], 9.0, *calm[61:]])
+    rule = "more than 6 standard deviations above the mean of up to 128 logged values before"
+    assert curves(bench).attrs["findings"][-1] == f"Logged steps with a spike ({rule}): {OURS} 2 %"
+    found = curves(bench, "loss_spikes")
+    assert at(found, OURS, 61)["mean"] == 1.0
+    assert found["mean"].sum() == 1.0
 
 
 def test_a_damaged_log_is_named_and_not_read_in_part(bench: Bench) -> None:

@@ -66,6 +66,17 @@ def test_it_has_every_table_verdict_figure_and_how_it_was_made(written: Bench) -
         assert {len(row) for row in table.rows} <= {len(table.headings)}
 
 
+def test_it_has_the_curves_of_gates_with_their_captions(written: Bench) -> None:
+    """Their names have full stops, as the quantities have."""
+    curves = written.results / "smoke" / "comt" / "table9-curves-gate_mean.q_proj.scalar.png"
+    Image.new("RGB", (60, 40), "white").save(curves)
+    curves.with_suffix(".txt").write_text("Mean of the gate. Means over seeds.")
+    page = Page(html(written))
+    figure = next(each for tag, each in page.elements if tag == "img" and curves.name in each["data-source"])
+    assert figure["alt"]
+    assert "Means over seeds." in page.text
+
+
 def test_names_are_shown_and_not_obeyed(written: Bench) -> None:
     plain = Page(html(written))
     for path in (written.results / "smoke" / "comt").glob("table9*"):

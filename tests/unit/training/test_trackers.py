@@ -15,6 +15,7 @@ from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train
 
 from comt_cli.errors import UserError
 from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.logs import logged
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.events import Event, Note
 from comt_cli.training.trackers import VARIABLE, tracking
@@ -131,3 +132,19 @@ def test_trackers_are_in_use_within_the_context_alone(monkeypatch):
     monkeypatch.setenv(VARIABLE, "tensorboard,neptune")
     with pytest.raises(UserError, match="neptune"), tracking(None):
         pytest.fail("a wrong name in the environment is found before anything starts")
+
+
+def test_gates_and_spikes_are_tracked_as_if_the_run_had_not_been_stopped(tiny_corpus, wandb, tmp_path):
+    """Whether a value is a spike depends on those before it, also on those that an earlier start logged."""
+    spec = tiny_spec(tiny_corpus, steps=40, log_every=1, save_every=30, observe_every=20)
+    with tracking(["wandb"]):
+        with pytest.raises(Stopped):
+            train(spec, tmp_path, listener=StopAt(35))
+        wandb.points.clear()
+        directory = train(spec, tmp_path)
+    log = directory.metrics()
+    for key in ("loss_spikes", "gradient_norm_spikes"):
+        assert wandb.points[f"train/{key}"] == {step: spike for step, spike in logged(log, key) if step > 30}
+    gates = {line["step"]: line["gate_mean.q_proj.scalar"] for line in log if "gate_mean.q_proj.scalar" in line}
+    assert gates.keys() == {1, 20, 40}
+    assert wandb.points["gate_mean/q_proj.scalar"] == {40: gates[40]}
