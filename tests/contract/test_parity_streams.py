@@ -6,6 +6,7 @@ that is computed and not applied (lucidrains/hyper-connections#8), a read-out wi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -32,8 +33,8 @@ NORMS = {
     "mlp_connection.norm.weight": "post_attention_layernorm.weight",
 }
 COEFFICIENTS = {
-    f"{ours}_connection.coefficients.{old}": f"{theirs}.{new}"
-    for ours, theirs in (("attention", "attn_hc"), ("mlp", "ffn_hc"))
+    f"{part}_connection.coefficients.{old}": f"{hc}.{new}"
+    for part, hc in (("attention", "attn_hc"), ("mlp", "ffn_hc"))
     for old, new in (("phi", "fn"), ("alpha.value", "scale"), ("b.value", "base"))
 }
 
@@ -103,6 +104,19 @@ def test_mhc_is_glm_5s():
     glm5_next().check()
 
 
+def test_transformers_starts_as_our_docstrings_say():
+    for pair, scale, pre in ((deepseek_v4(), 1, 0), (hy_v4(), 0.01, -math.log(N - 1))):
+        last = pair.theirs.hc_head
+        for connection in (pair.theirs.layers[0].attn_hc, pair.theirs.layers[1].ffn_hc):
+            assert connection.base.tolist() == pytest.approx([pre] * N + [0] * (len(connection.base) - N))
+            assert connection.scale.tolist() == pytest.approx([scale] * len(connection.scale))
+            # Of at least 768 numbers: 5 standard errors are 13 %.
+            assert connection.fn.std().item() == pytest.approx(pair.theirs.config.initializer_range, rel=0.13)
+        assert last.hc_base.tolist() == pytest.approx([pre] * N)
+        assert last.hc_scale.item() == pytest.approx(scale)
+        assert last.hc_fn.any()
+
+
 # ---- mistakes
 
 sinkhorn, write_streams = hyper_connections.sinkhorn, hyper_connections.write_streams
@@ -155,6 +169,6 @@ def test_logits_copied_as_they_are_are_noticed():
 
 
 def test_the_epsilon_of_transformers_is_noticed():
-    """It is as large as entries of H_res that exp(-14) makes."""
+    """It is not small beside every entry of H_res."""
     with pytest.raises(AssertionError, match="off by"):
         deepseek_v4(hc_eps=1e-6).check()
