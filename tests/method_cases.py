@@ -37,6 +37,7 @@ VARIANTS = {
     "hyper-static": {"name": "hyper-connections", "dynamic": False, "n": 2},
     "hyper+comt": {"name": "comt", "residual": "hyper-connections"},
     "mhc-random": {"name": "mhc", "start": "random", "n": 2},
+    "mhc-read-out": {"name": "mhc", "read_out": "learned"},
     "attention-residuals-blocks": {"name": "attention-residuals", "blocks": 3},
     "attention-residuals+transponder": {"name": "transponder", "residual": "attention-residuals"},
     "start-lambdas-graded": {"name": "start-lambdas", "start": "graded", "normalised": False},
@@ -54,7 +55,15 @@ KINDS = (
     *("eau", "pre-ln", "post-ln+transponder", "deepnorm", "mix-ln", "layernorm-scaling", "sandwich-ln", "dyt"),
     *("embedding-norm", "scaled-learned", "rezero", "highway", "grc-both", "sas", "laurel-rw", "laurel-lr"),
     *("laurel-rw-lr", "laurel-pa+comt", "keel", "start-lambdas", "denseformer", "hyper-connections", "hyper-static"),
-    *("mhc", "mhc-lite", "siamese-norm", "attention-residuals-blocks", "delta-attention-residuals", "prores"),
+    *(
+        "mhc",
+        "mhc-read-out",
+        "mhc-lite",
+        "siamese-norm",
+        "attention-residuals-blocks",
+        "delta-attention-residuals",
+        "prores",
+    ),
     *("resformer-learned", "svformer", "identity-hc", "muddformer", "lime", "muddformer+comt", "deep-cross-attention"),
 )
 """For each class of gate, residual connection and norm a method that has it (`test_kinds_are_complete`)."""

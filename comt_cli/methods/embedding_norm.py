@@ -6,7 +6,8 @@ N is RMSNorm without a gain. By default Pre-LN blocks follow (start lambdas that
 `of` names another method whose blocks follow instead. An embedding starts as small as the output of one branch; after
 the norm it is many times as large.
 Deviations: Only the norm is taken from the source. It is for language models: an encoder-decoder scales its embedding
-to about this size, and BERT normalises it.
+to about this size, and BERT normalises it. A test compares outputs and gradients with `nanochat` of transformers. None
+of its norms has a gain, and the epsilon is 1e-6, here PyTorch's smallest.
 """
 
 from dataclasses import replace

@@ -13,6 +13,6 @@ from comt_cli.methods.mhc import MHC
 
 
 class MHCLite(MHC):
-    """`n` streams; `start`: where b and phi begin."""
+    """`n` streams; `start` and `read_out` as in mHC."""
 
     fixes: ClassVar = {"mixing": "permutations"}

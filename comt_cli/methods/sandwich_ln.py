@@ -5,7 +5,8 @@ $$y = x + N_2(F(N_1(x)))$$
 N2 undoes a gate that scales the whole branch by one number per token. With this residual connection CoMT's gates at
 o_proj and down_proj therefore have no effect.
 Deviations: Language models use RMSNorm instead of LayerNorm, as in the scripts behind CoMT's table, which include this
-method.
+method. Gemma 2 has it too; its gains are stored as their difference from 1. A test compares outputs and gradients with
+`gemma2` of transformers.
 """
 
 from comt_cli.methods.base import ConnectionMethod

@@ -4,8 +4,10 @@ $$O = (\mathrm{SDPA} \odot \sigma(X W_g))\,W_o$$
 
 X is the normalised input, which the query projection also reads. W_g is D x D (element-wise) or D x H (head-wise) and
 starts as N(0, 0.02^2), so gates start near 1/2.
-Deviations: none known. Transponder's table gives its "SDPA-Gate" 15 to 23 % more parameters, which neither variant has
-(3.6 to 5.7 %, and 0.06 to 0.12 %). That row is `full-rank-gate`.
+Deviations: none known. A test compares outputs and gradients with `qwen3_next` (element-wise) and `step3p7` (head-wise)
+of transformers. These also normalise queries and keys, which the test leaves out. `qwen3_next` has the gate's rows in
+its query projection, head by head. Transponder's table gives its "SDPA-Gate" 15 to 23 % more parameters, which neither
+variant has (3.6 to 5.7 %, and 0.06 to 0.12 %). That row is `full-rank-gate`.
 """
 
 from functools import partial

@@ -150,7 +150,7 @@ STARTS: dict[type[nn.Module], dict[str, float | Check]] = {
 """By a module's class: the numbers of its parameters and buffers, or a check of them. A connection comes before its
 parts."""
 
-VARIANTS = ("scaled-init-of-4", "start-lambdas-graded", "mhc-random")
+VARIANTS = ("scaled-init-of-4", "start-lambdas-graded", "mhc-random", "mhc-read-out")
 CASES = [
     Case(command, next(iter(SMALL[command].networks)), name)
     for command in ("train-lm", "train-resnet")

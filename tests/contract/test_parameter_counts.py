@@ -124,7 +124,8 @@ def extra(options: dict, D: int, W: int, H: int, L: int) -> int | None:  # noqa:
         case "mhc" | "mhc-lite" | "identity-hc":
             n = method.n
             K = {"mhc": n * n, "mhc-lite": math.factorial(n), "identity-hc": 0}[method.name]
-            return 2 * L * (n * D * (K + 2 * n) + K + 2 * n + (3 if K else 2))
+            read_out = (n * n * D + n + 1) * (method.read_out == "learned")
+            return 2 * L * (n * D * (K + 2 * n) + K + 2 * n + (3 if K else 2)) + read_out
         case "muddformer":
             norms = (L - 1) * 2 * D  # of keys and of values, behind the first block
             hidden = [4 * (i + 1) for i in range(1, L + 1)]

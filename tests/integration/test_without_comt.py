@@ -47,6 +47,7 @@ WHOLE = ("transponder", "hyper-connections", "lime", "rezero")
 NAMES = (
     *methods("train-lm"),
     "headwise",
+    "mhc-read-out",
     "two-summaries",
     "muddformer+comt",
     "attention-residuals+transponder",

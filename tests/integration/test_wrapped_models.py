@@ -76,7 +76,7 @@ OTHERS = {
     "blocks": {"name": "attention-residuals", "blocks": 2},
     "delta": "delta-attention-residuals",
     "hyper": HYPER,
-    "mhc": {"name": "mhc", "n": 2, "start": "random"},
+    "mhc": {"name": "mhc", "n": 2, "start": "random", "read_out": "learned"},
     "mhc-lite": {"name": "mhc-lite", "n": 2},
     "identity-hc": {"name": "identity-hc", "n": 2},
 }

@@ -1,9 +1,9 @@
 """Connections of n residual streams H: Hyper-Connections (Zhu et al. 2024), and connections that mix the streams by
 doubly stochastic matrices (mHC, DeepSeek-AI 2025; mHC-lite, 2026) or not at all (identity-HC).
 
-All streams start as the embedding, and their sum is read after the last block. At initialisation add k reads only
-stream k mod n. All streams are then equal, which is Pre-LN, and the staggered reading lets them diverge. While streams
-are equal, neither their reading weights nor their mixing weights have a gradient.
+All streams start as the embedding. After the last block their sum is read, or a learned mixture. At initialisation add
+k reads only stream k mod n. All streams are then equal, which is Pre-LN, and the staggered reading lets them diverge.
+While streams are equal, neither their reading weights nor their mixing weights have a gradient.
 
 Compiled steps mix streams by sums of products, which the compiler fuses with neighbouring operations. Uncompiled steps
 use products of small matrices, since each sum would be a separate call.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -27,7 +28,7 @@ from comt_cli.kernels.gates import no_autocast
 from comt_cli.layers.gates import Site
 from comt_cli.layers.initialise import Draw, Initialised, xavier_std
 from comt_cli.layers.learned import NO_DECAY, Constant, Fixed, wide
-from comt_cli.layers.residual.base import Branch, NormedResidual, ResidualSite, State
+from comt_cli.layers.residual.base import Branch, NormedResidual, OutputAggregation, ResidualSite, State
 from comt_cli.layers.residual.norm_placement import WRITES_TO_STREAM
 from comt_cli.layers.roles import Role
 
@@ -117,7 +118,7 @@ class StreamsConnection(NormedResidual):
         raise NotImplementedError
 
     def read(self, state: State) -> Tensor:
-        """Sum of the streams, as after the last block."""
+        """Sum of the streams."""
         return self.streams(state).sum(-2)
 
     def mixing(self, state: State) -> dict[str, Tensor]:
@@ -188,32 +189,25 @@ def sinkhorn(logits_nn: Tensor, iterations: int = 20) -> Tensor:
 
 
 class Coefficients(Initialised):
-    """alpha (x' phi) + b: streams [B, T, n, D] -> logits of H_pre and of H_post, [B, T, n], and of H_res, [B, T, K]."""
+    """alpha (x' phi) + b: streams [B, T, n, D] -> logits [B, T, K] for each of the lists in `first_b`, where b starts.
+    `width` is n D. phi starts at 0, or is drawn by Glorot's rule if `random`."""
 
     role: Role = "gate"
 
-    def __init__(self, n: int, width: int, mixing: int, start: Start, reads_first: int, least_mixed: list[int]) -> None:
-        """`mixing` is K. The logits in `least_mixed` start at 0, the others at `SHUT`."""
+    def __init__(self, width: int, *first_b: list[float], random: bool) -> None:
         super().__init__()
-        self.sizes, self.random = [n, n, mixing], start == "random"
-        self.phi = nn.Parameter(torch.empty(2 * n + mixing, n * width))
-        self.joined_rows = {"phi": [size for size in self.sizes if size]}
-        self.alpha = Constant(SCALE, 3 if mixing else 2, update_rule=NO_DECAY)
-        self.b = Constant(0.0, 2 * n + mixing, update_rule=NO_DECAY)
-        one_hot = [1.0 if i == reads_first else -1.0 for i in range(n)]
-        shut = [0.0 if i in least_mixed else SHUT for i in range(mixing)]
-        first_b = {
-            "pre-ln": [*one_hot, *[0.0] * n, *shut],
-            "mhc-lite": [*one_hot, *one_hot, *shut],
-            "random": [0.0] * (2 * n + mixing),
-        }[start]
-        self.first_b = Fixed(partial(torch.tensor, first_b))
+        self.sizes, self.random = [len(part) for part in first_b], random
+        self.phi = nn.Parameter(torch.empty(sum(self.sizes), width))
+        self.joined_rows = {"phi": self.sizes}
+        self.alpha = Constant(SCALE, len(self.sizes), update_rule=NO_DECAY)
+        self.b = Constant(0.0, sum(self.sizes), update_rule=NO_DECAY)
+        self.first_b = Fixed(partial(torch.tensor, [*itertools.chain(*first_b)]))
 
     def forward(self, H_BTnD: Tensor) -> tuple[Tensor, ...]:
         with no_autocast(H_BTnD):
             found = torch.split(normalised_products(H_BTnD.flatten(-2), self.phi), self.sizes, dim=-1)
             b = torch.split(self.b() + self.first_b(H_BTnD), self.sizes)
-            each = zip(self.alpha().unbind(), found, b, strict=False)  # without mixing alpha has two numbers
+            each = zip(self.alpha().unbind(), found, b, strict=True)
             return tuple(scale * part + bias for scale, part, bias in each)
 
     def initialise(self, draw: Draw) -> None:
@@ -230,15 +224,19 @@ class ManifoldHyperConnection(StreamsConnection):
     `mixing` is M: `sinkhorn`, 20 iterations with exact rows; `permutations`, the exact mean of all n! permutations with
     weights softmax(Ht); or `identity`, without parameters. `start`: `pre-ln` has phi = 0, b_pre = 1 for the stream that
     is read and -1 for the others, b_post = 0, and H_res close to the identity; `mhc-lite`, as in its code, has b_post =
-    b_pre; `random`, as in Megatron-LM, draws phi by Glorot's rule and has b = 0.
+    b_pre; `random`, as in Megatron-LM, draws phi by Glorot's rule and has b = 0. `read_out`: the sum of the streams, or
+    `LearnedReadOut`.
     """
 
     name = "manifold-hyper-connections"
     needs = ("states",)
 
-    def __init__(self, site: ResidualSite, n: int = 4, mixing: Mixing = "sinkhorn", start: Start = "pre-ln") -> None:
+    def __init__(
+        self, site: ResidualSite, n: int = 4, mixing: Mixing = "sinkhorn", start: Start = "pre-ln",
+        read_out: Literal["sum", "learned"] = "sum",
+    ) -> None:  # fmt: skip
         super().__init__(site, n)
-        self.form = mixing
+        self.form, self.learns_read_out = mixing, read_out == "learned"
         K, least_mixed = {
             "sinkhorn": (n * n, [i * n + i for i in range(n)]),
             "permutations": (math.factorial(n), [0]),
@@ -247,7 +245,14 @@ class ManifoldHyperConnection(StreamsConnection):
         if mixing == "permutations":
             orders = itertools.permutations(range(n))  # the identity is the first
             self.permutations = Fixed(lambda: torch.stack([torch.eye(n)[list(order)] for order in orders]))
-        self.coefficients = Coefficients(n, site.width, K, start, site.index % n, least_mixed)
+        one_hot = [1.0 if i == site.index % n else -1.0 for i in range(n)]
+        shut = [0.0 if i in least_mixed else SHUT for i in range(K)]
+        first_b = {
+            "pre-ln": [one_hot, [0.0] * n, shut],
+            "mhc-lite": [one_hot, one_hot, shut],
+            "random": [[0.0] * n, [0.0] * n, [0.0] * K],
+        }[start]
+        self.coefficients = Coefficients(n * site.width, *filter(None, first_b), random=start == "random")
 
     def matrices(self, H_BTnD: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """H_pre, H_post and H_res."""
@@ -259,3 +264,27 @@ class ManifoldHyperConnection(StreamsConnection):
             case "permutations":
                 H_res = torch.einsum("...k,kij->...ij", torch.softmax(res[0], -1), self.permutations(H_BTnD).to(res[0]))
         return torch.sigmoid(pre), 2 * torch.sigmoid(post), H_res
+
+    def output_aggregation(self, norm: Callable[[], nn.Module]) -> OutputAggregation | None:
+        if not self.learns_read_out:
+            return None
+        return LearnedReadOut(self.site, self.n, random=self.coefficients.random)
+
+
+class LearnedReadOut(OutputAggregation):
+    """sum_i sigmoid(alpha (x' phi) + b)[i] x[i] after the last block. b starts at 0 and phi as in the connections, so
+    every stream has the weight 1/2: half the sum, of which the final norm removes the factor."""
+
+    def __init__(self, site: ResidualSite, n: int, *, random: bool) -> None:
+        super().__init__(site)
+        self.coefficients = Coefficients(n * site.width, [0.0] * n, random=random)
+
+    def weights(self, H_BTnD: Tensor) -> Tensor:
+        """Weights of the streams, [B, T, n], in fp32."""
+        return torch.sigmoid(self.coefficients(H_BTnD)[0])
+
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        return {"read": self.weights(state.x)}
+
+    def forward(self, state: State) -> Tensor:
+        return read_streams(state.x, self.weights(state.x))

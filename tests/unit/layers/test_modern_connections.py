@@ -68,7 +68,7 @@ def first_b(k: int, n: int, mixing: str, start: str) -> Tensor:
     return torch.tensor(staggered + (staggered if start == "mhc-lite" else [0.0] * n) + res).double()
 
 
-def naive_manifold(connections, x_D: Tensor, mixing: str, start: str) -> Tensor:
+def naive_manifold(connections, x_D: Tensor, read_out: nn.Module | None = None, *, mixing: str, start: str) -> Tensor:
     n = connections[0].n
     x = [x_D] * n
     for k, c in enumerate(connections):
@@ -96,7 +96,11 @@ def naive_manifold(connections, x_D: Tensor, mixing: str, start: str) -> Tensor:
                 M = [[float(i == j) for j in range(n)] for i in range(n)]
         o = branch(k, norm_of(c.norm, sum(h * s for h, s in zip(H_pre, x, strict=True))))
         x = [sum(M[i][j] * x[j] for j in range(n)) + H_post[i] * o for i in range(n)]
-    return sum(x)
+    if read_out is None:
+        return sum(x)
+    part = read_out.coefficients
+    shares = sigmoids(part.alpha.value * matrix(part.phi, unit(torch.cat(x))) + part.b.value).tolist()
+    return sum(share * h for share, h in zip(shares, x, strict=True))
 
 
 def mixture(attention: DepthAttention, sources: list[Tensor]) -> Tensor:
@@ -217,6 +221,7 @@ CASES = {
     "mhc": manifold_case(n=3),
     "mhc-lite": manifold_case(n=3, mixing="permutations", start="mhc-lite"),
     "identity": manifold_case(mixing="identity", start="random"),
+    "read-out": manifold_case(n=3, read_out="learned"),
     "full": ("attention-residuals", {}, partial(naive_attention, ends=(1, 2, 3, 4, 5, 6))),
     "two-blocks": ("attention-residuals", {"blocks": 2}, partial(naive_attention, ends=(3, 6))),
     "uneven-blocks": ("attention-residuals", {"blocks": 4}, partial(naive_attention, ends=(2, 3, 5, 6))),

@@ -18,6 +18,7 @@ START_LIKE_PRE_LN = {
     "one-stream": {"name": "hyper-connections", "dynamic": False, "n": 1},
     "mhc": {"name": "mhc"},
     "mhc-lite": {"name": "mhc-lite"},
+    "mhc-read-out": {"name": "mhc", "read_out": "learned"},
     "identity-hc": {"name": "identity-hc"},
     "full": {"name": "attention-residuals"},
     "blocks": {"name": "attention-residuals", "blocks": 3},
