@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from comt_cli.analysis.figures.mixing import DISPERSION, READ_OUT, mixtures
 from comt_cli.analysis.figures.residual_shares import shares_of
-from comt_cli.analysis.observed import recorded
 from comt_cli.files import read_csv
 from comt_cli.layers.gates import Gate
 from comt_cli.layers.initialise import Draw
@@ -24,6 +23,7 @@ from comt_cli.methods import in_words, method_from, methods
 from comt_cli.models.base import Model
 from comt_cli.models.build import empty_network, materialise
 from comt_cli.models.flops import parameter_count
+from comt_cli.models.recorded import recorded
 from comt_cli.recipe.settings import NetworkSettings
 from comt_cli.tasks.settings.images import ResNetSettings
 from comt_cli.tasks.settings.language import ModelSettings
