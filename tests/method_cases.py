@@ -56,12 +56,13 @@ KINDS = (
     *("laurel-rw-lr", "laurel-pa+comt", "keel", "start-lambdas", "denseformer", "hyper-connections", "hyper-static"),
     *("mhc", "mhc-lite", "siamese-norm", "attention-residuals-blocks", "delta-attention-residuals", "prores"),
     *("resformer-learned", "svformer", "identity-hc", "muddformer", "lime", "muddformer+comt", "deep-cross-attention"),
+    "value-embeddings",
 )
 """For each class of gate, residual connection and norm a method that has it (`test_kinds_are_complete`)."""
 WIRINGS = (
     *("pre-ln", "comt", "two-summaries", "transponder-path", "headwise", "eau", "dyt", "rezero", "sas"),
     *("post-ln+transponder", "laurel-pa+comt", "prores", "resformer-learned", "hyper+comt", "siamese-norm"),
-    *("attention-residuals-blocks", "muddformer+comt", "deep-cross-attention"),
+    *("attention-residuals-blocks", "muddformer+comt", "deep-cross-attention", "value-embeddings"),
 )
 """A method for each way in which a wiring changes how a model is run: gates of every form and place, norms, an entry,
 shared parameters and buffers, and every field of a state. For tests of that, rather than of the methods."""

@@ -80,6 +80,11 @@ def rms_norm(x_D: Tensor, gain_D: Tensor, eps: float) -> Tensor:
     return x_D / math.sqrt(dot(x_D, x_D) / len(x_D) + eps) * gain_D
 
 
+def naive_value(v_E: Tensor, x_D: Tensor, w_C: Tensor, row_E: Tensor, scale: float) -> Tensor:
+    """nanochat's value embedding, of one head of one token: the gate reads as many channels as it has weights."""
+    return v_E + scale * sigmoid(dot(w_C, x_D[: len(w_C)])) * row_E
+
+
 def layer_norm(x_D: Tensor, gain_D: Tensor, shift_D: Tensor, eps: float) -> Tensor:
     """Ba et al. 2016: (x - mean) / sqrt(var + eps) * g + b."""
     centred_D = x_D - math.fsum(x_D.tolist()) / len(x_D)

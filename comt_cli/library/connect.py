@@ -48,6 +48,7 @@ def refuse_method(wiring: Wiring, method: str) -> None:
         "it replaces norms": wiring.norms,
         "it changes the start of the stream": wiring.entry,
         _INSIDE: wiring.shared_values,
+        "it reads token ids in blocks": wiring.value_embedding,
         "it changes widths": wiring.widening,
         "it has no gates and no other residual connection": is_addition(wiring) and not wiring.gates,
     }

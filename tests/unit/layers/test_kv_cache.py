@@ -57,10 +57,10 @@ def test_decoding_computes_what_one_pass_does(options):
         torch.testing.assert_close(after[number, -1], alone[-1], **CLOSE)
 
 
-@pytest.mark.parametrize("name", ["transponder", "headwise", "sas", "mhc", "muddformer"])
+@pytest.mark.parametrize("name", ["transponder", "headwise", "sas", "mhc", "muddformer", "value-embeddings"])
 def test_decoding_in_bf16(name):
     """A kind of gate each, whose factors have types of their own, gates of a connection, a connection's memory, several
-    streams, and ways into attention."""
+    streams, ways into attention, and what is added there."""
     model = shaken(built(wiring_of(METHODS[name]))).to(torch.bfloat16)
     cache = cache_for(model, len(TOKENS), 12)
     found = fed(model, TOKENS, cache, [5, 1, 6])
