@@ -85,6 +85,12 @@ def naive_value(v_E: Tensor, x_D: Tensor, w_C: Tensor, row_E: Tensor, scale: flo
     return v_E + scale * sigmoid(dot(w_C, x_D[: len(w_C)])) * row_E
 
 
+def naive_smear(e_D: Tensor, previous_D: Tensor, w_C: Tensor, share: float) -> Tensor:
+    """nanochat's smear of one token; its embeddings are normalised, so the gate reads normalised ones."""
+    n_D = rms_norm(e_D, torch.ones_like(e_D), torch.finfo(e_D.dtype).eps)
+    return e_D + share * sigmoid(dot(w_C, n_D[: len(w_C)])) * previous_D
+
+
 def layer_norm(x_D: Tensor, gain_D: Tensor, shift_D: Tensor, eps: float) -> Tensor:
     """Ba et al. 2016: (x - mean) / sqrt(var + eps) * g + b."""
     centred_D = x_D - math.fsum(x_D.tolist()) / len(x_D)

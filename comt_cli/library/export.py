@@ -171,6 +171,9 @@ class Network(Parts):
     """A LLaMA with any parts, as plain data and tensors."""
 
     def __init__(self, model: Llama, method: Mapping[str, Any] | None = None) -> None:
+        if model.looks_back:
+            said = "a network with smear cannot be exported: transformers' cache has no previous token"
+            raise UserError(said, "comt generate decodes it.")
         self.model, self.method = model, method
         ends = {"entry": model.entry, "read_out": model.read_out, "norm": model.final_norm}
         parts = {f"model.layers.{layer}.": self._parts(block) for layer, block in enumerate(model.blocks)}

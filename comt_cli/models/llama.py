@@ -16,6 +16,7 @@ from comt_cli.layers.norms import NormPlace, rms_norm
 from comt_cli.layers.positions import Rotation, rotation_table
 from comt_cli.layers.projection import TokenEmbedding
 from comt_cli.layers.residual.base import State, final_stream
+from comt_cli.layers.smear import Smear
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts, TokenBlock, VocabularyModel, end_of_stack, ids, refuse_absent
 from comt_cli.tasks.base import DECODER_SITES
@@ -65,6 +66,7 @@ class Llama(VocabularyModel):
         self.settings, self.shape, self.vocabulary, self.length = settings, shape, vocabulary, length
         self.embedding = TokenEmbedding(vocabulary, shape.width, settings.embedding_init_std)
         self.entry = nn.Identity() if wiring.entry is None else wiring.entry(shape.width)
+        self.looks_back = any(isinstance(part, Smear) for part in self.entry.modules())
         blocks = [Block(settings, wiring, layer, vocabulary) for layer in range(shape.layers)]
         self.blocks = nn.ModuleList(blocks)
         # Blocks that read token ids. Others do not get them: a recomputed block saves what it gets.
@@ -82,10 +84,20 @@ class Llama(VocabularyModel):
         """Matrix of the head, [V, D]; the embedding's if they are tied."""
         return self.embedding.weight if self.head is None else self.head.weight
 
+    def initial_stream(self, tokens_BT: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        """Stream before the first block, [B, T, D]; see `hidden`."""
+        if cache is None or not self.looks_back:
+            x_BTD: Tensor = self.entry(self.embedding(tokens_BT))
+            return x_BTD
+        tokens_BU, is_text_BU = cache.with_previous(tokens_BT)
+        # A text has nothing before its first token: a zero vector adds nothing.
+        later_BTD: Tensor = self.entry(self.embedding(tokens_BU) * is_text_BU[..., None])[:, 1:]
+        return later_BTD
+
     def hidden(self, tokens_BT: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         """Input of the head: the stream after the last block and the final norm, [B, T, D]. With a cache, the tokens
         follow those in it, and their keys and values are added."""
-        x_BTD: Tensor = self.entry(self.embedding(tokens_BT))
+        x_BTD = self.initial_stream(tokens_BT, cache)
         length = tokens_BT.shape[1]
         if cache is None:
             head_width = self.shape.width // self.shape.heads

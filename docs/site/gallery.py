@@ -204,7 +204,7 @@ def family_of(name: str) -> str:
         return "Controls"
     if wiring.gates:
         return "Gates"
-    if wiring.value_embedding:
+    if wiring.value_embedding or name == "smear":
         return "Token embeddings"
     if module == "hyper_connections" or name == "siamese-norm":
         return "Several residual streams"

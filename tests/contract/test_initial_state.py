@@ -38,6 +38,7 @@ from comt_cli.layers.residual.scaled import (
     SelfAdaptiveScaling,
 )
 from comt_cli.layers.shared_values import LayerRouter, ValueResidual
+from comt_cli.layers.smear import Smear
 from comt_cli.layers.value_embedding import ValueEmbedding
 from comt_cli.methods.base import Wiring
 from comt_cli.tasks.settings.images import ResNetSettings
@@ -150,6 +151,7 @@ STARTS: dict[type[nn.Module], dict[str, float | Check]] = {
     ValueResidual: {"shares.value": 0},
     LayerRouter: {"router": router},
     NarrowGate: {"W": positive},
+    Smear: {"share.value": 0},
     ValueEmbedding: {"table.weight": normal(1 / 16)},  # the inverse root of the medium network's width
     Convolution: {"weight": normal(lambda W: math.sqrt(2 / (len(W) * W[0, 0].numel())))},  # He's, by the outputs
     WindowGate: {"filters": torch_linear, "w": torch_linear},

@@ -72,9 +72,10 @@ def test_decoding_in_bf16(name):
 
 @pytest.mark.parametrize("cuts", [[12], [4, 1, 1, 6]], ids=str)
 @pytest.mark.parametrize("static", [False, True], ids=["filled", "all columns"])
-def test_padding_changes_no_text(cuts, static):
+@pytest.mark.parametrize("name", ["comt", "smear"])
+def test_padding_changes_no_text(name, cuts, static):
     """Also in pieces, of which some hold nothing but padding for the shorter texts, and with the masks of a graph."""
-    model = shaken(built(wiring_of({"name": "comt"})))
+    model = shaken(built(wiring_of({"name": name})))
     rows = [row[:length] for row, length in zip(TOKENS, LENGTHS, strict=True)]
     cache = cache_for(model, len(rows), 14)
     cache.static_shapes = static
@@ -85,8 +86,9 @@ def test_padding_changes_no_text(cuts, static):
         torch.testing.assert_close(found[number, -len(row) :], logits(model, row[None])[0], **CLOSE)
 
 
-def test_no_more_than_the_capacity_fits_and_rewound_columns_are_written_again():
-    model = built(wiring_of({"name": "pre-ln"}))
+@pytest.mark.parametrize("name", ["pre-ln", "smear"])
+def test_no_more_than_the_capacity_fits_and_rewound_columns_are_written_again(name):
+    model = shaken(built(wiring_of({"name": name})))
     cache = cache_for(model, 3, 10)
     with pytest.raises(UserError, match="room for 10 tokens per text; 12 are needed"):
         logits(model, TOKENS, cache)

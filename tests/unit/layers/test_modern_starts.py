@@ -25,6 +25,7 @@ START_LIKE_PRE_LN = {
     "dense": {"name": "denseformer"},
     "lambdas": {"name": "start-lambdas", "normalised": False},
     "mudd": {"name": "muddformer"},
+    "smear": {"name": "smear"},
 }
 
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from method_cases import SETTINGS, built, wiring_of
-from naive import ONE_STREAM, close, naive_connection, naive_value, normal, shaken, sigmoid
+from naive import ONE_STREAM, close, naive_connection, naive_smear, naive_value, normal, shaken, sigmoid
 from same_bits import Reason, assert_same_bits
 from torch import Tensor, nn
 
@@ -15,6 +15,7 @@ from comt_cli.layers.convolution import EPSILON, MapLayerNorm
 from comt_cli.layers.residual.base import ResidualConnection, ResidualSite, State
 from comt_cli.layers.residual.scaled import GatedShare, SelfAdaptiveScaling
 from comt_cli.layers.shared_values import LayerRouter, SingleValue, ValueResidual
+from comt_cli.layers.smear import Smear
 from comt_cli.layers.value_embedding import ValueEmbedding
 from comt_cli.methods.base import residual_connection
 
@@ -114,6 +115,16 @@ def test_value_embeddings():
                 close(
                     found[b, head, t], naive_value(v_BKTE[b, head, t], x_BTD[b, t], module.gate.W[head], of_head, 1.5)
                 )
+
+
+def test_smear():
+    module, e_BTD = shaken(Smear(6, channels=4)), normal(2, 4, 6)
+    found = module(e_BTD)
+    for b in range(2):
+        close(found[b, 0], e_BTD[b, 0])
+        for t in range(1, 4):
+            expected = naive_smear(e_BTD[b, t], e_BTD[b, t - 1], module.gate.W[0], module.share.value.item())
+            close(found[b, t], expected)
 
 
 def test_every_second_block_has_a_table_the_last_included():
