@@ -43,6 +43,7 @@ VARIANTS = {
     "muddformer+comt": {"name": "comt", "residual": "mudd"},
     "2-dca": {"name": "deep-cross-attention", "last": 2},
     "deep-cross-attention+comt": {"name": "comt", "residual": "deep-cross-attention"},
+    "skip-weights": {"name": "skip-gates", "gate": "weight"},
     "resformer-learned": {"name": "resformer", "learned": True},
     "embedding-norm-of-comt": {"name": "embedding-norm", "of": "comt"},
     "embedding-norm-of-hyper-connections": {"name": "embedding-norm", "of": "hyper-connections"},
@@ -57,7 +58,7 @@ KINDS = (
     *("laurel-rw-lr", "laurel-pa+comt", "keel", "start-lambdas", "denseformer", "hyper-connections", "hyper-static"),
     *("mhc", "mhc-lite", "siamese-norm", "attention-residuals-blocks", "delta-attention-residuals", "prores"),
     *("resformer-learned", "svformer", "identity-hc", "muddformer", "lime", "muddformer+comt", "deep-cross-attention"),
-    "value-embeddings",
+    *("value-embeddings", "backout", "skip-gates"),
 )
 """For each class of gate, residual connection and norm a method that has it (`test_kinds_are_complete`)."""
 WIRINGS = (

@@ -112,7 +112,8 @@ def softmax(logits: list[float]) -> list[float]:
 
 WITH_STATES = {
     *("keel", "start-lambdas", "denseformer", "hyper-connections", "manifold-hyper-connections", "mudd", "progressive"),
-    *("attention-residuals", "delta-attention-residuals", "siamese-norm", "deep-cross-attention"),
+    *("attention-residuals", "delta-attention-residuals", "siamese-norm", "deep-cross-attention", "backout"),
+    "skip-gates",
 }
 """Of these whole stacks are written out (`test_modern_connections`): most hand on more than a stream."""
 ONE_STREAM = [name for name in residual_connections() if name not in WITH_STATES]
@@ -186,14 +187,14 @@ D, LAYERS, EPSILON = 6, 3, 1e-3
 COUNT = 2 * LAYERS
 
 
-def connections_of(name: str, width: int = D, **options) -> list[ResidualConnection]:
+def connections_of(name: str, width: int = D, layers: int = LAYERS, **options) -> list[ResidualConnection]:
     """Without initial values."""
     connections: list[ResidualConnection] = []
-    for index in range(COUNT):
+    for index in range(2 * layers):
         part = ("attention", "mlp")[index % 2]
         before = connections[-1:] if index % 2 else ()
         norm = partial(nn.RMSNorm, width, eps=EPSILON)
-        site = ResidualSite(width, "decoder", index, COUNT, index // 2, LAYERS, part, norm, before)
+        site = ResidualSite(width, "decoder", index, 2 * layers, index // 2, layers, part, norm, before)
         connections.append(residual_connection(name)(site, **options))
     return connections
 
@@ -211,4 +212,4 @@ MIX = [normal(D, D, seed=10 + k) for k in range(COUNT)]
 def branch(k: int, h: Tensor, *kv: Tensor) -> Tensor:
     """Of three inputs, if there are, each has another part."""
     others = sum(each @ MIX[(k + 1 + i) % COUNT] for i, each in enumerate(kv))
-    return torch.tanh(h @ MIX[k] + others)
+    return torch.tanh(h @ MIX[k % COUNT] + others)

@@ -25,7 +25,7 @@ from comt_cli.models.base import TokenBlock
 
 CONNECTIONS = (
     *("pre-norm", "scaled", "highway", "grc", "laurel-rw", "laurel-lr", "laurel-rw-lr", "laurel-pa"),
-    *("start-lambdas", "denseformer", "attention-residuals", "delta-attention-residuals"),
+    *("start-lambdas", "denseformer", "backout", "skip-gates", "attention-residuals", "delta-attention-residuals"),
     *("hyper-connections", "manifold-hyper-connections"),
 )
 """Residual connections that replace only an addition."""

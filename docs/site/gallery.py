@@ -208,7 +208,7 @@ def family_of(name: str) -> str:
         return "Token embeddings"
     if module == "hyper_connections" or name == "siamese-norm":
         return "Several residual streams"
-    if wiring.shared_values or module in ("attention_residuals", "dense"):
+    if wiring.shared_values or module in ("attention_residuals", "dense", "skips"):
         return "Reading earlier layers"
     return "Norms and initialisation" if module == "norm_placement" else "Weighted additions"
 

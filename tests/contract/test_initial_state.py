@@ -37,6 +37,7 @@ from comt_cli.layers.residual.scaled import (
     ScaledBranch,
     SelfAdaptiveScaling,
 )
+from comt_cli.layers.residual.skips import BackoutAggregation, SkipGates
 from comt_cli.layers.shared_values import LayerRouter, ValueResidual
 from comt_cli.layers.smear import Smear
 from comt_cli.layers.value_embedding import ValueEmbedding
@@ -147,6 +148,8 @@ STARTS: dict[type[nn.Module], dict[str, float | Check]] = {
     DepthAttention: {"query.value": 0, "gain_offset.value": 0},
     DenseWeights: {"W1": normal(lambda W1: W1.shape[1] ** -0.5), "W2": 0, "a.value": 0},
     DepthMixture: {"w": normal(1e-3), "offset.value": 0},
+    BackoutAggregation: {"offset.value": 0},
+    SkipGates: {"offset.value": 0},
     ProgressiveResidual: {"share.value": 0},
     ValueResidual: {"shares.value": 0},
     LayerRouter: {"router": router},

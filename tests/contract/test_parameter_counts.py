@@ -92,6 +92,8 @@ FORMULAS: dict[str, Callable[[Any, int, int, int, int], int]] = {
     "resformer": lambda m, D, W, H, L: 2 * (L - 1) * m.learned,
     # These sizes have as many key-value heads as heads.
     "svformer": lambda m, D, W, H, L: -(L - 1) * D * D,
+    "backout": lambda *_: 1,
+    "skip-gates": lambda m, D, W, H, L: L // 2 * (13 if m.gate == "token" else 1),
     "smear": lambda m, D, W, H, L: m.channels + 1,
     "value-embeddings": lambda m, D, W, H, L: -(-L // m.every) * (32000 * D + H * m.channels),
     "lime": lambda m, D, W, H, L: sum(layer * H * H for layer in range(2, L + 1)),
