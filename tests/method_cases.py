@@ -43,6 +43,7 @@ VARIANTS = {
     "muddformer+comt": {"name": "comt", "residual": "mudd"},
     "2-dca": {"name": "deep-cross-attention", "last": 2},
     "deep-cross-attention+comt": {"name": "comt", "residual": "deep-cross-attention"},
+    "mudd-of-last-2": {"name": "muddformer", "last": 2},
     "skip-weights": {"name": "skip-gates", "gate": "weight"},
     "resformer-learned": {"name": "resformer", "learned": True},
     "embedding-norm-of-comt": {"name": "embedding-norm", "of": "comt"},

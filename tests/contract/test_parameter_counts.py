@@ -130,8 +130,9 @@ def extra(options: dict, D: int, W: int, H: int, L: int) -> int | None:  # noqa:
             K = {"mhc": n * n, "mhc-lite": math.factorial(n), "identity-hc": 0}[method.name]
             return 2 * L * (n * D * (K + 2 * n) + K + 2 * n + (3 if K else 2))
         case "muddformer":
-            norms = (L - 1) * 2 * D  # of keys and of values, behind the first block
-            hidden = [4 * (i + 1) for i in range(1, L + 1)]
+            last = method.last or L
+            norms = (last - 1) * 2 * D  # of keys and of values, behind the first block with mixtures
+            hidden = [4 * (i + 1) for i in range(L - last + 1, L + 1)]
             shares = [*hidden[:-1], L + 1]
             return norms + sum(D * K + K * n + n for K, n in zip(hidden, shares, strict=True))
         case "deep-cross-attention":  # b of every source, w; three a block, with norms of keys and values, one at last

@@ -261,6 +261,8 @@ CASES = {
     "siamese": ("siamese-norm", {}, naive_siamese),
     "keel": ("keel", {}, naive_keel),
     "mudd": ("mudd", {}, naive_mudd),
+    "mudd-of-last-2": ("mudd", {"last": 2}, partial(naive_mudd, last=2)),
+    "mudd-of-last": ("mudd", {"last": 1}, partial(naive_mudd, last=1)),
     "progressive": ("progressive", {"updates": 5}, naive_progressive),
     "cross": ("deep-cross-attention", {}, partial(naive_cross, last=None)),
     "1-dca": ("deep-cross-attention", {"last": 1}, partial(naive_cross, last=1)),
@@ -290,6 +292,7 @@ def test_the_equations(name):
     [
         ({"name": "attention-residuals", "blocks": 9}, "8 residual adds cannot form 9 groups"),
         ({"name": "backout", "blocks": 5}, "the network has 4 blocks; there is no output of block 5"),
+        ({"name": "muddformer", "last": 5}, "the network has 4 blocks; there are no 5 last ones"),
         ({"name": "denseformer", "period": 5}, "with 4 blocks no mixture has an earlier output"),
         ({"name": "denseformer", "dilation": 4, "period": 3}, "no mixture"),
     ],

@@ -25,6 +25,7 @@ START_LIKE_PRE_LN = {
     "dense": {"name": "denseformer"},
     "lambdas": {"name": "start-lambdas", "normalised": False},
     "mudd": {"name": "muddformer"},
+    "mudd-of-last-2": {"name": "muddformer", "last": 2},
     "smear": {"name": "smear"},
 }
 
