@@ -6,8 +6,8 @@ $$v'_h = v_h + s\,\sigma(w_h\,x_{1:c})\,E_h[t]$$
 x is the input of attention, t the token, h a key-value head, and E a table of V rows in each block. Defaults are those
 of nanochat (commits e85db6b and 6ed7d1d): tables in the last block and every second one before it, s = 3 and c = 12,
 with w from U(0, 0.02). Tables add many parameters and hardly any FLOPs. modded-nanogpt began with a table in each of 12
-blocks (its record 14), and later had three tables, with s = 2 and w = 0 at the start, for blocks 1, 2 and the last
-three (its record 55, #186).
+blocks (its record 14), and later shared three tables, with s = 2 and w = 0 at the start, between the first two and the
+last three of 11 blocks (its record 55, #186).
 Deviations: Tables start as N(0, 1 / D), not as a uniform distribution of that variance, and have the run's learning
 rate and weight decay; nanochat gives them half the token embedding's rate, under another optimiser than its matrices'
 (Muon).

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from method_cases import SETTINGS, built, wiring_of
+from method_cases import SETTINGS, TOKENS, built, wiring_of
 from naive import ONE_STREAM, close, naive_connection, naive_smear, naive_value, normal, shaken, sigmoid
 from same_bits import Reason, assert_same_bits
 from torch import Tensor, nn
@@ -115,6 +115,15 @@ def test_value_embeddings():
                 close(
                     found[b, head, t], naive_value(v_BKTE[b, head, t], x_BTD[b, t], module.gate.W[head], of_head, 1.5)
                 )
+
+
+def test_the_gate_of_a_value_embedding_reads_what_values_are_made_of():
+    model, seen = shaken(built(wiring_of({"name": "value-embeddings", "residual": "mudd"}))), {}
+    block = model.blocks[-1]
+    block.attention_connection.value_norm.register_forward_hook(lambda _, __, x_BTD: seen.update(made_of=x_BTD))
+    block.attention.value_embedding.register_forward_hook(lambda _, given, __: seen.update(read=given[1]))
+    model(TOKENS)
+    assert_same_bits(seen["read"], seen["made_of"], Reason.MOVED)
 
 
 def test_smear():
