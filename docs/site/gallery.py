@@ -33,7 +33,7 @@ FAMILIES = {
     "Weighted additions": "Fixed, learned or input-dependent weights on the skip path and the branch.",
     "Several residual streams": "Blocks read from, and write to, more than one stream.",
     "Reading earlier layers": "Blocks read mixtures of earlier layers' outputs.",
-    "Token embeddings": "More than one token's row of one table reaches the stream or the values.",
+    "Token embeddings": "Rows of further tables of the token ids, or the previous token's embedding, are added.",
     "Controls": "Plain networks with the cost of another method.",
 }
 """Every family, in the order of the page."""
