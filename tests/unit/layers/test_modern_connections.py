@@ -201,6 +201,7 @@ def naive_mudd(connections, x_D: Tensor, read_out: nn.Module, last: int = LAYERS
     for i in range(1, LAYERS + 1):
         attention, mlp = connections[2 * i - 2], connections[2 * i - 1]
         norms = [attention.norm, attention.key_norm, attention.value_norm] if len(ways) > 1 else [attention.norm]
+        assert hasattr(attention, "key_norm") == (len(ways) > 1)
         stream = stream + branch(2 * i - 2, *map(norm_of, norms, ways))
         X.append(stream + branch(2 * i - 1, norm_of(mlp.norm, stream)))
         if i <= LAYERS - last:
@@ -257,6 +258,10 @@ CASES = {
     **{
         f"skip-{gate}": ("skip-gates", {"gate": gate}, partial(naive_skips, gate=gate))
         for gate in ("token", "scalar", "weight")
+    },
+    **{
+        f"skips-of-{layers}": ("skip-gates", {"layers": layers}, partial(naive_skips, gate="token"))
+        for layers in (4, 5)
     },
     "siamese": ("siamese-norm", {}, naive_siamese),
     "keel": ("keel", {}, naive_keel),
