@@ -110,6 +110,8 @@ class Mixing(ModelFigure):
             return False
         model = of.model.model
         mixes = any(type(each).mixing is not ResidualConnection.mixing for each in connections_of(model))
+        ends = (type(each) for each in model.modules() if isinstance(each, OutputAggregation))
+        mixes = mixes or any(kind.mixing is not OutputAggregation.mixing for kind in ends)
         return mixes or any(shared.mixing() for _, _, shared in _shared_values(model))
 
     def frame(self, of: Subject) -> pd.DataFrame:
