@@ -44,9 +44,12 @@ VARIANTS = {
     "muddformer+comt": {"name": "comt", "residual": "mudd"},
     "2-dca": {"name": "deep-cross-attention", "last": 2},
     "deep-cross-attention+comt": {"name": "comt", "residual": "deep-cross-attention"},
+    "mudd-of-last-2": {"name": "muddformer", "last": 2},
+    "skip-weights": {"name": "skip-gates", "gate": "weight"},
     "resformer-learned": {"name": "resformer", "learned": True},
     "embedding-norm-of-comt": {"name": "embedding-norm", "of": "comt"},
     "embedding-norm-of-hyper-connections": {"name": "embedding-norm", "of": "hyper-connections"},
+    "embedding-norm-of-smear": {"name": "embedding-norm", "of": "smear"},
     "wider-flops": {"name": "wider", "like": {"name": "full-rank-gate"}, "equal": "flops"},
 }
 METHODS = {name: {"name": name, **NEEDED.get(name, {})} for name in methods("train-lm")} | VARIANTS
@@ -65,12 +68,14 @@ KINDS = (
         "prores",
     ),
     *("resformer-learned", "svformer", "identity-hc", "muddformer", "lime", "muddformer+comt", "deep-cross-attention"),
+    *("value-embeddings", "backout", "skip-gates"),
 )
 """For each class of gate, residual connection and norm a method that has it (`test_kinds_are_complete`)."""
 WIRINGS = (
     *("pre-ln", "comt", "two-summaries", "transponder-path", "headwise", "eau", "dyt", "rezero", "sas"),
     *("post-ln+transponder", "laurel-pa+comt", "prores", "resformer-learned", "hyper+comt", "siamese-norm"),
-    *("attention-residuals-blocks", "muddformer+comt", "deep-cross-attention"),
+    *("attention-residuals-blocks", "muddformer+comt", "deep-cross-attention", "value-embeddings"),
+    *("smear", "embedding-norm-of-smear"),
 )
 """A method for each way in which a wiring changes how a model is run: gates of every form and place, norms, an entry,
 shared parameters and buffers, and every field of a state. For tests of that, rather than of the methods."""

@@ -80,6 +80,17 @@ def rms_norm(x_D: Tensor, gain_D: Tensor, eps: float) -> Tensor:
     return x_D / math.sqrt(dot(x_D, x_D) / len(x_D) + eps) * gain_D
 
 
+def naive_value(v_E: Tensor, x_D: Tensor, w_C: Tensor, row_E: Tensor, scale: float) -> Tensor:
+    """nanochat's value embedding, of one head of one token: the gate reads as many channels as it has weights."""
+    return v_E + scale * sigmoid(dot(w_C, x_D[: len(w_C)])) * row_E
+
+
+def naive_smear(e_D: Tensor, previous_D: Tensor, w_C: Tensor, share: float) -> Tensor:
+    """nanochat's smear of one token; its embeddings are normalised, so the gate reads normalised ones."""
+    n_D = rms_norm(e_D, torch.ones_like(e_D), torch.finfo(e_D.dtype).eps)
+    return e_D + share * sigmoid(dot(w_C, n_D[: len(w_C)])) * previous_D
+
+
 def layer_norm(x_D: Tensor, gain_D: Tensor, shift_D: Tensor, eps: float) -> Tensor:
     """Ba et al. 2016: (x - mean) / sqrt(var + eps) * g + b."""
     centred_D = x_D - math.fsum(x_D.tolist()) / len(x_D)
@@ -101,7 +112,8 @@ def softmax(logits: list[float]) -> list[float]:
 
 WITH_STATES = {
     *("keel", "start-lambdas", "denseformer", "hyper-connections", "manifold-hyper-connections", "mudd", "progressive"),
-    *("attention-residuals", "delta-attention-residuals", "siamese-norm", "deep-cross-attention"),
+    *("attention-residuals", "delta-attention-residuals", "siamese-norm", "deep-cross-attention", "backout"),
+    "skip-gates",
 }
 """Of these whole stacks are written out (`test_modern_connections`): most hand on more than a stream."""
 ONE_STREAM = [name for name in residual_connections() if name not in WITH_STATES]
@@ -175,14 +187,14 @@ D, LAYERS, EPSILON = 6, 3, 1e-3
 COUNT = 2 * LAYERS
 
 
-def connections_of(name: str, width: int = D, **options) -> list[ResidualConnection]:
+def connections_of(name: str, width: int = D, layers: int = LAYERS, **options) -> list[ResidualConnection]:
     """Without initial values."""
     connections: list[ResidualConnection] = []
-    for index in range(COUNT):
+    for index in range(2 * layers):
         part = ("attention", "mlp")[index % 2]
         before = connections[-1:] if index % 2 else ()
         norm = partial(nn.RMSNorm, width, eps=EPSILON)
-        site = ResidualSite(width, "decoder", index, COUNT, index // 2, LAYERS, part, norm, before)
+        site = ResidualSite(width, "decoder", index, 2 * layers, index // 2, layers, part, norm, before)
         connections.append(residual_connection(name)(site, **options))
     return connections
 
@@ -200,4 +212,4 @@ MIX = [normal(D, D, seed=10 + k) for k in range(COUNT)]
 def branch(k: int, h: Tensor, *kv: Tensor) -> Tensor:
     """Of three inputs, if there are, each has another part."""
     others = sum(each @ MIX[(k + 1 + i) % COUNT] for i, each in enumerate(kv))
-    return torch.tanh(h @ MIX[k] + others)
+    return torch.tanh(h @ MIX[k % COUNT] + others)

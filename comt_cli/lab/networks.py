@@ -115,9 +115,10 @@ class Setup:
         settings = ModelSettings.model_validate({"size": "tiny", "tied_embeddings": True, **shape})
         model = empty_network(settings, wiring, vocabulary=_VOCABULARY)
         materialise(model, torch.device("cpu"), seed)
-        x = model.embedding(torch.randint(_VOCABULARY, self.leading)).detach()
+        tokens = torch.randint(_VOCABULARY, self.leading)
+        x = model.embedding(tokens).detach()
         rotation = rotation_table(self.leading[-1], _HEAD_WIDTH, settings.rope_theta, x)
-        blocks = [partial(block, rotation=rotation) for block in model.blocks]
+        blocks = [partial(block, rotation=rotation, tokens=tokens) for block in model.blocks]
         return Network(model, blocks, model.entry, model.final_norm), x
 
 

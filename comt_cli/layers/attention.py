@@ -25,6 +25,7 @@ from comt_cli.layers.kv_cache import LayerCache, LayerColumns
 from comt_cli.layers.positions import Rotation, rotate
 from comt_cli.layers.projection import Projections, aligned
 from comt_cli.layers.shared_values import SharedValues
+from comt_cli.layers.value_embedding import ValueEmbedding
 
 MakeProjections = Callable[..., Projections]
 """Site names with (input, output) widths -> projections with gates. With `heads`, gates on the attention output read
@@ -45,11 +46,12 @@ class Attention(nn.Module):
     last = "output"
 
     def __init__(
-        self, width: int, heads: int, kv_heads: int, make: MakeProjections, shared: SharedValues | None = None
-    ) -> None:
+        self, width: int, heads: int, kv_heads: int, make: MakeProjections, shared: SharedValues | None = None,
+        value_embedding: ValueEmbedding | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
-        self.shared = shared
+        self.shared, self.value_embedding = shared, value_embedding
         kv_width = kv_heads * self.head_width
         widths = {"q_proj": (width, width), "k_proj": (width, kv_width), "v_proj": (width, kv_width)}
         if shared is not None and not shared.has_values:
@@ -59,13 +61,16 @@ class Attention(nn.Module):
 
     def inner(
         self, x_BTD: Tensor, *kv_BTD: Tensor, rotation: Rotation, cache: LayerCache | None = None,
-        shared_kv: list[Tensor] | None = None,
+        shared_kv: list[Tensor] | None = None, tokens: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """Input of the output projection, [B, T, D]. Position t attends to positions up to t and to the cache. With two
-        more inputs, keys are computed from the second, values from the third. `shared_kv`: those of earlier blocks."""
+        more inputs, keys are computed from the second, values from the third. `shared_kv`: those of earlier blocks.
+        `tokens`: their ids, [B, T], for a value embedding."""
         B, T, D = x_BTD.shape
-        qkv, read_by_gate = self.rotated_heads(x_BTD, kv_BTD, rotation, [] if shared_kv is None else shared_kv)
-        mixed_BHTE = attend(*qkv, causal=True) if cache is None else cache.attend(*qkv)
+        (q, k, v), read_by_gate = self.rotated_heads(x_BTD, kv_BTD, rotation, [] if shared_kv is None else shared_kv)
+        if self.value_embedding is not None:
+            v = self.value_embedding(v, (x_BTD, *kv_BTD)[-1], tokens)
+        mixed_BHTE = attend(q, k, v, causal=True) if cache is None else cache.attend(q, k, v)
         mixed_BTD = mixed_BHTE.transpose(1, 2).reshape(B, T, D)
         return self.qkv.gated_at("sdpa", mixed_BTD, *read_by_gate)  # Qiu et al. 2025, their position G1
 

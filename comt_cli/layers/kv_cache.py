@@ -1,4 +1,4 @@
-"""Caches for decoding: the keys and values of every layer, in preallocated columns.
+"""Caches for decoding: the keys and values of every layer, in preallocated columns, and token ids where needed.
 
 A row is one text. Texts of unequal length end in the same column, so shorter ones begin later. The columns before a
 row's first are padding, which no token of the text attends to.
@@ -53,6 +53,7 @@ class KeyValueCache:
             self.next_column = torch.zeros((), dtype=torch.int64, device=like.device)
             self.first_B = torch.zeros(rows, dtype=torch.int64, device=like.device)
             self._columns_S = torch.arange(capacity, device=like.device)
+            self._tokens_BS = torch.zeros(rows, capacity, dtype=torch.int64, device=like.device)
             self._table = rotation_table(capacity, head_width, theta, like)
             # Zeros, because masked columns are still multiplied, by zero.
             self.layers = [
@@ -79,6 +80,17 @@ class KeyValueCache:
 
     def columns(self, T: int) -> Tensor:
         return self._columns_S[:T] + self.next_column
+
+    def with_previous(self, tokens_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """Ids of the next T columns after those of the column before them, and which of these are tokens of their text,
+        [B, 1 + T] each. Stores the ids. Raises `UserError` beyond the capacity."""
+        T = tokens_BT.shape[1]
+        self.need(T)
+        column_T, before_1 = self.columns(T), self.columns(1) - 1
+        self._tokens_BS.index_copy_(1, column_T, tokens_BT)
+        previous_B1 = self._tokens_BS.index_select(1, before_1.clamp(min=0))
+        is_text_BU = torch.cat([before_1, column_T]) >= self.first_B[:, None]
+        return torch.cat([previous_B1, tokens_BT], 1), is_text_BU
 
     def this_pass(self, T: int) -> tuple[Tensor, Tensor | None]:
         """Columns to write in all layers, [T], and the mask of visible ones, [B, 1, T, S]. None if no mask is needed:

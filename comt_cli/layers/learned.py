@@ -117,6 +117,24 @@ class Classifier(Affine):
         draw.uniform_(self.bias, "bias", bound)
 
 
+class NarrowGate(Initialised):
+    """sigmoid(W x'), [T, D] -> [T, N], where x' are the first `channels` channels of x (all of them if x is narrower).
+    W starts as U(0, `start`)."""
+
+    def __init__(self, d_in: int, d_out: int, channels: int, start: float = 0.0) -> None:
+        super().__init__()
+        self.start = start
+        self.W = nn.Parameter(torch.empty(d_out, min(channels, d_in)))
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        return torch.sigmoid(F.linear(x_TD[..., : self.W.shape[1]], self.W))
+
+    def initialise(self, draw: Draw) -> None:
+        draw.uniform_(self.W, "W", self.start / 2)
+        with torch.no_grad():
+            self.W.add_(self.start / 2)
+
+
 class LowRank(Initialised):
     """B A x, [T, D] -> [T, D] (LAuReL, Menghani et al. 2024, section 2.2). B starts at zero. The rows of A, [r, D],
     start orthogonal: A_ji is 1 / sqrt(r D) where i mod r is j, and 0 elsewhere, the authors' choice."""

@@ -25,7 +25,7 @@ from comt_cli.models.base import TokenBlock
 
 CONNECTIONS = (
     *("pre-norm", "scaled", "highway", "grc", "laurel-rw", "laurel-lr", "laurel-rw-lr", "laurel-pa"),
-    *("start-lambdas", "denseformer", "attention-residuals", "delta-attention-residuals"),
+    *("start-lambdas", "denseformer", "backout", "skip-gates", "attention-residuals", "delta-attention-residuals"),
     *("hyper-connections", "manifold-hyper-connections"),
 )
 """Residual connections that replace only an addition."""
@@ -48,6 +48,7 @@ def refuse_method(wiring: Wiring, method: str) -> None:
         "it replaces norms": wiring.norms,
         "it changes the start of the stream": wiring.entry,
         _INSIDE: wiring.shared_values,
+        "it reads token ids in blocks": wiring.value_embedding,
         "it changes widths": wiring.widening,
         "it has no gates and no other residual connection": is_addition(wiring) and not wiring.gates,
     }

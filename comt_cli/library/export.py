@@ -171,6 +171,9 @@ class Network(Parts):
     """A LLaMA with any parts, as plain data and tensors."""
 
     def __init__(self, model: Llama, method: Mapping[str, Any] | None = None) -> None:
+        if model.looks_back:
+            said = "a network with smear cannot be exported: transformers' cache has no previous token"
+            raise UserError(said, "comt generate decodes it.")
         self.model, self.method = model, method
         ends = {"entry": model.entry, "read_out": model.read_out, "norm": model.final_norm}
         parts = {f"model.layers.{layer}.": self._parts(block) for layer, block in enumerate(model.blocks)}
@@ -200,6 +203,7 @@ class Network(Parts):
             "attention_connection": block.attention_connection,
             "mlp_connection": block.mlp_connection,
             "self_attn.shared": block.attention.shared,
+            "self_attn.value_embedding": block.attention.value_embedding,
         }
         for place, sites in _GATES.items():
             parts[f"{place}.gates"] = nn.ModuleDict({site: gates.pop(site) for site in sites if site in gates}) or None

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from comt_cli.layers.norms import NormFactory, NormPlace
     from comt_cli.layers.residual.base import ResidualConnection, ResidualFactory
     from comt_cli.layers.shared_values import SharedValues
+    from comt_cli.layers.value_embedding import ValueEmbedding
+    from comt_cli.tasks.settings.language import LlamaShape
 
 SITE_SETS: dict[str, tuple[str, ...]] = {
     "all": PROJECTIONS,
@@ -167,6 +169,8 @@ class Wiring:
         entry: Makes a module that follows the embedding, from the model's width.
         shared_values: Makes the module that shares keys and values between blocks, from the block's number (from 0) and
             the number of key-value heads.
+        value_embedding: Makes the table whose rows are added to a block's values, or None, from the block's number
+            (from 0), the widths of the model and the size of the vocabulary.
         widening: Cost that the feed-forward networks are widened to.
 
     Examples:
@@ -180,6 +184,7 @@ class Wiring:
     norms: Mapping[str, NormFactory] = field(default_factory=dict)
     entry: Callable[[int], nn.Module] | None = None
     shared_values: Callable[[int, int], SharedValues] | None = None
+    value_embedding: Callable[[int, LlamaShape, int], ValueEmbedding | None] | None = None
     widening: Widening | None = None
 
     def norm(self, place: NormPlace, usual: NormFactory) -> nn.Module:

@@ -8,12 +8,19 @@ mixed, with the hidden width of all four mixtures, 4 (L + 1).
 Deviations: The code rounds the hidden width up to 64; here it is 4 (i + 1). Widths of feed-forward networks are not
 moved between blocks, and no norms follow the mixtures (variants of the paper). a has no weight decay and is stored as
 its difference from the start.
+
+With `last: 2`, mixtures follow only the last two blocks, as in modded-nanogpt (record 81, #259). There the sources are
+a few chosen outputs (here all), the hidden width is 64, and the weights are scaled and read a stream that is not
+normalised. Only values and stream are mixed, and values after their projection; here queries and keys are mixed, too.
 """
 
 from comt_cli.methods.base import ConnectionMethod
+from comt_cli.recipe.settings import Count
 
 
 class MUDDFormer(ConnectionMethod):
-    """No options: the connection has none."""
+    """`last`: number of blocks that mixtures follow."""
 
     connection = "mudd"
+    later = frozenset({"last"})
+    last: Count | None = None

@@ -16,6 +16,7 @@ from comt_cli.layers.norms import NormPlace, rms_norm
 from comt_cli.layers.positions import Rotation, rotation_table
 from comt_cli.layers.projection import TokenEmbedding
 from comt_cli.layers.residual.base import State, final_stream
+from comt_cli.layers.smear import Smear
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts, TokenBlock, VocabularyModel, end_of_stack, ids, refuse_absent
 from comt_cli.tasks.base import DECODER_SITES
@@ -25,7 +26,7 @@ from comt_cli.tasks.settings.language import ModelSettings
 class Block(TokenBlock):
     """Attention and feed-forward network, each with its residual connection."""
 
-    def __init__(self, settings: ModelSettings, wiring: Wiring, layer: int) -> None:
+    def __init__(self, settings: ModelSettings, wiring: Wiring, layer: int, vocabulary: int) -> None:
         super().__init__()
         shape = settings.shape()
         self.is_last = layer == shape.layers - 1
@@ -37,14 +38,18 @@ class Block(TokenBlock):
         self.mlp_connection = parts.connection("mlp", self.attention_connection)
         make = partial(parts.projections, self.attention_connection)
         shared = None if wiring.shared_values is None else wiring.shared_values(layer, shape.kv_heads)
-        self.attention = Attention(shape.width, shape.heads, shape.kv_heads, make, shared)
+        embedded = None if wiring.value_embedding is None else wiring.value_embedding(layer, shape, vocabulary)
+        self.attention = Attention(shape.width, shape.heads, shape.kv_heads, make, shared, embedded)
         self.mlp = FeedForward(shape.width, shape.ffn_width, partial(parts.projections, self.mlp_connection))
         self.attention_path, self.mlp_path = parts.path("attention"), parts.path("mlp")
 
-    def forward(self, state: State, rotation: Rotation, cache: LayerCache | None = None) -> State:
-        """State after the block. With pre-norm connections: h = x + attention(norm(x)), y = h + mlp(norm(h))."""
+    def forward(
+        self, state: State, rotation: Rotation, cache: LayerCache | None = None, tokens: Tensor | None = None
+    ) -> State:
+        """State after the block. With pre-norm connections: h = x + attention(norm(x)), y = h + mlp(norm(h)). `tokens`,
+        [B, T], are the ids for a value embedding."""
         shared_kv = [*state.shared]
-        h = self.add("attention", state, rotation=rotation, cache=cache, shared_kv=shared_kv)
+        h = self.add("attention", state, rotation=rotation, cache=cache, shared_kv=shared_kv, tokens=tokens)
         y = self.add("mlp", h)
         return y if self.is_last or not shared_kv else y._replace(shared=tuple(shared_kv))
 
@@ -61,8 +66,11 @@ class Llama(VocabularyModel):
         self.settings, self.shape, self.vocabulary, self.length = settings, shape, vocabulary, length
         self.embedding = TokenEmbedding(vocabulary, shape.width, settings.embedding_init_std)
         self.entry = nn.Identity() if wiring.entry is None else wiring.entry(shape.width)
-        blocks = [Block(settings, wiring, layer) for layer in range(shape.layers)]
+        self.looks_back = any(isinstance(part, Smear) for part in self.entry.modules())
+        blocks = [Block(settings, wiring, layer, vocabulary) for layer in range(shape.layers)]
         self.blocks = nn.ModuleList(blocks)
+        # Blocks that read token ids. Others do not get them: a recomputed block saves what it gets.
+        self.read_tokens = {layer for layer, block in enumerate(blocks) if block.attention.value_embedding is not None}
         place, last = NormPlace(shape.width, settings.norm_eps, "final"), blocks[-1].mlp_connection
         self.read_out, self.final_norm = end_of_stack(wiring, last, place, rms_norm, after_norm=True)
         self.head = None if settings.tied_embeddings else TokenEmbedding(vocabulary, shape.width, settings.init_std)
@@ -78,10 +86,20 @@ class Llama(VocabularyModel):
         """Matrix of the head, [V, D]; the embedding's if they are tied."""
         return self.embedding.weight if self.head is None else self.head.weight
 
+    def initial_stream(self, tokens_BT: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        """Stream before the first block, [B, T, D]; see `hidden`."""
+        if cache is None or not self.looks_back:
+            x_BTD: Tensor = self.entry(self.embedding(tokens_BT))
+            return x_BTD
+        tokens_BU, is_text_BU = cache.with_previous(tokens_BT)
+        # A text has nothing before its first token: a zero vector adds nothing.
+        later_BTD: Tensor = self.entry(self.embedding(tokens_BU) * is_text_BU[..., None])[:, 1:]
+        return later_BTD
+
     def hidden(self, tokens_BT: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         """Input of the head: the stream after the last block and the final norm, [B, T, D]. With a cache, the tokens
         follow those in it, and their keys and values are added."""
-        x_BTD: Tensor = self.entry(self.embedding(tokens_BT))
+        x_BTD = self.initial_stream(tokens_BT, cache)
         length = tokens_BT.shape[1]
         if cache is None:
             head_width = self.shape.width // self.shape.heads
@@ -90,7 +108,10 @@ class Llama(VocabularyModel):
             rotation = cache.rotation(length)
         state = State(x_BTD)
         for layer, block in enumerate(self.blocks):
-            state = self.run_block(block, state, rotation, None if cache is None else cache.layers[layer])
+            layer_cache = None if cache is None else cache.layers[layer]
+            state = self.run_block(
+                block, state, rotation, layer_cache, tokens_BT if layer in self.read_tokens else None
+            )
         if cache is not None:
             cache.advance(length)
         return final_stream(state, self.read_out, self.final_norm)

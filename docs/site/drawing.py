@@ -131,7 +131,10 @@ def marked(wiring: Wiring) -> dict[str, str]:
     """The sites that a method changes, and those that it only gives another start."""
     shared = wiring.shared_values and wiring.shared_values(1, 2)
     changed = {*wiring.gates, *wiring.norms, *("gate_proj", "up_proj", "down_proj") * bool(wiring.widening)}
-    changed |= {*("v_proj",) * bool(shared), *("k_proj",) * getattr(shared, "mixes_keys", False)}
+    changed |= {
+        *("v_proj",) * bool(shared or wiring.value_embedding),
+        *("k_proj",) * getattr(shared, "mixes_keys", False),
+    }
     return {**dict.fromkeys(started(wiring), "started"), **dict.fromkeys(changed, "changed")}
 
 
@@ -153,7 +156,7 @@ def caption(wiring: Wiring, drawn: Sequence[Add], *, is_map: bool) -> str:
         "the place of norms": not is_map and any(add[:3] != (True, False, False) for add in drawn),
         f"the initialisation of {', '.join(started(wiring))}": started(wiring),
         "the embedding's output": wiring.entry,
-        "keys and values" if "k_proj" in marked(wiring) else "values": wiring.shared_values,
+        "keys and values" if "k_proj" in marked(wiring) else "values": wiring.shared_values or wiring.value_embedding,
         "the width of the feed-forward network": wiring.widening,
     }
     changed = [text for text, is_changed in parts.items() if is_changed]

@@ -33,6 +33,7 @@ FAMILIES = {
     "Weighted additions": "Fixed, learned or input-dependent weights on the skip path and the branch.",
     "Several residual streams": "Blocks read from, and write to, more than one stream.",
     "Reading earlier layers": "Blocks read mixtures of earlier layers' outputs.",
+    "Token embeddings": "Rows of further tables of the token ids, or the previous token's embedding, are added.",
     "Controls": "Plain networks with the cost of another method.",
 }
 """Every family, in the order of the page."""
@@ -210,9 +211,11 @@ def family_of(name: str) -> str:
         return "Controls"
     if wiring.gates:
         return "Gates"
+    if wiring.value_embedding or name == "smear":
+        return "Token embeddings"
     if module == "hyper_connections" or name == "siamese-norm":
         return "Several residual streams"
-    if wiring.shared_values or module in ("attention_residuals", "dense"):
+    if wiring.shared_values or module in ("attention_residuals", "dense", "skips"):
         return "Reading earlier layers"
     return "Norms and initialisation" if module == "norm_placement" else "Weighted additions"
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from comt_cli.layers.convolution import BatchNorm, Convolution, MapLayerNorm, PixelGate, WindowGate
 from comt_cli.layers.gates import ComtGate, FullRankGate, Site, StaticGate, TransponderGate
 from comt_cli.layers.initialise import initialise
-from comt_cli.layers.learned import Affine, Classifier, Constant, LowRank
+from comt_cli.layers.learned import Affine, Classifier, Constant, LowRank, NarrowGate
 from comt_cli.layers.norms import DynamicTanh, EmbeddingScale
 from comt_cli.layers.projection import Projections, TokenEmbedding
 from comt_cli.layers.residual.attention_residuals import DepthAttention, DepthMixture
@@ -37,7 +37,10 @@ from comt_cli.layers.residual.scaled import (
     ScaledBranch,
     SelfAdaptiveScaling,
 )
+from comt_cli.layers.residual.skips import BackoutAggregation, SkipGates
 from comt_cli.layers.shared_values import LayerRouter, ValueResidual
+from comt_cli.layers.smear import Smear
+from comt_cli.layers.value_embedding import ValueEmbedding
 from comt_cli.methods.base import Wiring
 from comt_cli.tasks.settings.images import ResNetSettings
 
@@ -98,6 +101,12 @@ def router(tensor: Tensor, _: nn.Module) -> None:
     assert tensor.any()
 
 
+def positive(tensor: Tensor, gate: nn.Module) -> None:
+    """Uniform from 0 to its end."""
+    assert gate.start in (0, 0.02)
+    is_uniform(tensor - gate.start / 2, gate.start / 2 + 1e-9)
+
+
 def one_of(*values: float) -> Check:
     return lambda tensor, _: pytest.fail(f"{tensor}") if tensor.unique().item() not in values else None
 
@@ -139,9 +148,14 @@ STARTS: dict[type[nn.Module], dict[str, float | Check]] = {
     DepthAttention: {"query.value": 0, "gain_offset.value": 0},
     DenseWeights: {"W1": normal(lambda W1: W1.shape[1] ** -0.5), "W2": 0, "a.value": 0},
     DepthMixture: {"w": normal(1e-3), "offset.value": 0},
+    BackoutAggregation: {"offset.value": 0},
+    SkipGates: {"offset.value": 0},
     ProgressiveResidual: {"share.value": 0},
     ValueResidual: {"shares.value": 0},
     LayerRouter: {"router": router},
+    NarrowGate: {"W": positive},
+    Smear: {"share.value": 0},
+    ValueEmbedding: {"table.weight": normal(1 / 16)},  # the inverse root of the medium network's width
     Convolution: {"weight": normal(lambda W: math.sqrt(2 / (len(W) * W[0, 0].numel())))},  # He's, by the outputs
     WindowGate: {"filters": torch_linear, "w": torch_linear},
     PixelGate: {"A": torch_linear, "b": torch_linear},

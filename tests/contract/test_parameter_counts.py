@@ -92,6 +92,10 @@ FORMULAS: dict[str, Callable[[Any, int, int, int, int], int]] = {
     "resformer": lambda m, D, W, H, L: 2 * (L - 1) * m.learned,
     # These sizes have as many key-value heads as heads.
     "svformer": lambda m, D, W, H, L: -(L - 1) * D * D,
+    "backout": lambda *_: 1,
+    "skip-gates": lambda m, D, W, H, L: L // 2 * (13 if m.gate == "token" else 1),
+    "smear": lambda m, D, W, H, L: m.channels + 1,
+    "value-embeddings": lambda m, D, W, H, L: -(-L // m.every) * (32000 * D + H * m.channels),
     "lime": lambda m, D, W, H, L: sum(layer * H * H for layer in range(2, L + 1)),
 }
 """Parameters that a method adds to Pre-LN, written out by hand: D width, W feed-forward width, H heads, L blocks."""
@@ -127,8 +131,9 @@ def extra(options: dict, D: int, W: int, H: int, L: int) -> int | None:  # noqa:
             read_out = (n * n * D + n + 1) * (method.read_out == "learned")
             return 2 * L * (n * D * (K + 2 * n) + K + 2 * n + (3 if K else 2)) + read_out
         case "muddformer":
-            norms = (L - 1) * 2 * D  # of keys and of values, behind the first block
-            hidden = [4 * (i + 1) for i in range(1, L + 1)]
+            last = method.last or L
+            norms = (last - 1) * 2 * D  # of keys and of values, behind the first block with mixtures
+            hidden = [4 * (i + 1) for i in range(L - last + 1, L + 1)]
             shares = [*hidden[:-1], L + 1]
             return norms + sum(D * K + K * n + n for K, n in zip(hidden, shares, strict=True))
         case "deep-cross-attention":  # b of every source, w; three a block, with norms of keys and values, one at last

@@ -20,7 +20,10 @@ PROMPTS = [row[:length].tolist() for row, length in zip(TOKENS, (5, 12, 1), stri
 SHARES = 6
 
 
-@pytest.mark.parametrize("names", [KINDS[share::SHARES] for share in range(SHARES)], ids=",".join)
+EVERY = (*KINDS, "smear")  # whose captured steps read the previous token
+
+
+@pytest.mark.parametrize("names", [EVERY[share::SHARES] for share in range(SHARES)], ids=",".join)
 def test_the_gpu_computes_what_the_cpu_does(names):
     """In fp32. Both sum the same numbers in other orders, over four blocks: some 1e-5 of them."""
     for name in names:

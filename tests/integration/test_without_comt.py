@@ -45,7 +45,7 @@ PLAIN = ("pre-ln", "scaled-init", "wider")
 WHOLE = ("transponder", "hyper-connections", "lime", "rezero")
 """Those that are also computed in bf16, with other attention, written again and trained."""
 NAMES = (
-    *methods("train-lm"),
+    *(name for name in methods("train-lm") if name != "smear"),  # refused: transformers keeps no previous token
     "headwise",
     "mhc-read-out",
     "two-summaries",

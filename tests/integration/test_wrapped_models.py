@@ -57,6 +57,7 @@ IDENTICAL = {
     "scaled": {"name": "scaled", "scale": "learned"},
     "denseformer": "denseformer",
     "lambdas": {"name": "start-lambdas", "normalised": False},
+    "backout": {"name": "backout", "start": 0.0, "blocks": 1},
     "one-stream": {"name": "hyper-connections", "n": 1},
 }
 FEW = ("comt+laurel", "sdpa-heads", "path")
@@ -72,6 +73,7 @@ OTHERS = {
     "grc": {"name": "grc", "reads": "both"},
     "graded": {"name": "start-lambdas", "start": "graded"},
     "dilated": {"name": "denseformer", "dilation": 2},
+    "skips": "skip-gates",
     "attnres": "attention-residuals",
     "blocks": {"name": "attention-residuals", "blocks": 2},
     "delta": "delta-attention-residuals",

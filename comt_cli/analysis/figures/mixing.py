@@ -47,9 +47,13 @@ _NOTES = {
 _TITLES = {
     "read": "read: share of\neach stream", "mix": "mix:\nnew stream ← stream", "write": "write: share\nof the output",
     "attention": "attention over\nearlier outputs", "heads": "keys and values:\nhead ← head",
+    "middle-last": "end: shares of\nthe two blocks", "skip-stream": "shares of the\nskip and stream",
     _SIAMESE: "share of x (blue),\nof y (orange)", DISPERSION: "dispersion of\nthe streams",
 }  # fmt: skip
-_SOURCES = {"first-own": ("first", "own"), _SIAMESE: ("x", "y")}
+_SOURCES = {
+    "first-own": ("first", "own"), "middle-last": ("middle", "last"), "skip-stream": ("skip", "stream"),
+    _SIAMESE: ("x", "y"),
+}  # fmt: skip
 """The names of sources that do not count from 0."""
 
 
@@ -107,6 +111,8 @@ class Mixing(ModelFigure):
             return False
         model = of.model.model
         mixes = any(type(each).mixing is not ResidualConnection.mixing for each in connections_of(model))
+        ends = (type(each) for each in model.modules() if isinstance(each, OutputAggregation))
+        mixes = mixes or any(kind.mixing is not OutputAggregation.mixing for kind in ends)
         return mixes or any(shared.mixing() for _, _, shared in _shared_values(model))
 
     def frame(self, of: Subject) -> pd.DataFrame:

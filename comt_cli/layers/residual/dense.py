@@ -133,17 +133,22 @@ class DenseWeights(Initialised):
 class MultiwayDense(NormedResidual):
     """y = x + F(N(x)). From the second block on, attention has separate q/k/v inputs, each with its own norm. The
     mixtures follow the block's last add; a starts as 1 at X_i alone, which is Pre-LN. After the last block only the
-    stream is mixed, with W1 as wide as elsewhere."""
+    stream is mixed, with W1 as wide as elsewhere. With `last`, mixtures follow only so many blocks at the end."""
 
     name = "mudd"
     needs = ("states", "values")
 
-    def __init__(self, site: ResidualSite) -> None:
+    def __init__(self, site: ResidualSite, last: int | None = None) -> None:
         super().__init__(site)
-        if site.part == "attention" and site.layer > 0:  # `norm` is the queries' norm
+        if last is not None and last > site.layers:
+            said = f"last: the network has {site.layers} blocks; there are no {last} last ones"
+            raise UserError(said, "Use a smaller number, or leave it out: then mixtures follow every block.")
+        first = 0 if last is None else site.layers - last
+        if site.part == "attention" and site.layer > first:  # `norm` is the queries' norm
             self.key_norm, self.value_norm = site.norm(), site.norm()
-        mixtures = 1 if site.index == site.count - 1 else MIXTURES
-        self.dense = DenseWeights(site.width, mixtures, site.layer + 2) if site.part == "mlp" else None
+        self.ends_block, mixtures = site.part == "mlp", 1 if site.index == site.count - 1 else MIXTURES
+        mixes = self.ends_block and site.layer >= first
+        self.dense = DenseWeights(site.width, mixtures, site.layer + 2) if mixes else None
 
     def mixing(self, state: State) -> dict[str, Tensor]:
         """Weight of each source in the inputs of every block after the first."""
@@ -161,9 +166,10 @@ class MultiwayDense(NormedResidual):
         else:
             queries, keys, values = state.qkv
             y_BTD = x_BTD + branch(self.norm(queries), self.key_norm(keys), self.value_norm(values))
+        sources = (*sources, y_BTD) if self.ends_block else sources
         if self.dense is None:
             return State(y_BTD, sources)
-        sources, weights_BTCJ = (*sources, y_BTD), self.dense(y_BTD)
+        weights_BTCJ = self.dense(y_BTD)
         mixed = [
             weighted_sum(y_BTD, [weight_BT[..., None] for weight_BT in weights_BTJ.unbind(-1)], sources)
             for weights_BTJ in weights_BTCJ.unbind(-2)

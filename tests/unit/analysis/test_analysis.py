@@ -217,6 +217,17 @@ def test_the_stream_of_compound_states_is_compared_from_layer_to_layer(name):
         np.testing.assert_allclose(frame["norm_ratio"], expected["norm_ratio"], rtol=1e-3)
 
 
+def test_shares_of_skip_connections_and_of_what_is_subtracted_at_the_end():
+    """As they start: sigmoid(-1.5), which both sigmoid(0) and its factor leave alone, and 0.2. They can be drawn."""
+    _, frame = mixture_of(name="skip-gates")
+    assert set(frame["weight"]) == {"skip-stream"}
+    np.testing.assert_allclose(one_weight(frame, "skip-stream", 3, "attention"), [[1 / (1 + math.exp(1.5)), 1]])
+    Mixing().draw(frame)
+    _, frame = mixture_of(name="backout")
+    np.testing.assert_allclose(one_weight(frame, "middle-last", 3, READ_OUT), [[-0.2, 1]], rtol=1e-6)
+    Mixing().draw(frame)
+
+
 def test_two_siamese_streams_begin_as_one_and_share_what_branches_read():
     _, frame = mixture_of(name="siamese-norm")
     shares = frame[frame["weight"] == "x-y"]

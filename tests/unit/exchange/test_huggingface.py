@@ -76,6 +76,13 @@ def test_what_llama_cannot_express_is_not_called_a_llama(method, is_plain, make_
             read_huggingface(tmp_path / "out")
 
 
+@pytest.mark.parametrize("method", [{"name": "smear"}, {"name": "embedding-norm", "of": "smear"}], ids=str)
+def test_a_network_that_needs_the_previous_token_is_not_exported(method, make_llama, tmp_path) -> None:
+    with pytest.raises(UserError, match="smear cannot be exported: transformers' cache has no previous token"):
+        export(make_llama(method=method), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

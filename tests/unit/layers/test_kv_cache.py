@@ -57,10 +57,10 @@ def test_decoding_computes_what_one_pass_does(options):
         torch.testing.assert_close(after[number, -1], alone[-1], **CLOSE)
 
 
-@pytest.mark.parametrize("name", ["transponder", "headwise", "sas", "mhc", "muddformer"])
+@pytest.mark.parametrize("name", ["transponder", "headwise", "sas", "mhc", "muddformer", "value-embeddings"])
 def test_decoding_in_bf16(name):
     """A kind of gate each, whose factors have types of their own, gates of a connection, a connection's memory, several
-    streams, and ways into attention."""
+    streams, ways into attention, and what is added there."""
     model = shaken(built(wiring_of(METHODS[name]))).to(torch.bfloat16)
     cache = cache_for(model, len(TOKENS), 12)
     found = fed(model, TOKENS, cache, [5, 1, 6])
@@ -72,9 +72,10 @@ def test_decoding_in_bf16(name):
 
 @pytest.mark.parametrize("cuts", [[12], [4, 1, 1, 6]], ids=str)
 @pytest.mark.parametrize("static", [False, True], ids=["filled", "all columns"])
-def test_padding_changes_no_text(cuts, static):
+@pytest.mark.parametrize("name", ["comt", "smear"])
+def test_padding_changes_no_text(name, cuts, static):
     """Also in pieces, of which some hold nothing but padding for the shorter texts, and with the masks of a graph."""
-    model = shaken(built(wiring_of({"name": "comt"})))
+    model = shaken(built(wiring_of({"name": name})))
     rows = [row[:length] for row, length in zip(TOKENS, LENGTHS, strict=True)]
     cache = cache_for(model, len(rows), 14)
     cache.static_shapes = static
@@ -85,8 +86,9 @@ def test_padding_changes_no_text(cuts, static):
         torch.testing.assert_close(found[number, -len(row) :], logits(model, row[None])[0], **CLOSE)
 
 
-def test_no_more_than_the_capacity_fits_and_rewound_columns_are_written_again():
-    model = built(wiring_of({"name": "pre-ln"}))
+@pytest.mark.parametrize("name", ["pre-ln", "smear"])
+def test_no_more_than_the_capacity_fits_and_rewound_columns_are_written_again(name):
+    model = shaken(built(wiring_of({"name": name})))
     cache = cache_for(model, 3, 10)
     with pytest.raises(UserError, match="room for 10 tokens per text; 12 are needed"):
         logits(model, TOKENS, cache)

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from method_cases import built, wiring_of
-from naive import COUNT, EPSILON, LAYERS, D, branch, close, matrix, normal, rms_norm, sigmoids, softmax, stack
+from naive import COUNT, EPSILON, LAYERS, D, branch, close, matrix, normal, rms_norm, sigmoid, sigmoids, softmax, stack
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
@@ -154,6 +154,29 @@ def naive_lambdas(connections, x_D: Tensor, *, graded: bool) -> Tensor:
     return x_D
 
 
+def naive_backout(connections, x_D: Tensor, read_out: nn.Module, start: float, middle: int) -> Tensor:
+    outputs = []
+    for k, c in enumerate(connections):
+        x_D = x_D + branch(k, norm_of(c.norm, x_D))
+        outputs.append(x_D)
+    return x_D - (start + read_out.offset.value.item()) * outputs[2 * middle - 1]
+
+
+def naive_skips(connections, x_D: Tensor, gate: str) -> Tensor:
+    embedding, outputs, L = x_D, {}, len(connections) // 2
+    for i in range(1, L + 1):
+        attention, mlp = connections[2 * i - 2], connections[2 * i - 1]
+        if i > L - L // 2:
+            offset = attention.offset.value.item()
+            g = 1 + offset if gate == "weight" else sigmoid(offset - 1.5)
+            if gate == "token":
+                g *= 2 * sigmoid((attention.gate.W[0] * unit(embedding)[:12]).sum().item())
+            x_D = x_D + g * outputs[L + 1 - i]
+        x_D = x_D + branch(2 * i - 2, norm_of(attention.norm, x_D))
+        outputs[i] = x_D = x_D + branch(2 * i - 1, norm_of(mlp.norm, x_D))
+    return x_D
+
+
 def naive_siamese(connections, x_D: Tensor, read_out: nn.Module) -> Tensor:
     x, y = x_D, x_D
     for k, c in enumerate(connections):
@@ -176,14 +199,19 @@ def naive_progressive(connections, x_D: Tensor) -> Tensor:
     return x_D
 
 
-def naive_mudd(connections, x_D: Tensor, read_out: nn.Module) -> Tensor:
+def naive_mudd(connections, x_D: Tensor, read_out: nn.Module, last: int = LAYERS) -> Tensor:
     assert not [*read_out.parameters()]  # the last junction makes the stream
     X, ways, stream = [x_D], [x_D], x_D
     for i in range(1, LAYERS + 1):
         attention, mlp = connections[2 * i - 2], connections[2 * i - 1]
-        norms = [attention.norm] if i == 1 else [attention.norm, attention.key_norm, attention.value_norm]
+        norms = [attention.norm, attention.key_norm, attention.value_norm] if len(ways) > 1 else [attention.norm]
+        assert hasattr(attention, "key_norm") == (len(ways) > 1)
         stream = stream + branch(2 * i - 2, *map(norm_of, norms, ways))
         X.append(stream + branch(2 * i - 1, norm_of(mlp.norm, stream)))
+        if i <= LAYERS - last:
+            assert mlp.dense is None
+            stream, ways = X[i], [X[i]]
+            continue
         hidden = torch.nn.functional.gelu(matrix(mlp.dense.W1, unit(X[i])))
         A = matrix(mlp.dense.W2, hidden) + mlp.dense.a.value
         count = len(A) // (i + 1)
@@ -230,9 +258,21 @@ CASES = {
     "dilated": ("denseformer", {"dilation": 2, "period": 2}, partial(naive_dense, dilation=2, period=2)),
     "lambdas": ("start-lambdas", {}, partial(naive_lambdas, graded=False)),
     "graded": ("start-lambdas", {"start": "graded"}, partial(naive_lambdas, graded=True)),
+    "backout": ("backout", {}, partial(naive_backout, start=0.2, middle=2)),
+    "backout-of-first": ("backout", {"start": 0.5, "blocks": 1}, partial(naive_backout, start=0.5, middle=1)),
+    **{
+        f"skip-{gate}": ("skip-gates", {"gate": gate}, partial(naive_skips, gate=gate))
+        for gate in ("token", "scalar", "weight")
+    },
+    **{
+        f"skips-of-{layers}": ("skip-gates", {"layers": layers}, partial(naive_skips, gate="token"))
+        for layers in (4, 5)
+    },
     "siamese": ("siamese-norm", {}, naive_siamese),
     "keel": ("keel", {}, naive_keel),
     "mudd": ("mudd", {}, naive_mudd),
+    "mudd-of-last-2": ("mudd", {"last": 2}, partial(naive_mudd, last=2)),
+    "mudd-of-last": ("mudd", {"last": 1}, partial(naive_mudd, last=1)),
     "progressive": ("progressive", {"updates": 5}, naive_progressive),
     "cross": ("deep-cross-attention", {}, partial(naive_cross, last=None)),
     "1-dca": ("deep-cross-attention", {"last": 1}, partial(naive_cross, last=1)),
@@ -261,6 +301,8 @@ def test_the_equations(name):
     ("options", "said"),
     [
         ({"name": "attention-residuals", "blocks": 9}, "8 residual adds cannot form 9 groups"),
+        ({"name": "backout", "blocks": 5}, "the network has 4 blocks; there is no output of block 5"),
+        ({"name": "muddformer", "last": 5}, "the network has 4 blocks; there are no 5 last ones"),
         ({"name": "denseformer", "period": 5}, "with 4 blocks no mixture has an earlier output"),
         ({"name": "denseformer", "dilation": 4, "period": 3}, "no mixture"),
     ],

@@ -26,6 +26,8 @@ START_LIKE_PRE_LN = {
     "dense": {"name": "denseformer"},
     "lambdas": {"name": "start-lambdas", "normalised": False},
     "mudd": {"name": "muddformer"},
+    "mudd-of-last-2": {"name": "muddformer", "last": 2},
+    "smear": {"name": "smear"},
 }
 
 

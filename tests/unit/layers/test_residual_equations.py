@@ -6,7 +6,8 @@ from functools import partial
 
 import pytest
 import torch
-from naive import ONE_STREAM, close, naive_connection, normal, shaken, sigmoid
+from method_cases import SETTINGS, TOKENS, built, wiring_of
+from naive import ONE_STREAM, close, naive_connection, naive_smear, naive_value, normal, shaken, sigmoid
 from same_bits import Reason, assert_same_bits
 from torch import Tensor, nn
 
@@ -14,6 +15,8 @@ from comt_cli.layers.convolution import EPSILON, MapLayerNorm
 from comt_cli.layers.residual.base import ResidualConnection, ResidualSite, State
 from comt_cli.layers.residual.scaled import GatedShare, SelfAdaptiveScaling
 from comt_cli.layers.shared_values import LayerRouter, SingleValue, ValueResidual
+from comt_cli.layers.smear import Smear
+from comt_cli.layers.value_embedding import ValueEmbedding
 from comt_cli.methods.base import residual_connection
 
 
@@ -97,6 +100,50 @@ def test_routed_keys_and_values():
                 if layer:
                     expected = expected + sum(router.router[head, j].item() * h for j, h in enumerate(heads))
                 close(found[which][0, head], expected)
+
+
+def test_value_embeddings():
+    """Each head has its gate and its part of the token's row."""
+    module = shaken(ValueEmbedding(6, 2, 3, vocabulary=5, scale=1.5, channels=4))
+    v_BKTE, x_BTD, tokens_BT = normal(2, 2, 4, 3), normal(2, 4, 6, seed=1), torch.tensor([[0, 4, 4, 2], [3, 1, 0, 2]])
+    found = module(v_BKTE, x_BTD, tokens_BT)
+    for b in range(2):
+        for t in range(4):
+            row = module.table.weight[tokens_BT[b, t]]
+            for head in range(2):
+                of_head = row[3 * head : 3 * head + 3]
+                close(
+                    found[b, head, t], naive_value(v_BKTE[b, head, t], x_BTD[b, t], module.gate.W[head], of_head, 1.5)
+                )
+
+
+def test_the_gate_of_a_value_embedding_reads_what_values_are_made_of():
+    model, seen = shaken(built(wiring_of({"name": "value-embeddings", "residual": "mudd"}))), {}
+    block = model.blocks[-1]
+    block.attention_connection.value_norm.register_forward_hook(lambda _, __, x_BTD: seen.update(made_of=x_BTD))
+    block.attention.value_embedding.register_forward_hook(lambda _, given, __: seen.update(read=given[1]))
+    model(TOKENS)
+    assert_same_bits(seen["read"], seen["made_of"], Reason.MOVED)
+
+
+def test_smear():
+    module, e_BTD = shaken(Smear(6, channels=4)), normal(2, 4, 6)
+    found = module(e_BTD)
+    for b in range(2):
+        close(found[b, 0], e_BTD[b, 0])
+        for t in range(1, 4):
+            expected = naive_smear(e_BTD[b, t], e_BTD[b, t - 1], module.gate.W[0], module.share.value.item())
+            close(found[b, t], expected)
+
+
+def test_every_second_block_has_a_table_the_last_included():
+    for layers, every, expected in ((4, 2, [1, 3]), (5, 2, [0, 2, 4]), (4, 1, [0, 1, 2, 3]), (4, 9, [3])):
+        model = built(
+            wiring_of({"name": "value-embeddings", "every": every}), SETTINGS.model_copy(update={"layers": layers})
+        )
+        tables = [block.attention.value_embedding for block in model.blocks]
+        assert [layer for layer, table in enumerate(tables) if table is not None] == expected
+        assert all(table.table.weight.shape == (61, 24) for table in tables if table is not None)
 
 
 MAP_SITE = ResidualSite(3, "blocks", 0, 4, 0, 4, "map", nn.Identity)

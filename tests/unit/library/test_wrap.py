@@ -294,6 +294,7 @@ WRONG = {
     "norms": (llama, "dyt", {}, "dyt: it replaces norms"),
     "embedding": (llama, "embedding-norm", {}, "the start of the stream"),
     "values": (llama, "resformer", {}, "inside of other blocks"),
+    "token ids": (llama, "value-embeddings", {}, "reads token ids in blocks"),
     "widths": (llama, {"name": "wider", "like": "comt"}, {}, "changes widths"),
     "nothing": (llama, "pre-ln", {}, "no gates and no other residual connection"),
     "gated run": (gated_llama, "comt", {}, "gates already"),

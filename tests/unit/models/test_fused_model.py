@@ -157,10 +157,10 @@ def test_freezing_changes_nothing_and_is_undone(name):
 
 def test_attention_that_the_kernel_does_not_know_is_recorded_as_not_fused():
     """Of any block: some of these models' first blocks could have it. A mixture of values behind the kernel can."""
-    for name in ("svformer", "lime", "muddformer+comt", "resformer-learned"):
+    for name in ("svformer", "lime", "muddformer+comt", "resformer-learned", "value-embeddings"):
         model = built(wiring_of(METHODS[name]))
         choices = use_kernels(model, "fused", CPU, torch.float32, compiled=False)
-        fits = name == "resformer-learned"
+        fits = name in ("resformer-learned", "value-embeddings")
         assert choices["heads"].fused == fits
         assert fits or "shared keys or values" in choices["heads"].reason
         assert {block.attention.fused for block in model.blocks} == {fits}

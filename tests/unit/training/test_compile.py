@@ -57,7 +57,9 @@ def test_a_compiled_step_has_the_eager_ones_loss_and_gradients():
     assert counters["stats"]["unique_graphs"] == 1, "it was not compiled, or not as one graph"
 
 
-@pytest.mark.parametrize("name", ["denseformer", "resformer-learned", "mhc", "muddformer+comt", "prores"])
+@pytest.mark.parametrize(
+    "name", ["denseformer", "resformer-learned", "mhc", "muddformer+comt", "prores", "value-embeddings", "smear"]
+)
 def test_a_state_that_is_more_than_a_stream_is_compiled_as_one_graph(name):
     """By the compiler's front end, which follows named tuples, q/k/v inputs and values of earlier layers, or
     says what it cannot follow. Mixtures of streams have another form there."""

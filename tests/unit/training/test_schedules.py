@@ -72,6 +72,8 @@ RULED = {
     "delta-attention-residuals": dict.fromkeys(("query", "gain_offset"), (1.0, 0.0)),
     "muddformer": {"a": (1.0, 0.0)},
     "deep-cross-attention": {"offset": (1.0, 0.0)},
+    **{name: {"offset": (1.0, 0.0)} for name in ("backout", "skip-gates")},
+    "smear": {"share": (1.0, 0.0)},
     "lime": {"router": (10.0, 0.1)},
 }
 
