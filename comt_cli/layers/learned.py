@@ -121,6 +121,8 @@ class NarrowGate(Initialised):
     """sigmoid(W x'), [T, D] -> [T, N], where x' are the first `channels` channels of x (all of them if x is narrower).
     W starts as U(0, `start`)."""
 
+    role: Role = "gate"
+
     def __init__(self, d_in: int, d_out: int, channels: int, start: float = 0.0) -> None:
         super().__init__()
         self.start = start
