@@ -24,6 +24,8 @@ VARIANTS = {
     "grc-sublayer": {"name": "grc", "reads": "sublayer"},
     "grc-both": {"name": "grc", "reads": "both"},
     "headwise": {"name": "sdpa-gate", "granularity": "headwise"},
+    "headwise-of-12": {"name": "sdpa-gate", "granularity": "headwise", "reads": 12},
+    "elementwise-of-sixteenth": {"name": "sdpa-gate", "reads": 0.0625},
     "all-gate": {"name": "full-rank-gate", "sites": "all"},
     "layer-scalar": {"name": "transponder", "granularity": "scalar"},
     "layer-channel": {"name": "transponder", "granularity": "channel"},
@@ -56,12 +58,13 @@ KINDS = (
     *("laurel-rw-lr", "laurel-pa+comt", "keel", "start-lambdas", "denseformer", "hyper-connections", "hyper-static"),
     *("mhc", "mhc-lite", "siamese-norm", "attention-residuals-blocks", "delta-attention-residuals", "prores"),
     *("resformer-learned", "svformer", "identity-hc", "muddformer", "lime", "muddformer+comt", "deep-cross-attention"),
+    *("headwise-of-12",),
 )
 """For each class of gate, residual connection and norm a method that has it (`test_kinds_are_complete`)."""
 WIRINGS = (
     *("pre-ln", "comt", "two-summaries", "transponder-path", "headwise", "eau", "dyt", "rezero", "sas"),
     *("post-ln+transponder", "laurel-pa+comt", "prores", "resformer-learned", "hyper+comt", "siamese-norm"),
-    *("attention-residuals-blocks", "muddformer+comt", "deep-cross-attention"),
+    *("attention-residuals-blocks", "muddformer+comt", "deep-cross-attention", "headwise-of-12"),
 )
 """A method for each way in which a wiring changes how a model is run: gates of every form and place, norms, an entry,
 shared parameters and buffers, and every field of a state. For tests of that, rather than of the methods."""

@@ -52,7 +52,8 @@ def naive_gate(gate: Gate, x_D: Tensor, d_out: int) -> Tensor:
     if isinstance(gate, ComtGate):
         return torch.full((d_out,), naive_comt(x_D, gate.A, gate.B), dtype=torch.float64)
     if isinstance(gate, FullRankGate):
-        return torch.tensor([sigmoid(dot(row, x_D)) for row in gate.W], dtype=torch.float64)
+        read = x_D[: gate.W.shape[1]]
+        return torch.tensor([sigmoid(dot(row, read)) for row in gate.W], dtype=torch.float64)
     if isinstance(gate, StaticGate):
         alpha = math.exp(gate.log_alpha) if gate.learnable else 1
         return torch.tensor(

@@ -88,7 +88,7 @@ class Attention(nn.Module):
             cos, sin = (table.flatten(0, -2) for table in rotation)
             parts = heads(product_BTC.flatten(0, -2), gates, cos, sin, self.heads, self.kv_heads)
             q, k, v = (split(part.view(*x_BTD.shape[:2], -1), self.head_width) for part in parts)
-            rest = [*self.qkv.read_later(product_BTC)]
+            rest = [*self.qkv.read_later(product_BTC, x_BTD)]
         if shared is not None and not shared.mixes_keys:
             k, v = shared(k, v, shared_kv)
         assert v is not None

@@ -63,11 +63,16 @@ def test_the_plain_networks_count_what_the_published_ones_do():
     assert {each: plain_of_images(each[0], stem=each[1], classes=each[2]) for each in resnets} == resnets
 
 
+def channels_read(reads: float | None, D: int) -> int:
+    """With a width that 16 divides."""
+    return {None: D, 0.0625: D // 16}.get(reads, reads)
+
+
 FORMULAS: dict[str, Callable[[Any, int, int, int, int], int]] = {
     **dict.fromkeys(("pre-ln", "post-ln", "mix-ln", "layernorm-scaling", "scaled-init"), lambda *_: 0),
     **dict.fromkeys(("deepnorm-mixln-code", "prores"), lambda *_: 0),
     "transponder-path": lambda m, D, W, H, L: L * 2 * (m.rank * (D + (D if m.granularity == "channel" else 1)) + 1),
-    "sdpa-gate": lambda m, D, W, H, L: L * D * (D if m.granularity == "elementwise" else H),
+    "sdpa-gate": lambda m, D, W, H, L: L * channels_read(m.reads, D) * (D if m.granularity == "elementwise" else H),
     "deepnorm": lambda m, D, W, H, L: -D,
     "rezero": lambda m, D, W, H, L: L - (2 * L + 1) * D,
     "sandwich-ln": lambda m, D, W, H, L: 2 * L * D,

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from naive import (
     close,
     close_with_rope,
@@ -20,8 +21,9 @@ from naive import (
 )  # fmt: skip
 from torch import Tensor, nn
 
+from comt_cli.errors import UserError
 from comt_cli.layers.attention import Attention, FeedForward
-from comt_cli.layers.gates import ComtGate, FullRankGate, HeadGate, Site, StaticGate, TransponderGate
+from comt_cli.layers.gates import ComtGate, FullRankGate, HeadGate, Site, StaticGate, TransponderGate, read_by
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.norms import DynamicTanh
 from comt_cli.layers.positions import rotate, rotation_table, sinusoids
@@ -29,6 +31,8 @@ from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.methods import method_from
 from comt_cli.methods.base import Wiring
+from comt_cli.models.build import empty_network
+from comt_cli.models.flops import flops_per_sample
 from comt_cli.models.llama import Llama
 from comt_cli.tasks.base import PROJECTIONS
 from comt_cli.tasks.settings.language import ModelSettings
@@ -48,6 +52,8 @@ GATES = {
     "static": StaticGate.at,
     "static, fixed alpha": partial(StaticGate.at, learnable_sigmoid=False),
     "full rank": FullRankGate.at,
+    "two inputs": partial(FullRankGate.at, reads=2),
+    "half of the inputs": partial(FullRankGate.at, reads=0.5),
 }
 
 
@@ -57,7 +63,8 @@ def test_gates(make):
     gate = shaken(make(site))
     x_TD, z_TN = normal(5, 6), normal(5, 4, seed=1)
     expected = torch.stack([naive_gate(gate, x_TD[t], 4) for t in range(5)])
-    u = None if gate.down_projection() is None else x_TD @ gate.down_projection().T
+    A = gate.down_projection()
+    u = None if A is None else x_TD[:, : A.shape[1]] @ A.T
     close(math.prod(gate.values(u).values(), start=torch.ones(5, 4, dtype=torch.float64)), expected)
     close(gate(x_TD).expand(5, 4), expected)
     close(gate.scaled(z_TN, u), expected * z_TN)
@@ -70,6 +77,69 @@ def test_a_gate_a_head_scales_whole_heads():
     for t in range(5):
         for channel in range(8):
             close(gated[t, channel].item(), z_TN[t, channel].item() * sigmoid(dot(gate.W[channel // 4], x_TD[t])))
+
+
+@pytest.mark.parametrize(("reads", "read"), [(1, 1), (6, 6), (0.01, 1), (0.25, 2), (0.5, 3), (None, 6)])
+def test_channels_that_a_gate_reads(reads, read):
+    gate = shaken(HeadGate(6, heads=2, reads=reads))
+    assert gate.W.shape == (2, read)
+    x_TD, z_TN = normal(5, 6), normal(5, 8, seed=1)
+    gamma = torch.sigmoid(x_TD[:, :read] @ gate.W.T)
+    close(gate(x_TD), gamma)
+    close(gate.scaled(z_TN, read_by(gate, x_TD)), gamma.repeat_interleave(4, -1) * z_TN)
+    with pytest.raises(UserError, match="reads: 7 is more than the 6 channels"):
+        HeadGate(6, heads=2, reads=7)
+
+
+def narrow_and_padded() -> tuple[Projections, Projections]:
+    """Gates at sites and at a later one that read 1 to 3 channels, and the same gates with zeros for all others."""
+    sites = [Site(name, "decoder", 0, 1, 6, width) for name, width in (("a", 4), ("b", 2), ("c", 3))]
+    later = [Site("sdpa", "decoder", 0, 1, 6, 4, heads=2)]
+    how = {"a": (FullRankGate, 1), "b": (FullRankGate, None), "c": (FullRankGate, 0.5), "sdpa": (HeadGate, 2)}
+    pair = []
+    for narrow in (True, False):
+        gates = {name: partial(kind.at, reads=reads if narrow else None) for name, (kind, reads) in how.items()}
+        pair.append(shaken(Projections(sites, gates, lambda _: 0.02, later)))
+    narrow, padded = pair
+    padded.load_state_dict(
+        {
+            name: F.pad(value, (0, padded.get_parameter(name).shape[1] - value.shape[1]))
+            for name, value in narrow.state_dict().items()
+        }
+    )
+    return narrow.requires_grad_(), padded.requires_grad_()
+
+
+def test_gates_that_read_few_channels_are_those_with_zeros_for_the_others():
+    """In one product with gates that read all, in separate products, and with joined matrices; with gradients."""
+    narrow, padded = narrow_and_padded()
+    x_TD = normal(5, 6)
+    for inputs in ((x_TD,), (x_TD, normal(5, 6, seed=1), normal(5, 6, seed=2))):
+        found, expected = (module(*inputs) for module in (narrow, padded))
+        assert len(found) == 4
+        for one, other in zip(found, expected, strict=True):
+            close(one, other)
+        for module, outputs in ((narrow, found), (padded, expected)):
+            module.zero_grad()
+            sum(each.square().sum() for each in outputs).backward()
+        for name, parameter in narrow.named_parameters():
+            close(parameter.grad, padded.get_parameter(name).grad[:, : parameter.shape[1]])
+    with torch.no_grad():
+        narrow.freeze()
+        for one, other in zip(narrow(x_TD), padded(x_TD), strict=True):
+            close(one, other)
+
+
+def test_a_gate_that_reads_few_channels_costs_less():
+    """2 FLOPs per multiply-add of a token, three times: once forward and twice backward."""
+    settings, cost = ModelSettings(size="tiny", width=32, ffn_width=10, layers=3, heads=2), {}
+    for reads in (None, 1, 12, 0.25):
+        wiring = method_from({"name": "sdpa-gate", "reads": reads}).wiring()
+        cost[reads] = flops_per_sample(empty_network(settings, wiring, vocabulary=11, length=1))
+    product = 3 * 3 * 2 * 32  # of one input channel with all outputs
+    assert {reads: cost[None] - flops for reads, flops in cost.items()} == {
+        None: 0, 1: 31 * product, 12: 20 * product, 0.25: 24 * product
+    }  # fmt: skip
 
 
 def test_a_gate_on_what_attention_mixed_reads_attentions_input():
