@@ -45,6 +45,7 @@ VARIANTS = {
     "muddformer+comt": {"name": "comt", "residual": "mudd"},
     "2-dca": {"name": "deep-cross-attention", "last": 2},
     "deep-cross-attention+comt": {"name": "comt", "residual": "deep-cross-attention"},
+    "derf": {"name": "dyt", "function": "erf"},
     "resformer-learned": {"name": "resformer", "learned": True},
     "embedding-norm-of-comt": {"name": "embedding-norm", "of": "comt"},
     "embedding-norm-of-hyper-connections": {"name": "embedding-norm", "of": "hyper-connections"},
@@ -58,7 +59,7 @@ KINDS = (
     *("laurel-rw-lr", "laurel-pa+comt", "keel", "start-lambdas", "denseformer", "hyper-connections", "hyper-static"),
     *("mhc", "mhc-lite", "siamese-norm", "attention-residuals-blocks", "delta-attention-residuals", "prores"),
     *("resformer-learned", "svformer", "identity-hc", "muddformer", "lime", "muddformer+comt", "deep-cross-attention"),
-    *("headwise-of-12",),
+    *("headwise-of-12", "derf"),
 )
 """For each class of gate, residual connection and norm a method that has it (`test_kinds_are_complete`)."""
 WIRINGS = (

@@ -1,4 +1,4 @@
-"""Norms: RMSNorm (LLaMA), LayerNorm (encoder-decoder, BERT), and Dynamic Tanh, which can replace both."""
+"""Norms: RMSNorm (LLaMA), LayerNorm (encoder-decoder, BERT), and functions that can replace both."""
 
 from __future__ import annotations
 
@@ -54,6 +54,24 @@ class DynamicTanh(Initialised):
     def initialise(self, draw: Draw) -> None:
         nn.init.constant_(self.alpha, self.start)
         nn.init.ones_(self.weight)
+
+
+class DynamicErf(DynamicTanh):
+    """g * erf(a x + s) + b, which replaces a norm (Chen et al. 2025, Eq. 10): s is one learned number, b a shift per
+    channel. Both start at 0."""
+
+    def __init__(self, width: int, alpha: float) -> None:
+        super().__init__(width, alpha)
+        self.shift = nn.Parameter(torch.empty(()))
+        self.bias = nn.Parameter(torch.empty(width))
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.weight * torch.erf(self.alpha * x_BTD + self.shift) + self.bias
+
+    def initialise(self, draw: Draw) -> None:
+        super().initialise(draw)
+        nn.init.zeros_(self.shift)
+        nn.init.zeros_(self.bias)
 
 
 class EmbeddingScale(Initialised):

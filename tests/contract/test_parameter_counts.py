@@ -85,7 +85,7 @@ FORMULAS: dict[str, Callable[[Any, int, int, int, int], int]] = {
     "laurel-rw-lr": lambda m, D, W, H, L: 2 * L * (2 * m.rank * D + 2),
     # The first two junctions have one and two activations to weigh.
     "laurel-pa": lambda m, D, W, H, L: 2 * L * (2 * m.rank * D + m.history) - 3,
-    "dyt": lambda m, D, W, H, L: 2 * L + 1 + 1,
+    "dyt": lambda m, D, W, H, L: 1 + (2 * L + 1) * (2 + D if m.function == "erf" else 1),
     "keel": lambda m, D, W, H, L: (2 * L - 1) * D,  # the first junction is Pre-LN
     "start-lambdas": lambda m, D, W, H, L: 2 * L,
     "denseformer": lambda m, D, W, H, L: L * (L + 3) // 2,  # of a dilation and a period of one

@@ -25,7 +25,7 @@ from comt_cli.errors import UserError
 from comt_cli.layers.attention import Attention, FeedForward
 from comt_cli.layers.gates import ComtGate, FullRankGate, HeadGate, Site, StaticGate, TransponderGate, read_by
 from comt_cli.layers.initialise import initialise
-from comt_cli.layers.norms import DynamicTanh
+from comt_cli.layers.norms import DynamicErf, DynamicTanh
 from comt_cli.layers.positions import rotate, rotation_table, sinusoids
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.norm_placement import PreNorm
@@ -42,6 +42,7 @@ def transponder(granularity: str, **options):
     return partial(TransponderGate.at, rank=3, init="normal", granularity=granularity, **options)
 
 
+SMALL = ModelSettings(size="tiny", width=16, ffn_width=10, layers=1, heads=2)
 GATES = {
     "comt": partial(ComtGate.at, hidden=3, init="normal"),
     "transponder": transponder("channel-scalar"),
@@ -117,6 +118,7 @@ def test_gates_that_read_few_channels_are_those_with_zeros_for_the_others():
     for inputs in ((x_TD,), (x_TD, normal(5, 6, seed=1), normal(5, 6, seed=2))):
         found, expected = (module(*inputs) for module in (narrow, padded))
         assert len(found) == 4
+        close(found[3], x_TD[:, :2] @ narrow.gate("sdpa").W.T)
         for one, other in zip(found, expected, strict=True):
             close(one, other)
         for module, outputs in ((narrow, found), (padded, expected)):
@@ -156,13 +158,31 @@ def test_a_gate_on_what_attention_mixed_reads_attentions_input():
     close(gated.output(gated.inner(x, rotation=rotation))[0], (gamma * mixed) @ gated.output.weight.T)
 
 
+def test_dynamic_erf():
+    """Chen et al. 2025, Eq. 10, one number at a time."""
+    norm = shaken(DynamicErf(6, 0.5))
+    x = normal(2, 3, 6)
+    a, s = norm.alpha.item(), norm.shift.item()
+    assert s != 0
+    rows = [
+        [g * math.erf(a * v + s) + b for v, g, b in zip(row, norm.weight.tolist(), norm.bias.tolist(), strict=True)]
+        for row in x.flatten(0, 1).tolist()
+    ]
+    close(norm(x).flatten(0, 1), torch.tensor(rows, dtype=torch.float64))
+    made = Llama(SMALL, 11, method_from({"name": "dyt", "function": "erf", "alpha_attention": 0.8}).wiring())
+    initialise(made, 1)
+    norms = [made.blocks[0].attention_connection.norm, made.blocks[0].mlp_connection.norm, made.final_norm]
+    assert [type(norm) for norm in norms] == [DynamicErf] * 3
+    assert [norm.alpha.item() for norm in norms] == pytest.approx([0.8, 0.5, 0.5])
+
+
 def test_dynamic_tanh():
     norm = shaken(DynamicTanh(6, 0.5))
     x = normal(2, 3, 6)
     rows = [[math.tanh(norm.alpha.item() * v) for v in row] for row in x.flatten(0, 1).tolist()]
     close(norm(x).flatten(0, 1), torch.tensor(rows, dtype=torch.float64) * norm.weight)
     wiring = method_from({"name": "dyt", "alpha_attention": 0.8, "alpha_other": 0.2}).wiring()
-    model = Llama(ModelSettings(size="tiny", width=16, ffn_width=10, layers=1, heads=2), 11, wiring)
+    model = Llama(SMALL, 11, wiring)
     initialise(model, 1)
     block = model.blocks[0]
     norms = [block.attention_connection.norm, block.mlp_connection.norm, model.final_norm]
