@@ -43,6 +43,7 @@ VARIANTS = {
     "attention-residuals+transponder": {"name": "transponder", "residual": "attention-residuals"},
     "start-lambdas-graded": {"name": "start-lambdas", "start": "graded", "normalised": False},
     "muddformer+comt": {"name": "comt", "residual": "mudd"},
+    "hybrid-norm-starred": {"name": "hybrid-norm", "starred": True},
     "2-dca": {"name": "deep-cross-attention", "last": 2},
     "deep-cross-attention+comt": {"name": "comt", "residual": "deep-cross-attention"},
     "derf": {"name": "dyt", "function": "erf"},
@@ -59,13 +60,19 @@ KINDS = (
     *("laurel-rw-lr", "laurel-pa+comt", "keel", "start-lambdas", "denseformer", "hyper-connections", "hyper-static"),
     *("mhc", "mhc-lite", "siamese-norm", "attention-residuals-blocks", "delta-attention-residuals", "prores"),
     *("resformer-learned", "svformer", "identity-hc", "muddformer", "lime", "muddformer+comt", "deep-cross-attention"),
-    *("headwise-of-12", "derf"),
+    *("headwise-of-12", "derf", "hybrid-norm", "hybrid-norm-starred"),
 )
 """For each class of gate, residual connection and norm a method that has it (`test_kinds_are_complete`)."""
 WIRINGS = (
     *("pre-ln", "comt", "two-summaries", "transponder-path", "headwise", "eau", "dyt", "rezero", "sas"),
     *("post-ln+transponder", "laurel-pa+comt", "prores", "resformer-learned", "hyper+comt", "siamese-norm"),
-    *("attention-residuals-blocks", "muddformer+comt", "deep-cross-attention", "headwise-of-12"),
+    *(
+        "attention-residuals-blocks",
+        "muddformer+comt",
+        "deep-cross-attention",
+        "headwise-of-12",
+    ),
+    *("hybrid-norm",),
 )
 """A method for each way in which a wiring changes how a model is run: gates of every form and place, norms, an entry,
 shared parameters and buffers, and every field of a state. For tests of that, rather than of the methods."""

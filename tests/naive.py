@@ -140,6 +140,8 @@ def naive_connection(  # noqa: PLR0911, PLR0912 - one case a connection
             return x_D + branch(norm(x_D) / math.sqrt(layer))
         case "sandwich-ln":
             return x_D + norm(branch(norm(x_D)), "branch_norm")
+        case "hybrid-norm":
+            return x_D + branch(x_D) if connection.norm is None else norm(x_D) + branch(norm(x_D))
         case "rezero":
             return x_D + connection.a.value.item() * branch(x_D)
         case "highway":

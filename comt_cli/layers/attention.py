@@ -37,7 +37,8 @@ def split(x_BTN: Tensor, head_width: int) -> Tensor:
 
 
 class Attention(nn.Module):
-    """softmax(RoPE(Q) RoPE(K)^T / sqrt(E)) V W_o with grouped key-value heads (CoMT, Eq. 5, 6)."""
+    """softmax(RoPE(Q) RoPE(K)^T / sqrt(E)) V W_o with grouped key-value heads (CoMT, Eq. 5, 6). `norms` are those of
+    the queries, keys and values of each head, named `q`, `k` and `v`."""
 
     fused = False
     """Whether one kernel applies the gates of q, k and v and rotates q and k."""
@@ -45,15 +46,18 @@ class Attention(nn.Module):
     last = "output"
 
     def __init__(
-        self, width: int, heads: int, kv_heads: int, make: MakeProjections, shared: SharedValues | None = None
-    ) -> None:
+        self, width: int, heads: int, kv_heads: int, make: MakeProjections, shared: SharedValues | None = None,
+        norms: nn.ModuleDict | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
-        self.shared = shared
+        self.shared, self.norms = shared, norms
         kv_width = kv_heads * self.head_width
         widths = {"q_proj": (width, width), "k_proj": (width, kv_width), "v_proj": (width, kv_width)}
         if shared is not None and not shared.has_values:
             del widths["v_proj"]
+            if norms is not None:
+                del norms["v"]
         self.qkv = make(widths, heads=heads)
         self.output = make({"o_proj": (width, width)})
 
@@ -75,11 +79,14 @@ class Attention(nn.Module):
         """Queries [B, H, T, E] and keys [B, K, T, E], rotated, values [B, K, T, E], and the input of a later gate."""
         shared = self.shared
         is_usual = len(kv_BTD) == 0 and (shared is None or (shared.has_values and not shared.mixes_keys))
+        is_usual = is_usual and self.norms is None
         gates = self.qkv.modulation() if self.fused and is_usual else None
         if gates is None:
             q, k, *rest = self.qkv(x_BTD, *kv_BTD)
             q, k = split(q, self.head_width), split(k, self.head_width)
             v = split(rest.pop(0), self.head_width) if shared is None or shared.has_values else None
+            if self.norms is not None:
+                q, k, v = self.norms["q"](q), self.norms["k"](k), v if v is None else self.norms["v"](v)
             if shared is not None and shared.mixes_keys:
                 k, v = shared(k, v, shared_kv)
             q, k = rotate(q, rotation), rotate(k, rotation)

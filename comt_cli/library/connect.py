@@ -32,6 +32,7 @@ CONNECTIONS = (
 _INSIDE = "it reads the inside of other blocks, or has several attention inputs"
 REASONS = {
     **dict.fromkeys(("post-norm", "deepnorm", "deepnorm-mixln-code", "mix-ln", "sas", "grc"), "it places norms anew"),
+    "hybrid-norm": "it normalises queries, keys and values",
     **dict.fromkeys(("sandwich-ln", "keel", "siamese-norm"), "it adds norms"),
     **dict.fromkeys(("mudd", "deep-cross-attention"), _INSIDE),
     "layernorm-scaling": "it scales the output of a norm",

@@ -200,6 +200,7 @@ class Network(Parts):
             "attention_connection": block.attention_connection,
             "mlp_connection": block.mlp_connection,
             "self_attn.shared": block.attention.shared,
+            "self_attn.norms": block.attention.norms,
         }
         for place, sites in _GATES.items():
             parts[f"{place}.gates"] = nn.ModuleDict({site: gates.pop(site) for site in sites if site in gates}) or None

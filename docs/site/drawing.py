@@ -132,7 +132,13 @@ def marked(wiring: Wiring) -> dict[str, str]:
     shared = wiring.shared_values and wiring.shared_values(1, 2)
     changed = {*wiring.gates, *wiring.norms, *("gate_proj", "up_proj", "down_proj") * bool(wiring.widening)}
     changed |= {*("v_proj",) * bool(shared), *("k_proj",) * getattr(shared, "mixes_keys", False)}
+    changed |= {*("q_proj", "k_proj", "v_proj") * norms_heads(wiring)}
     return {**dict.fromkeys(started(wiring), "started"), **dict.fromkeys(changed, "changed")}
+
+
+def norms_heads(wiring: Wiring) -> bool:
+    """Whether attention normalises queries, keys and values."""
+    return wiring.residual(ResidualSite(WIDTH, part="attention", norm=nn.Identity)).norms_heads
 
 
 def started(wiring: Wiring) -> list[str]:
@@ -147,6 +153,7 @@ def caption(wiring: Wiring, drawn: Sequence[Add], *, is_map: bool) -> str:
     parts = {
         f"gates on {gates}{' (whole branches)' * ('attention' in wiring.gates)}": wiring.gates,
         "every norm": "*" in wiring.norms,
+        "norms of each head's queries, keys and values": norms_heads(wiring),
         "the residual adds": not all(add.plain_sum for add in drawn),
         "the input of branches": not all(add.plain_input for add in drawn),
         "the scale of norms": not all(add.plain_norm for add in drawn),

@@ -76,6 +76,9 @@ FORMULAS: dict[str, Callable[[Any, int, int, int, int], int]] = {
     "deepnorm": lambda m, D, W, H, L: -D,
     "rezero": lambda m, D, W, H, L: L - (2 * L + 1) * D,
     "sandwich-ln": lambda m, D, W, H, L: 2 * L * D,
+    # Norms of three kinds for the heads instead of one before attention, which the starred first block has too.
+    "hybrid-norm": lambda m, D, W, H, L: 3 * L * (D // H) - (L - m.starred) * D,
+    "peri-ln": lambda m, D, W, H, L: (2 * L + 1) * D,
     "highway": lambda m, D, W, H, L: 2 * L * (D * D + D),
     "grc": lambda m, D, W, H, L: 2 * L * (D * D * (2 if m.reads == "both" else 1) + D),
     "sas": lambda m, D, W, H, L: 2 * L * 2 * (2 * D * D + D + D + 1),

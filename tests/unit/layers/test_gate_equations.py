@@ -248,6 +248,11 @@ def naive_attention(module: Attention, x_TD: Tensor, theta: float) -> Tensor:
     """CoMT, Eq. 5 and 6, a head and a position at a time."""
     T, E, group = len(x_TD), module.head_width, module.heads // module.kv_heads
     q, k, v = ([naive_projection(module.qkv, f"{n}_proj", x_TD[t]).split(E) for t in range(T)] for n in "qkv")
+    if module.norms is not None:
+        q, k, v = (
+            [[naive_norm(module.norms[n], x_E, 1e-3) for x_E in row] for row in rows]
+            for n, rows in zip("qkv", (q, k, v), strict=True)
+        )
     rows = []
     for t in range(T):
         heads = []
@@ -268,27 +273,64 @@ def naive_feed_forward(module: FeedForward, x_D: Tensor) -> Tensor:
     return naive_projection(module.down, "down_proj", inner)
 
 
+def naive_norm(norm: nn.Module, x_D: Tensor, eps: float) -> Tensor:
+    """RMSNorm with a gain."""
+    return rms_norm(x_D, norm.weight, torch.finfo(x_D.dtype).eps if norm.eps is None else eps)
+
+
+def naive_add(connection: nn.Module, x_TD: Tensor, branch, normed) -> Tensor:
+    """Residual add of all tokens."""
+    match type(connection).__name__:
+        case "PreNorm":
+            return x_TD + branch(normed(connection.norm, x_TD))
+        case "SandwichLN":
+            return x_TD + normed(connection.branch_norm, branch(normed(connection.norm, x_TD)))
+        case "HybridNorm":
+            if connection.site.layer == 0 and connection.is_pre_norm:
+                return x_TD + branch(normed(connection.norm, x_TD))
+            if connection.site.part == "attention":
+                return x_TD + branch(x_TD)
+            h_TD = normed(connection.norm, x_TD)
+            return h_TD + branch(h_TD)
+    raise ValueError(connection)
+
+
 def naive_llama(model: Llama, tokens_T: list[int]) -> Tensor:
-    """Pre-LN blocks; other connections are those of `test_residual_equations`."""
+    """Other connections are those of `test_residual_equations`."""
     settings = model.settings
 
     def normed(norm: nn.Module, x_TD: Tensor) -> Tensor:
-        return torch.stack([rms_norm(row, norm.weight, settings.norm_eps) for row in x_TD])
+        return torch.stack([naive_norm(norm, row, settings.norm_eps) for row in x_TD])
+
+    def attention(h_TD: Tensor) -> Tensor:
+        return naive_attention(block.attention, h_TD, settings.rope_theta)
+
+    def feed_forward(h_TD: Tensor) -> Tensor:
+        return torch.stack([naive_feed_forward(block.mlp, row) for row in h_TD])
 
     x = torch.stack([model.embedding.weight[token] for token in tokens_T])
+    x = x if isinstance(model.entry, nn.Identity) else normed(model.entry, x)
     for block in model.blocks:
-        x = x + naive_attention(block.attention, normed(block.attention_connection.norm, x), settings.rope_theta)
-        h = normed(block.mlp_connection.norm, x)
-        x = x + torch.stack([naive_feed_forward(block.mlp, row) for row in h])
+        x = naive_add(block.attention_connection, x, attention, normed)
+        x = naive_add(block.mlp_connection, x, feed_forward, normed)
     return normed(model.final_norm, x) @ (model.embedding if model.head is None else model.head).weight.T
 
 
-@pytest.mark.parametrize("gate", [None, "comt", "transponder"])
-def test_the_whole_model(gate):
+WHOLE = {
+    "plain": {"name": "pre-ln"},
+    "comt": {"name": "comt", "sites": list(PROJECTIONS)},
+    "transponder": {"name": "transponder", "sites": list(PROJECTIONS)},
+    "peri-ln": {"name": "peri-ln"},
+    "hybrid-norm": {"name": "hybrid-norm"},
+    "hybrid-norm-starred": {"name": "hybrid-norm", "starred": True},
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_whole_model(name):
     settings = ModelSettings(
-        size="tiny", width=8, ffn_width=10, layers=3, heads=4, kv_heads=2, norm_eps=1e-3, tied_embeddings=gate == "comt"
+        size="tiny", width=8, ffn_width=10, layers=3, heads=4, kv_heads=2, norm_eps=1e-3, tied_embeddings=name == "comt"
     )
-    wiring = method_from({"name": gate, "sites": list(PROJECTIONS)}).wiring() if gate else Wiring(PreNorm)
-    model = shaken(Llama(settings, 11, wiring))
+    model = shaken(Llama(settings, 11, method_from(WHOLE[name]).wiring()))
     tokens = [3, 1, 4, 1, 5]
     close_with_rope(model(torch.tensor([tokens]))[0], naive_llama(model, tokens))
