@@ -60,7 +60,7 @@ KINDS = (
     *("laurel-rw-lr", "laurel-pa+comt", "keel", "start-lambdas", "denseformer", "hyper-connections", "hyper-static"),
     *("mhc", "mhc-lite", "siamese-norm", "attention-residuals-blocks", "delta-attention-residuals", "prores"),
     *("resformer-learned", "svformer", "identity-hc", "muddformer", "lime", "muddformer+comt", "deep-cross-attention"),
-    *("headwise-of-12", "derf", "hybrid-norm", "hybrid-norm-starred"),
+    *("headwise-of-12", "derf", "gated-norm", "xsa", "hybrid-norm", "hybrid-norm-starred"),
 )
 """For each class of gate, residual connection and norm a method that has it (`test_kinds_are_complete`)."""
 WIRINGS = (
@@ -72,7 +72,7 @@ WIRINGS = (
         "deep-cross-attention",
         "headwise-of-12",
     ),
-    *("hybrid-norm",),
+    *("hybrid-norm", "xsa"),
 )
 """A method for each way in which a wiring changes how a model is run: gates of every form and place, norms, an entry,
 shared parameters and buffers, and every field of a state. For tests of that, rather than of the methods."""

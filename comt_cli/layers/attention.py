@@ -22,6 +22,7 @@ from comt_cli.kernels.heads import heads
 from comt_cli.kernels.swiglu import swiglu
 from comt_cli.layers.dropout import Dropout
 from comt_cli.layers.kv_cache import LayerCache, LayerColumns
+from comt_cli.layers.learned import wide
 from comt_cli.layers.positions import Rotation, rotate
 from comt_cli.layers.projection import Projections, aligned
 from comt_cli.layers.shared_values import SharedValues
@@ -36,9 +37,22 @@ def split(x_BTN: Tensor, head_width: int) -> Tensor:
     return x_BTN.view(*x_BTN.shape[:-1], -1, head_width).transpose(1, 2)
 
 
+class WithoutOwnValue(nn.Module):
+    """z = y - (y . v / v . v) v: outputs of attention without their components along the value of the same token (Zhai
+    2026). Computed in fp32: the output for a first token is v itself, of which nothing is left."""
+
+    def forward(self, y_BHTE: Tensor, v_BKTE: Tensor) -> Tensor:
+        """z, [B, H, T, E]. Heads share the values as in attention."""
+        v_BK1TE = F.normalize(wide(v_BKTE), dim=-1).unsqueeze(2)
+        y_BKGTE = wide(y_BHTE).view(*v_BKTE.shape[:2], -1, *v_BKTE.shape[2:])
+        along_BKGT1 = (y_BKGTE * v_BK1TE).sum(-1, keepdim=True)
+        return (y_BKGTE - along_BKGT1 * v_BK1TE).flatten(1, 2).to(y_BHTE.dtype)
+
+
 class Attention(nn.Module):
     """softmax(RoPE(Q) RoPE(K)^T / sqrt(E)) V W_o with grouped key-value heads (CoMT, Eq. 5, 6). `norms` are those of
-    the queries, keys and values of each head, named `q`, `k` and `v`."""
+    the queries, keys and values of each head, named `q`, `k` and `v`. `exclude` changes the output, given the values
+    of the same tokens."""
 
     fused = False
     """Whether one kernel applies the gates of q, k and v and rotates q and k."""
@@ -47,11 +61,11 @@ class Attention(nn.Module):
 
     def __init__(
         self, width: int, heads: int, kv_heads: int, make: MakeProjections, shared: SharedValues | None = None,
-        norms: nn.ModuleDict | None = None,
+        norms: nn.ModuleDict | None = None, exclude: nn.Module | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
-        self.shared, self.norms = shared, norms
+        self.shared, self.norms, self.exclude = shared, norms, exclude
         kv_width = kv_heads * self.head_width
         widths = {"q_proj": (width, width), "k_proj": (width, kv_width), "v_proj": (width, kv_width)}
         if shared is not None and not shared.has_values:
@@ -70,6 +84,8 @@ class Attention(nn.Module):
         B, T, D = x_BTD.shape
         qkv, read_by_gate = self.rotated_heads(x_BTD, kv_BTD, rotation, [] if shared_kv is None else shared_kv)
         mixed_BHTE = attend(*qkv, causal=True) if cache is None else cache.attend(*qkv)
+        if self.exclude is not None:
+            mixed_BHTE = self.exclude(mixed_BHTE, qkv[2])
         mixed_BTD = mixed_BHTE.transpose(1, 2).reshape(B, T, D)
         return self.qkv.gated_at("sdpa", mixed_BTD, *read_by_gate)  # Qiu et al. 2025, their position G1
 

@@ -49,6 +49,7 @@ def refuse_method(wiring: Wiring, method: str) -> None:
         "it replaces norms": wiring.norms,
         "it changes the start of the stream": wiring.entry,
         _INSIDE: wiring.shared_values,
+        "it changes attention": wiring.exclude,
         "it changes widths": wiring.widening,
         "it has no gates and no other residual connection": is_addition(wiring) and not wiring.gates,
     }

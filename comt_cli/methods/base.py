@@ -11,7 +11,7 @@ import ast
 import functools
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
@@ -167,6 +167,7 @@ class Wiring:
         entry: Makes a module that follows the embedding, from the model's width.
         shared_values: Makes the module that shares keys and values between blocks, from the block's number (from 0) and
             the number of key-value heads.
+        exclude: Makes the module that takes something out of attention's output, given the values of the same tokens.
         widening: Cost that the feed-forward networks are widened to.
 
     Examples:
@@ -180,11 +181,12 @@ class Wiring:
     norms: Mapping[str, NormFactory] = field(default_factory=dict)
     entry: Callable[[int], nn.Module] | None = None
     shared_values: Callable[[int, int], SharedValues] | None = None
+    exclude: Callable[[], nn.Module] | None = None
     widening: Widening | None = None
 
     def norm(self, place: NormPlace, usual: NormFactory) -> nn.Module:
         """Norm at a place: the method's, else the model's `usual` one."""
-        return self.norms.get(place.of, self.norms.get("*", usual))(place)
+        return self.norms.get(place.of, self.norms.get("*", usual))(replace(place, usual=usual))
 
 
 class Method(Section):

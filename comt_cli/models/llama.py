@@ -38,7 +38,8 @@ class Block(TokenBlock):
         make = partial(parts.projections, self.attention_connection)
         shared = None if wiring.shared_values is None else wiring.shared_values(layer, shape.kv_heads)
         norms = parts.head_norms(self.attention_connection, shape.width // shape.heads)
-        self.attention = Attention(shape.width, shape.heads, shape.kv_heads, make, shared, norms)
+        exclude = None if wiring.exclude is None else wiring.exclude()
+        self.attention = Attention(shape.width, shape.heads, shape.kv_heads, make, shared, norms, exclude)
         self.mlp = FeedForward(shape.width, shape.ffn_width, partial(parts.projections, self.mlp_connection))
         self.attention_path, self.mlp_path = parts.path("attention"), parts.path("mlp")
 

@@ -37,8 +37,8 @@ Stream = Literal["tokens", "maps"]
 class Sites:
     """The interface of a task's models to methods: their stream, the sites that can carry a gate, and optional
     features: `states` (blocks pass more than the stream, and follow the training step), `values` (a block can attend
-    with other values than its own), `heads` (attention can normalise each head's queries, keys and values), `bare
-    embedding` (neither scaled nor normalised)."""
+    with other values than its own), `heads` (attention can normalise each head's queries, keys and values, and leave
+    out a token's own value), `bare embedding` (neither scaled nor normalised)."""
 
     stream: Stream
     names: tuple[str, ...]

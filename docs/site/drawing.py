@@ -132,7 +132,7 @@ def marked(wiring: Wiring) -> dict[str, str]:
     shared = wiring.shared_values and wiring.shared_values(1, 2)
     changed = {*wiring.gates, *wiring.norms, *("gate_proj", "up_proj", "down_proj") * bool(wiring.widening)}
     changed |= {*("v_proj",) * bool(shared), *("k_proj",) * getattr(shared, "mixes_keys", False)}
-    changed |= {*("q_proj", "k_proj", "v_proj") * norms_heads(wiring)}
+    changed |= {*("q_proj", "k_proj", "v_proj") * norms_heads(wiring), *("sdpa",) * bool(wiring.exclude)}
     return {**dict.fromkeys(started(wiring), "started"), **dict.fromkeys(changed, "changed")}
 
 
@@ -161,6 +161,7 @@ def caption(wiring: Wiring, drawn: Sequence[Add], *, is_map: bool) -> str:
         f"the initialisation of {', '.join(started(wiring))}": started(wiring),
         "the embedding's output": wiring.entry,
         "keys and values" if "k_proj" in marked(wiring) else "values": wiring.shared_values,
+        "the output of attention": wiring.exclude,
         "the width of the feed-forward network": wiring.widening,
     }
     changed = [text for text, is_changed in parts.items() if is_changed]

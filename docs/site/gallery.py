@@ -33,6 +33,7 @@ FAMILIES = {
     "Weighted additions": "Fixed, learned or input-dependent weights on the skip path and the branch.",
     "Several residual streams": "Blocks read from, and write to, more than one stream.",
     "Reading earlier layers": "Blocks read mixtures of earlier layers' outputs.",
+    "Attention": "The output of attention, without gates.",
     "Controls": "Plain networks with the cost of another method.",
 }
 """Every family, in the order of the page."""
@@ -203,6 +204,8 @@ def family_of(name: str) -> str:
         return "Controls"
     if wiring.gates:
         return "Gates"
+    if wiring.exclude:
+        return "Attention"
     if module == "hyper_connections" or name == "siamese-norm":
         return "Several residual streams"
     if wiring.shared_values or module in ("attention_residuals", "dense"):

@@ -70,7 +70,7 @@ def channels_read(reads: float | None, D: int) -> int:
 
 FORMULAS: dict[str, Callable[[Any, int, int, int, int], int]] = {
     **dict.fromkeys(("pre-ln", "post-ln", "mix-ln", "layernorm-scaling", "scaled-init"), lambda *_: 0),
-    **dict.fromkeys(("deepnorm-mixln-code", "prores"), lambda *_: 0),
+    **dict.fromkeys(("deepnorm-mixln-code", "prores", "xsa"), lambda *_: 0),
     "transponder-path": lambda m, D, W, H, L: L * 2 * (m.rank * (D + (D if m.granularity == "channel" else 1)) + 1),
     "sdpa-gate": lambda m, D, W, H, L: L * channels_read(m.reads, D) * (D if m.granularity == "elementwise" else H),
     "deepnorm": lambda m, D, W, H, L: -D,
@@ -78,6 +78,7 @@ FORMULAS: dict[str, Callable[[Any, int, int, int, int], int]] = {
     "sandwich-ln": lambda m, D, W, H, L: 2 * L * D,
     # Norms of three kinds for the heads instead of one before attention, which the starred first block has too.
     "hybrid-norm": lambda m, D, W, H, L: 3 * L * (D // H) - (L - m.starred) * D,
+    "gated-norm": lambda m, D, W, H, L: (2 * L + 1) * 2 * m.rank * D,
     "peri-ln": lambda m, D, W, H, L: (2 * L + 1) * D,
     "highway": lambda m, D, W, H, L: 2 * L * (D * D + D),
     "grc": lambda m, D, W, H, L: 2 * L * (D * D * (2 if m.reads == "both" else 1) + D),

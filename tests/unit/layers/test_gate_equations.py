@@ -19,13 +19,14 @@ from naive import (
     shaken,
     sigmoid,
 )  # fmt: skip
+from same_bits import Reason, assert_same_bits
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
-from comt_cli.layers.attention import Attention, FeedForward
+from comt_cli.layers.attention import Attention, FeedForward, WithoutOwnValue
 from comt_cli.layers.gates import ComtGate, FullRankGate, HeadGate, Site, StaticGate, TransponderGate, read_by
 from comt_cli.layers.initialise import initialise
-from comt_cli.layers.norms import DynamicErf, DynamicTanh
+from comt_cli.layers.norms import DynamicErf, DynamicTanh, GatedNorm
 from comt_cli.layers.positions import rotate, rotation_table, sinusoids
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.norm_placement import PreNorm
@@ -260,9 +261,24 @@ def naive_attention(module: Attention, x_TD: Tensor, theta: float) -> Tensor:
             query = naive_rope(q[t][h], t, theta)
             scores = [dot(query, naive_rope(k[s][h // group], s, theta)) / math.sqrt(E) for s in range(t + 1)]
             weights = [math.exp(score - max(scores)) for score in scores]
-            heads.append(sum(w / math.fsum(weights) * v[s][h // group] for s, w in enumerate(weights)))
+            y, own = sum(w / math.fsum(weights) * v[s][h // group] for s, w in enumerate(weights)), v[t][h // group]
+            heads.append(y - dot(y, own) / dot(own, own) * own if module.exclude else y)
         rows.append(naive_projection(module.output, "o_proj", torch.cat(heads)))
     return torch.stack(rows)
+
+
+def test_outputs_of_attention_have_nothing_along_the_own_value():
+    """To fp32 in bf16 too, and nothing at all where a token can only attend to itself; 0 / 0 is 0."""
+    y, v = normal(2, 6, 5, 8), normal(2, 3, 5, 8, seed=1)
+    exclude = WithoutOwnValue()
+    z, own = exclude(y, v), v.repeat_interleave(2, 1)
+    close((z * own).sum(-1), torch.zeros(2, 6, 5, dtype=torch.float64))
+    close(z, y - (y * own).sum(-1, keepdim=True) / (own * own).sum(-1, keepdim=True) * own)
+    half = v.bfloat16()
+    left = exclude(half.repeat_interleave(2, 1), half)
+    assert left.dtype == torch.bfloat16
+    assert left.abs().max() < 1e-6 * half.abs().max()
+    assert_same_bits(exclude(y, torch.zeros_like(v)), y, Reason.IDENTITY)
 
 
 def naive_feed_forward(module: FeedForward, x_D: Tensor) -> Tensor:
@@ -274,7 +290,12 @@ def naive_feed_forward(module: FeedForward, x_D: Tensor) -> Tensor:
 
 
 def naive_norm(norm: nn.Module, x_D: Tensor, eps: float) -> Tensor:
-    """RMSNorm with a gain."""
+    """RMSNorm with a gain, or followed by a gate."""
+    if isinstance(norm, GatedNorm):
+        n_D = naive_norm(norm.norm, x_D, eps)
+        u = [z * sigmoid(z) for z in (dot(row, n_D) for row in norm.A)]
+        return torch.stack([n * sigmoid(math.fsum(b * z for b, z in zip(row.tolist(), u, strict=True)))
+                            for n, row in zip(n_D, norm.B, strict=True)])  # fmt: skip
     return rms_norm(x_D, norm.weight, torch.finfo(x_D.dtype).eps if norm.eps is None else eps)
 
 
@@ -321,6 +342,8 @@ WHOLE = {
     "comt": {"name": "comt", "sites": list(PROJECTIONS)},
     "transponder": {"name": "transponder", "sites": list(PROJECTIONS)},
     "peri-ln": {"name": "peri-ln"},
+    "gated-norm": {"name": "gated-norm", "rank": 3},
+    "xsa": {"name": "xsa"},
     "hybrid-norm": {"name": "hybrid-norm"},
     "hybrid-norm-starred": {"name": "hybrid-norm", "starred": True},
 }
