@@ -223,9 +223,8 @@ class Method(Section):
         if residual is not None and not has_connection(sites, residual):
             fitting = [name for name in residual_connections() if has_connection(sites, name)]
             problems["residual"] = (
-                f"{residual} needs several streams, the training update or norms of heads, which these models do not "
-                f"support; "
-                f"{nearest(residual, fitting)}"
+                f"{residual} needs several streams, the training update, or norms of heads, which these models do not "
+                f"support; {nearest(residual, fitting)}"
             )
         named: tuple[str, ...] = getattr(self, "sites", ())
         absent = [site for site in named if "." in site and site not in sites.names]

@@ -244,9 +244,9 @@ class BlockParts:
         made = self.wiring.residual(site)
         if {"values", "heads"} & {*made.needs} and not self.separate_qkv:
             said = (
-                "residual: the connection has inputs or norms of queries, keys and values each, which are joined here"
+                "residual: the connection has inputs or norms for each of queries, keys and values, but attention one"
             )
-            raise UserError(said, "Language models can have them.")
+            raise UserError(said, "Attention of language models can have three.")
         return made
 
     def head_norms(self, connection: ResidualConnection, width: int) -> nn.ModuleDict | None:

@@ -45,7 +45,7 @@ def use_kernels(
     for op, sources in _sources(model).items():
         if op == "heads" and not all(_fits_heads(block) for block in _those(model, TokenBlock)):
             choices[op] = Choice(
-                False, "the kernel has no shared keys or values, and no separate q/k/v inputs or norms"
+                False, "the kernel has no shared keys or values, and no inputs or norms of q, k, v each"
             )
             continue
         each = []
