@@ -2,8 +2,9 @@ r"""GatedNorm: every norm is followed by a low-rank gate of its own output (Qiu 
 
 $$N(x) \to n \odot \sigma(B\,\mathrm{silu}(A n)), \qquad n = N(x)$$
 
-A is r x D and B D x r. Marin (grug) has it too, with r = 128.
-Deviations: The paper's start is not known. Here A and B start as N(0, 0.02^2), as in Marin, so gates start near 1/2.
+A is r x D and B is D x r. Marin has the same with r = 128 (experiments/grug), also after the embedding.
+Deviations: r = 16 is the paper's as two public reimplementations quote it; its text was not at hand. The start is
+Marin's: A and B are N(0, 0.02^2), so gates start near 1/2.
 """
 
 from typing import Annotated, Self
