@@ -52,7 +52,8 @@ def naive_gate(gate: Gate, x_D: Tensor, d_out: int) -> Tensor:
     if isinstance(gate, ComtGate):
         return torch.full((d_out,), naive_comt(x_D, gate.A, gate.B), dtype=torch.float64)
     if isinstance(gate, FullRankGate):
-        return torch.tensor([sigmoid(dot(row, x_D)) for row in gate.W], dtype=torch.float64)
+        read = x_D[: gate.W.shape[1]]
+        return torch.tensor([sigmoid(dot(row, read)) for row in gate.W], dtype=torch.float64)
     if isinstance(gate, StaticGate):
         alpha = math.exp(gate.log_alpha) if gate.learnable else 1
         return torch.tensor(
@@ -151,6 +152,8 @@ def naive_connection(  # noqa: PLR0911, PLR0912 - one case a connection
             return x_D + branch(norm(x_D) / math.sqrt(layer))
         case "sandwich-ln":
             return x_D + norm(branch(norm(x_D)), "branch_norm")
+        case "hybrid-norm":
+            return x_D + branch(x_D) if connection.norm is None else norm(x_D) + branch(norm(x_D))
         case "rezero":
             return x_D + connection.a.value.item() * branch(x_D)
         case "highway":

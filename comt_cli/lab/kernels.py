@@ -181,7 +181,8 @@ def operation(op: str, part: str, shape: Shape, gates: str, dtype: torch.dtype, 
         assert found is not None  # all gates timed here have a bottleneck
         return found
 
-    product_BTC = site.product(normal(site.weight.shape[1])).detach().requires_grad_()
+    x_BTD = normal(site.weight.shape[1])
+    product_BTC = site.product(x_BTD).detach().requires_grad_()
     site.product = lambda _: product_BTC  # type: ignore[method-assign, assignment]
     # the gates' summaries are part of the product, which is given here
     read = {id(site.gate(name).down_projection()) for name in site.gates}
@@ -203,12 +204,12 @@ def operation(op: str, part: str, shape: Shape, gates: str, dtype: torch.dtype, 
         norm, stream_BTD = cast(nn.Module, block.mlp_connection.norm), normal(built.width).requires_grad_()
         leaves, own = [*leaves, stream_BTD, *norm.parameters()], [*own, *norm.parameters()]
         forms = {
-            "reference": lambda: State(stream_BTD + site.gated(product_BTC)[0]).normalised(norm),
+            "reference": lambda: State(stream_BTD + site.gated(product_BTC, x_BTD)[0]).normalised(norm),
             "fused": lambda: State(stream_BTD, deferred=(product_BTC, modulation())).normalised(norm),
         }
     else:
         forms = {
-            "reference": lambda: site.gated(product_BTC),
+            "reference": lambda: site.gated(product_BTC, x_BTD),
             "fused": lambda: (modulate(product_BTC.flatten(0, 1), modulation(), site.widths),),
         }
     widest = max(site.packing.filled(product_BTC))

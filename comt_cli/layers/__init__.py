@@ -13,7 +13,7 @@ from comt_cli.layers.residual.base import ResidualConnection, ResidualSite, Stat
 from comt_cli.layers.residual.dense import DenseFormer, MultiwayDense, StartLambdas
 from comt_cli.layers.residual.hyper_connections import HyperConnection, ManifoldHyperConnection
 from comt_cli.layers.residual.norm_placement import (
-    DeepNorm, DeepNormOfMixLNCode, Keel, LayerNormScaling, MixLN, PostNorm, PreNorm, SandwichLN, ScaledInit,
+    DeepNorm, DeepNormOfMixLNCode, HybridNorm, Keel, LayerNormScaling, MixLN, PostNorm, PreNorm, SandwichLN, ScaledInit,
     SiameseNorm,
 )  # fmt: skip
 from comt_cli.layers.residual.scaled import (
@@ -24,7 +24,7 @@ from comt_cli.layers.residual.scaled import (
 __all__ = [
     "AttentionResiduals", "ComtGate", "DeepCrossAttention", "DeepNorm", "DeepNormOfMixLNCode",
     "DeltaAttentionResiduals", "DenseFormer", "EvaluatorAdjuster", "FullRankGate", "Gate", "GatedResidual",
-    "HeadGate", "Highway", "HyperConnection", "Keel", "LaurelLR", "LaurelPA", "LaurelRW", "LaurelRWLR",
+    "HeadGate", "Highway", "HybridNorm", "HyperConnection", "Keel", "LaurelLR", "LaurelPA", "LaurelRW", "LaurelRWLR",
     "LayerNormScaling", "ManifoldHyperConnection", "MixLN", "MultiwayDense", "PixelGate", "PostNorm", "PreNorm",
     "ProgressiveResidual", "ReZero", "ResidualConnection", "ResidualSite", "SandwichLN", "ScaledBranch", "ScaledInit",
     "SelfAdaptiveScaling", "SiameseNorm", "Site", "StartLambdas", "State", "StaticGate", "TransponderGate",

@@ -22,6 +22,7 @@ from comt_cli.kernels.heads import heads
 from comt_cli.kernels.swiglu import swiglu
 from comt_cli.layers.dropout import Dropout
 from comt_cli.layers.kv_cache import LayerCache, LayerColumns
+from comt_cli.layers.learned import wide
 from comt_cli.layers.positions import Rotation, rotate
 from comt_cli.layers.projection import Projections, aligned
 from comt_cli.layers.shared_values import SharedValues
@@ -37,8 +38,22 @@ def split(x_BTN: Tensor, head_width: int) -> Tensor:
     return x_BTN.view(*x_BTN.shape[:-1], -1, head_width).transpose(1, 2)
 
 
+class WithoutOwnValue(nn.Module):
+    """z = y - (y . v / v . v) v: outputs of attention without their components along the value of the same token (Zhai
+    2026). Computed in fp32: the output for a first token is v itself, of which nothing is left."""
+
+    def forward(self, y_BHTE: Tensor, v_BKTE: Tensor) -> Tensor:
+        """z, [B, H, T, E]. Heads share the values as in attention."""
+        v_BK1TE = F.normalize(wide(v_BKTE), dim=-1).unsqueeze(2)
+        y_BKGTE = wide(y_BHTE).view(*v_BKTE.shape[:2], -1, *v_BKTE.shape[2:])
+        along_BKGT1 = (y_BKGTE * v_BK1TE).sum(-1, keepdim=True)
+        return (y_BKGTE - along_BKGT1 * v_BK1TE).flatten(1, 2).to(y_BHTE.dtype)
+
+
 class Attention(nn.Module):
-    """softmax(RoPE(Q) RoPE(K)^T / sqrt(E)) V W_o with grouped key-value heads (CoMT, Eq. 5, 6)."""
+    """softmax(RoPE(Q) RoPE(K)^T / sqrt(E)) V W_o with grouped key-value heads (CoMT, Eq. 5, 6). `norms` are those of
+    the queries, keys and values of each head, named `q`, `k` and `v`. `exclude` changes the output, given the values
+    of the same tokens."""
 
     fused = False
     """Whether one kernel applies the gates of q, k and v and rotates q and k."""
@@ -47,15 +62,18 @@ class Attention(nn.Module):
 
     def __init__(
         self, width: int, heads: int, kv_heads: int, make: MakeProjections, shared: SharedValues | None = None,
-        value_embedding: ValueEmbedding | None = None,
+        value_embedding: ValueEmbedding | None = None, norms: nn.ModuleDict | None = None,
+        exclude: nn.Module | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
-        self.shared, self.value_embedding = shared, value_embedding
+        self.shared, self.value_embedding, self.norms, self.exclude = shared, value_embedding, norms, exclude
         kv_width = kv_heads * self.head_width
         widths = {"q_proj": (width, width), "k_proj": (width, kv_width), "v_proj": (width, kv_width)}
         if shared is not None and not shared.has_values:
             del widths["v_proj"]
+            if norms is not None:
+                del norms["v"]
         self.qkv = make(widths, heads=heads)
         self.output = make({"o_proj": (width, width)})
 
@@ -71,6 +89,8 @@ class Attention(nn.Module):
         if self.value_embedding is not None:
             v = self.value_embedding(v, (x_BTD, *kv_BTD)[-1], tokens)
         mixed_BHTE = attend(q, k, v, causal=True) if cache is None else cache.attend(q, k, v)
+        if self.exclude is not None:
+            mixed_BHTE = self.exclude(mixed_BHTE, v)
         mixed_BTD = mixed_BHTE.transpose(1, 2).reshape(B, T, D)
         return self.qkv.gated_at("sdpa", mixed_BTD, *read_by_gate)  # Qiu et al. 2025, their position G1
 
@@ -80,11 +100,14 @@ class Attention(nn.Module):
         """Queries [B, H, T, E] and keys [B, K, T, E], rotated, values [B, K, T, E], and the input of a later gate."""
         shared = self.shared
         is_usual = len(kv_BTD) == 0 and (shared is None or (shared.has_values and not shared.mixes_keys))
+        is_usual = is_usual and self.norms is None
         gates = self.qkv.modulation() if self.fused and is_usual else None
         if gates is None:
             q, k, *rest = self.qkv(x_BTD, *kv_BTD)
             q, k = split(q, self.head_width), split(k, self.head_width)
             v = split(rest.pop(0), self.head_width) if shared is None or shared.has_values else None
+            if self.norms is not None:
+                q, k, v = self.norms["q"](q), self.norms["k"](k), v if v is None else self.norms["v"](v)
             if shared is not None and shared.mixes_keys:
                 k, v = shared(k, v, shared_kv)
             q, k = rotate(q, rotation), rotate(k, rotation)
@@ -93,7 +116,7 @@ class Attention(nn.Module):
             cos, sin = (table.flatten(0, -2) for table in rotation)
             parts = heads(product_BTC.flatten(0, -2), gates, cos, sin, self.heads, self.kv_heads)
             q, k, v = (split(part.view(*x_BTD.shape[:2], -1), self.head_width) for part in parts)
-            rest = [*self.qkv.read_later(product_BTC)]
+            rest = [*self.qkv.read_later(product_BTC, x_BTD)]
         if shared is not None and not shared.mixes_keys:
             k, v = shared(k, v, shared_kv)
         assert v is not None

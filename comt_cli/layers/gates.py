@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from comt_cli.errors import UserError
 from comt_cli.kernels.gates import Bottleneck, comt_gate, transponder_gate, transponder_gated
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import Affine
@@ -135,9 +136,14 @@ def gates_of(model: nn.Module) -> list[tuple[nn.Module, Site, Gate]]:
 
 
 def read_by(gate: Gate, x_TD: Tensor) -> Tensor | None:
-    """u = x A^T, [T, r]; None if the gate does not read its input."""
+    """u = x A^T, [T, r], of the first channels of x if A has fewer columns; None if the gate does not read x."""
     A = gate.down_projection()
-    return None if A is None else F.linear(x_TD, A)
+    return None if A is None else F.linear(first(x_TD, A.shape[1]), A)
+
+
+def first(x_TC: Tensor, width: int) -> Tensor:
+    """The first columns, or x itself if these are all: even a view of everything is an operation."""
+    return x_TC if x_TC.shape[-1] == width else x_TC[..., :width]
 
 
 def draw_gate_weight(draw: Draw, tensor: Tensor, name: str, init: GateInit) -> None:
@@ -313,19 +319,27 @@ class StaticGate(Gate):
 class FullRankGate(Gate):
     """One factor per channel, `scale * sigmoid(x W^T)`, W: N x D (Qiu et al. 2025, with `scale` 1). [T, D] -> [T, N].
 
-    W starts as N(0, 0.02^2), so factors start near half of `scale`.
+    W starts as N(0, 0.02^2), so factors start near half of `scale`. With `reads` the gate reads only the first channels
+    of x: a number of them, or a share of D below 1, rounded. Raises `UserError` if x has fewer.
 
     Examples:
         >>> FullRankGate(64, 48)(torch.randn(5, 64)).shape
         torch.Size([5, 48])
+        >>> FullRankGate(64, 48, reads=12).W.shape, FullRankGate(64, 48, reads=1 / 16).W.shape
+        (torch.Size([48, 12]), torch.Size([48, 4]))
     """
 
     kind: Literal["channel", "head"] = "channel"
 
-    def __init__(self, d_in: int, d_out: int, scale: Literal[1, 2] = 1) -> None:
+    def __init__(self, d_in: int, d_out: int, scale: Literal[1, 2] = 1, reads: float | None = None) -> None:
         super().__init__()
         self.scale, self.factor_range, self.zero_at_one = scale, (0.0, float(scale)), ("W",) if scale == 2 else ()
-        self.W = nn.Parameter(torch.empty(d_out, d_in))
+        read = d_in if reads is None else reads if isinstance(reads, int) else max(1, round(reads * d_in))
+        if read > d_in:
+            raise UserError(
+                f"reads: {read} is more than the {d_in} channels of the gate's input", f"Name at most {d_in}."
+            )
+        self.W = nn.Parameter(torch.empty(d_out, read))
 
     def down_projection(self) -> Tensor:
         return self.W
@@ -351,8 +365,8 @@ class HeadGate(FullRankGate):
 
     kind = "head"
 
-    def __init__(self, d_in: int, heads: int, scale: Literal[1, 2] = 1) -> None:
-        super().__init__(d_in, heads, scale)
+    def __init__(self, d_in: int, heads: int, scale: Literal[1, 2] = 1, reads: float | None = None) -> None:
+        super().__init__(d_in, heads, scale, reads)
 
     def scaled(self, z_TN: Tensor, u_Tr: Tensor | None) -> Tensor:
         gamma_TH = self.values(u_Tr)["head"]

@@ -1,4 +1,4 @@
-"""Norms: RMSNorm (LLaMA), LayerNorm (encoder-decoder, BERT), and Dynamic Tanh, which can replace both."""
+"""Norms: RMSNorm (LLaMA), LayerNorm (encoder-decoder, BERT), and functions that can replace both."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from torch import Tensor, nn
 
 from comt_cli.layers.gates import Gate
 from comt_cli.layers.initialise import Draw, Initialised
+from comt_cli.layers.roles import Role
 
 
 @dataclass(frozen=True)
 class NormPlace:
     """Position of a norm, with its width and epsilon. `of` is the branch next to the norm (`attention`, `mlp` ...),
-    `final` after all blocks, or in image models its name (`norm1` ...), where `gate` scales normalised values."""
+    `final` after all blocks, or in image models its name (`norm1` ...), where `gate` scales normalised values. `usual`
+    makes the model's own norm."""
 
     width: int
     epsilon: float
     of: str
     gate: Gate | None = None
+    usual: NormFactory | None = None
 
 
 NormFactory = Callable[[NormPlace], nn.Module]
@@ -36,6 +39,28 @@ def rms_norm(place: NormPlace) -> nn.Module:
 def layer_norm(place: NormPlace) -> nn.Module:
     """LayerNorm with a gain that starts at 1 and a shift that starts at 0."""
     return nn.LayerNorm(place.width, eps=place.epsilon)
+
+
+class GatedNorm(Initialised):
+    """n * sigmoid(B silu(A n)) with n = norm(x), [B, T, D] (Qiu et al. 2026). A, [r, D], and B, [D, r], start as N(0,
+    0.02^2), so factors start near 1/2."""
+
+    role: Role = "gate"
+
+    def __init__(self, norm: nn.Module, width: int, rank: int) -> None:
+        super().__init__()
+        self.norm = norm
+        norm.role = "scalar"  # type: ignore[assignment]
+        self.A = nn.Parameter(torch.empty(rank, width))
+        self.B = nn.Parameter(torch.empty(width, rank))
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        n_BTD = self.norm(x_BTD)
+        return n_BTD * torch.sigmoid(F.linear(F.silu(F.linear(n_BTD, self.A)), self.B))
+
+    def initialise(self, draw: Draw) -> None:
+        draw.normal_(self.A, "A", 0.02)
+        draw.normal_(self.B, "B", 0.02)
 
 
 class DynamicTanh(Initialised):
@@ -54,6 +79,24 @@ class DynamicTanh(Initialised):
     def initialise(self, draw: Draw) -> None:
         nn.init.constant_(self.alpha, self.start)
         nn.init.ones_(self.weight)
+
+
+class DynamicErf(DynamicTanh):
+    """g * erf(a x + s) + b, which replaces a norm (Chen et al. 2025, Eq. 10): s is one learned number, b a shift per
+    channel. Both start at 0."""
+
+    def __init__(self, width: int, alpha: float) -> None:
+        super().__init__(width, alpha)
+        self.shift = nn.Parameter(torch.empty(()))
+        self.bias = nn.Parameter(torch.empty(width))
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.weight * torch.erf(self.alpha * x_BTD + self.shift) + self.bias
+
+    def initialise(self, draw: Draw) -> None:
+        super().initialise(draw)
+        nn.init.zeros_(self.shift)
+        nn.init.zeros_(self.bias)
 
 
 class EmbeddingScale(Initialised):

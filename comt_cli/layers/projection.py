@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from comt_cli.kernels.gates import Modulation, multiplied_in
 from comt_cli.kernels.modulate import modulate
 from comt_cli.kernels.modulation import modulation_of
-from comt_cli.layers.gates import CarriesGates, GateFactory, Site, read_by
+from comt_cli.layers.gates import CarriesGates, GateFactory, Site, first, read_by
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.roles import Role
 
@@ -32,7 +32,8 @@ Spread = Literal["normal", "uniform", "truncated"]
 class Projections(CarriesGates, Initialised):
     """Maps of `sites` with a common input: x -> (z_1, z_2, ...), each z_i = gamma_i(x) * (x W_i^T). The rows of all W_i
     are one parameter. The gates' down-projections A_i are appended to it in the product (Transponder, Eq. 8), so x is
-    read once. This includes gates at sites `later`, whose bottlenecks follow the z_i."""
+    read once. This includes gates at sites `later`, whose bottlenecks follow the z_i. A gate that reads only the first
+    channels of x has a product of its own: padded with zeros, its matrix would cost as much as one that reads all."""
 
     fused = False
     """Whether a kernel applies the gates if the next operation does not."""
@@ -60,7 +61,7 @@ class Projections(CarriesGates, Initialised):
         """[T, D] -> one [T, N] per site, and one [T, r] per gate at a later site. With one input per site, each site
         and its gate read their own input, and gates at later sites read the first."""
         if not others_TD:
-            return self.gated(self.product(x_TD))
+            return self.gated(self.product(x_TD), x_TD)
         assert self.bias is None
         assert not self.packing.aligns_sites
         z = []
@@ -69,7 +70,8 @@ class Projections(CarriesGates, Initialised):
             if self.lora is not None:
                 z_TN = z_TN + self.lora[name](own_TD)
             z.append(self.gate(name).scaled(z_TN, read_by(self.gate(name), own_TD)) if name in self.gates else z_TN)
-        return *z, *(F.linear(x_TD, A) for name, A in self.down_projections().items() if name not in self.names)
+        later = (read_by(self.gate(name), x_TD) for name in self.gates if name not in self.names)
+        return *z, *(u_Tr for u_Tr in later if u_Tr is not None)
 
     def product(self, x_TD: Tensor) -> Tensor:
         """x times all matrices at once, [T, C]: the columns of the sites, the bottlenecks of the gates, and zeros up to
@@ -118,26 +120,26 @@ class Projections(CarriesGates, Initialised):
         self._frozen = None
         return super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
 
-    def gated(self, product_TC: Tensor) -> tuple[Tensor, ...]:
-        """The sites of a product with their gates applied, and the bottlenecks of gates at later sites."""
+    def gated(self, product_TC: Tensor, x_TD: Tensor) -> tuple[Tensor, ...]:
+        """The sites of x's product with their gates applied, and the bottlenecks of gates at later sites."""
         modulation = self.modulation() if self.fused and self.gates else None
         if modulation is not None:
             zhat = modulate(product_TC.flatten(0, -2), modulation, self.packing.filled(product_TC))
-            return (*self.packing.split(zhat.view(*product_TC.shape[:-1], -1))[0], *self.read_later(product_TC))
+            return (*self.packing.split(zhat.view(*product_TC.shape[:-1], -1))[0], *self.read_later(product_TC, x_TD))
         down_projections = self.down_projections()
         parts, bottlenecks = self.packing.split(product_TC, [len(A) for A in down_projections.values()])
-        u = dict(zip(down_projections, bottlenecks, strict=True))
+        u = dict(zip(down_projections, bottlenecks, strict=True)) | self._read_apart(x_TD)
         gated = [self.gated_at(name, z_TN, u.pop(name, None)) for name, z_TN in zip(self.names, parts, strict=True)]
         return *gated, *u.values()
 
-    def read_later(self, product_TC: Tensor) -> tuple[Tensor, ...]:
-        """Bottlenecks of the gates at later sites, [T, r] each."""
+    def read_later(self, product_TC: Tensor, x_TD: Tensor) -> tuple[Tensor, ...]:
+        """Bottlenecks of the gates at later sites, [T, r] each, from x and its product."""
         parts, start = [], sum(self.packing.filled(product_TC))
         for name, A in self.down_projections().items():
             if name not in self.names:
                 parts.append(product_TC[..., start : start + len(A)])
             start += len(A)
-        return tuple(parts)
+        return *parts, *(u_Tr for name, u_Tr in self._read_apart(x_TD).items() if name not in self.names)
 
     def modulation(self) -> Modulation | None:
         """The sites' gates in the form of the kernels; None if they have another form."""
@@ -150,9 +152,15 @@ class Projections(CarriesGates, Initialised):
         return modulation_of(forms, self.packing.filled(self.weight))
 
     def down_projections(self) -> dict[str, Tensor]:
-        """A of every gate that reads x, [r, D] each, by site name."""
+        """A of every gate that reads all of x, [r, D] each, by site name."""
         read = {name: self.gate(name).down_projection() for name in self.gates}
-        return {name: A for name, A in read.items() if A is not None}
+        return {name: A for name, A in read.items() if A is not None and A.shape[1] == self.weight.shape[1]}
+
+    def _read_apart(self, x_TD: Tensor) -> dict[str, Tensor]:
+        """Bottlenecks of the gates that read only the first channels of x, by site name."""
+        apart = self.gates.keys() - self.down_projections().keys()
+        read = {name: read_by(self.gate(name), x_TD) for name in self.gates if name in apart}
+        return {name: u_Tr for name, u_Tr in read.items() if u_Tr is not None}
 
     def site_weights(self) -> dict[str, Tensor]:
         """Views of `weight`, [N, D] per site: the matrix of an ordinary linear layer."""
@@ -178,7 +186,7 @@ class LowRankUpdate(Initialised):
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """`x` may have columns of zeros after the first D."""
-        return F.linear(self.scale * F.linear(_first(x_TD, self.A.shape[1]), self.A), self.B)
+        return F.linear(self.scale * F.linear(first(x_TD, self.A.shape[1]), self.A), self.B)
 
     def initialise(self, draw: Draw) -> None:
         draw.uniform_(self.A, "A", 1 / math.sqrt(self.A.shape[1]))
@@ -234,10 +242,10 @@ class Packing:
         """Sites of a product, [T, N] each, and its gates' bottlenecks, [T, r] each. A single part is not split off: its
         gradient would be copied in eager mode."""
         columns = [*self.filled(product_TC), *ranks]
-        used_TC = _first(product_TC, sum(columns))
+        used_TC = first(product_TC, sum(columns))
         parts = torch.split(used_TC, columns, dim=-1) if len(columns) > 1 else (used_TC,)
         sites = zip(parts, self.widths, strict=False)
-        return tuple(_first(part, width) for part, width in sites), parts[len(self.widths) :]
+        return tuple(first(part, width) for part, width in sites), parts[len(self.widths) :]
 
 
 class _JoinedProduct(torch.autograd.Function):
@@ -270,11 +278,6 @@ class _JoinedProduct(torch.autograd.Function):
             gradients = iter(torch.autograd.grad(trained_CD, wanted, dmatrix_CD))
             found = [next(gradients) if needs else None for needs in needs_parts]
         return dx_TD, None, None, *found
-
-
-def _first(x_TC: Tensor, width: int) -> Tensor:
-    """The first columns, or x itself if these are all: even a view of everything is an operation."""
-    return x_TC if x_TC.shape[-1] == width else x_TC[..., :width]
 
 
 def aligned(width: int, like: Tensor) -> int:

@@ -32,6 +32,7 @@ CONNECTIONS = (
 _INSIDE = "it reads the inside of other blocks, or has several attention inputs"
 REASONS = {
     **dict.fromkeys(("post-norm", "deepnorm", "deepnorm-mixln-code", "mix-ln", "sas", "grc"), "it places norms anew"),
+    "hybrid-norm": "it normalises queries, keys and values",
     **dict.fromkeys(("sandwich-ln", "keel", "siamese-norm"), "it adds norms"),
     **dict.fromkeys(("mudd", "deep-cross-attention"), _INSIDE),
     "layernorm-scaling": "it scales the output of a norm",
@@ -49,6 +50,7 @@ def refuse_method(wiring: Wiring, method: str) -> None:
         "it changes the start of the stream": wiring.entry,
         _INSIDE: wiring.shared_values,
         "it reads token ids in blocks": wiring.value_embedding,
+        "it changes attention": wiring.exclude,
         "it changes widths": wiring.widening,
         "it has no gates and no other residual connection": is_addition(wiring) and not wiring.gates,
     }

@@ -204,6 +204,8 @@ class Network(Parts):
             "mlp_connection": block.mlp_connection,
             "self_attn.shared": block.attention.shared,
             "self_attn.value_embedding": block.attention.value_embedding,
+            "self_attn.norms": block.attention.norms,
+            "self_attn.exclude": block.attention.exclude,
         }
         for place, sites in _GATES.items():
             parts[f"{place}.gates"] = nn.ModuleDict({site: gates.pop(site) for site in sites if site in gates}) or None

@@ -11,7 +11,7 @@ import ast
 import functools
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
@@ -171,6 +171,7 @@ class Wiring:
             the number of key-value heads.
         value_embedding: Makes the table whose rows are added to a block's values, or None, from the block's number
             (from 0), the widths of the model and the size of the vocabulary.
+        exclude: Makes the module that takes something out of attention's output, given the values of the same tokens.
         widening: Cost that the feed-forward networks are widened to.
 
     Examples:
@@ -185,11 +186,12 @@ class Wiring:
     entry: Callable[[int], nn.Module] | None = None
     shared_values: Callable[[int, int], SharedValues] | None = None
     value_embedding: Callable[[int, LlamaShape, int], ValueEmbedding | None] | None = None
+    exclude: Callable[[], nn.Module] | None = None
     widening: Widening | None = None
 
     def norm(self, place: NormPlace, usual: NormFactory) -> nn.Module:
         """Norm at a place: the method's, else the model's `usual` one."""
-        return self.norms.get(place.of, self.norms.get("*", usual))(place)
+        return self.norms.get(place.of, self.norms.get("*", usual))(replace(place, usual=usual))
 
 
 class Method(Section):
@@ -226,8 +228,8 @@ class Method(Section):
         if residual is not None and not has_connection(sites, residual):
             fitting = [name for name in residual_connections() if has_connection(sites, name)]
             problems["residual"] = (
-                f"{residual} needs several streams, or the training update, which these models do not support; "
-                f"{nearest(residual, fitting)}"
+                f"{residual} needs several streams, the training update, or norms of heads, which these models do not "
+                f"support; {nearest(residual, fitting)}"
             )
         named: tuple[str, ...] = getattr(self, "sites", ())
         absent = [site for site in named if "." in site and site not in sites.names]

@@ -242,10 +242,17 @@ class BlockParts:
             norm=norm or partial(self.norm_at, part, self.width), before=before, depths=self.depths,
         )  # fmt: skip
         made = self.wiring.residual(site)
-        if "values" in made.needs and not self.separate_qkv:
-            said = "residual: the connection has separate inputs for queries, keys and values; attention has one here"
-            raise UserError(said, "Attention of language models has three.")
+        if {"values", "heads"} & {*made.needs} and not self.separate_qkv:
+            said = (
+                "residual: the connection has inputs or norms for each of queries, keys and values, but attention one"
+            )
+            raise UserError(said, "Attention of language models can have three.")
         return made
+
+    def head_norms(self, connection: ResidualConnection, width: int) -> nn.ModuleDict | None:
+        """Norms of each head's queries, keys and values, of `width` channels, if the connection has them."""
+        part = connection.site.part
+        return nn.ModuleDict({of: self.norm_at(part, width) for of in "qkv"}) if connection.norms_heads else None
 
     def norm_at(self, of: str, width: int, gate: Gate | None = None) -> nn.Module:
         return self.wiring.norm(NormPlace(width, self.epsilon, of, gate), self.norm)

@@ -44,7 +44,9 @@ def use_kernels(
     how = {"compiled": compiled, "training": training}
     for op, sources in _sources(model).items():
         if op == "heads" and not all(_fits_heads(block) for block in _those(model, TokenBlock)):
-            choices[op] = Choice(False, "the kernel has no shared keys or values, and no separate q/k/v inputs")
+            choices[op] = Choice(
+                False, "the kernel has no shared keys or values, and no inputs or norms of q, k, v each"
+            )
             continue
         each = []
         for projections in sources:
@@ -95,7 +97,8 @@ def _sources(model: Model) -> dict[Op, list[Projections]]:
 def _fits_heads(block: TokenBlock) -> bool:
     shared = [each.shared for each in _those(block, Attention) if each.shared is not None]
     has_separate_qkv = any("values" in connection.needs for connection in block.connections)
-    return not has_separate_qkv and all(each.has_values and not each.mixes_keys for each in shared)
+    has_norms = any(connection.norms_heads for connection in block.connections)
+    return not (has_separate_qkv or has_norms) and all(each.has_values and not each.mixes_keys for each in shared)
 
 
 def _token_parts(model: Model) -> dict[Op, list[Attention | FeedForward | PreNorm | Projections]]:

@@ -39,7 +39,9 @@ class Block(TokenBlock):
         make = partial(parts.projections, self.attention_connection)
         shared = None if wiring.shared_values is None else wiring.shared_values(layer, shape.kv_heads)
         embedded = None if wiring.value_embedding is None else wiring.value_embedding(layer, shape, vocabulary)
-        self.attention = Attention(shape.width, shape.heads, shape.kv_heads, make, shared, embedded)
+        norms = parts.head_norms(self.attention_connection, shape.width // shape.heads)
+        exclude = None if wiring.exclude is None else wiring.exclude()
+        self.attention = Attention(shape.width, shape.heads, shape.kv_heads, make, shared, embedded, norms, exclude)
         self.mlp = FeedForward(shape.width, shape.ffn_width, partial(parts.projections, self.mlp_connection))
         self.attention_path, self.mlp_path = parts.path("attention"), parts.path("mlp")
 

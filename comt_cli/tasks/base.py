@@ -37,7 +37,8 @@ Stream = Literal["tokens", "maps"]
 class Sites:
     """The interface of a task's models to methods: their stream, the sites that can carry a gate, and optional
     features: `states` (blocks pass more than the stream, and follow the training step), `values` (a block can attend
-    with other values than its own), `bare embedding` (neither scaled nor normalised)."""
+    with other values than its own), `heads` (attention can normalise each head's queries, keys and values, and leave
+    out a token's own value), `bare embedding` (neither scaled nor normalised)."""
 
     stream: Stream
     names: tuple[str, ...]
@@ -55,7 +56,9 @@ PLACES = {"encoder": _UNGATED, "decoder": _UNGATED, "cross": ATTENTION}
 """The parts of an encoder-decoder whose projections have names such as `encoder.q_proj`. `decoder` excludes its
 cross-attention, which is `cross`; every projection is in exactly one of them."""
 
-DECODER_SITES = Sites("tokens", (*PROJECTIONS, "sdpa", "attention", "mlp"), ("states", "values", "bare embedding"))
+DECODER_SITES = Sites(
+    "tokens", (*PROJECTIONS, "sdpa", "attention", "mlp"), ("states", "values", "heads", "bare embedding")
+)
 """Sites of a LLaMA: the projections, attention's output before `o_proj`, and whole branches."""
 MAP_SITES = Sites("maps", (*CONVOLUTIONS, *NORMS))
 """Sites of residual blocks of maps; the stem, projections of the skip path and the last norm are not sites."""

@@ -131,11 +131,15 @@ def marked(wiring: Wiring) -> dict[str, str]:
     """The sites that a method changes, and those that it only gives another start."""
     shared = wiring.shared_values and wiring.shared_values(1, 2)
     changed = {*wiring.gates, *wiring.norms, *("gate_proj", "up_proj", "down_proj") * bool(wiring.widening)}
-    changed |= {
-        *("v_proj",) * bool(shared or wiring.value_embedding),
-        *("k_proj",) * getattr(shared, "mixes_keys", False),
-    }
+    own_values = bool(shared or wiring.value_embedding)
+    changed |= {*("v_proj",) * own_values, *("k_proj",) * getattr(shared, "mixes_keys", False)}
+    changed |= {*("q_proj", "k_proj", "v_proj") * norms_heads(wiring), *("sdpa",) * bool(wiring.exclude)}
     return {**dict.fromkeys(started(wiring), "started"), **dict.fromkeys(changed, "changed")}
+
+
+def norms_heads(wiring: Wiring) -> bool:
+    """Whether attention normalises queries, keys and values."""
+    return wiring.residual(ResidualSite(WIDTH, part="attention", norm=nn.Identity)).norms_heads
 
 
 def started(wiring: Wiring) -> list[str]:
@@ -150,6 +154,7 @@ def caption(wiring: Wiring, drawn: Sequence[Add], *, is_map: bool) -> str:
     parts = {
         f"gates on {gates}{' (whole branches)' * ('attention' in wiring.gates)}": wiring.gates,
         "every norm": "*" in wiring.norms,
+        "norms of each head's queries, keys and values": norms_heads(wiring),
         "the residual adds": not all(add.plain_sum for add in drawn),
         "the input of branches": not all(add.plain_input for add in drawn),
         "the scale of norms": not all(add.plain_norm for add in drawn),
@@ -157,6 +162,7 @@ def caption(wiring: Wiring, drawn: Sequence[Add], *, is_map: bool) -> str:
         f"the initialisation of {', '.join(started(wiring))}": started(wiring),
         "the embedding's output": wiring.entry,
         "keys and values" if "k_proj" in marked(wiring) else "values": wiring.shared_values or wiring.value_embedding,
+        "the output of attention": wiring.exclude,
         "the width of the feed-forward network": wiring.widening,
     }
     changed = [text for text, is_changed in parts.items() if is_changed]

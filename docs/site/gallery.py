@@ -34,6 +34,7 @@ FAMILIES = {
     "Several residual streams": "Blocks read from, and write to, more than one stream.",
     "Reading earlier layers": "Blocks read mixtures of earlier layers' outputs.",
     "Token embeddings": "Rows of further tables of the token ids, or the previous token's embedding, are added.",
+    "Attention": "The output of attention, without gates.",
     "Controls": "Plain networks with the cost of another method.",
 }
 """Every family, in the order of the page."""
@@ -211,8 +212,8 @@ def family_of(name: str) -> str:
         return "Controls"
     if wiring.gates:
         return "Gates"
-    if wiring.value_embedding or name == "smear":
-        return "Token embeddings"
+    if wiring.exclude or wiring.value_embedding or name == "smear":
+        return "Attention" if wiring.exclude else "Token embeddings"
     if module == "hyper_connections" or name == "siamese-norm":
         return "Several residual streams"
     if wiring.shared_values or module in ("attention_residuals", "dense", "skips"):

@@ -19,7 +19,7 @@ from comt_cli.layers.convolution import BatchNorm, Convolution, MapLayerNorm, Pi
 from comt_cli.layers.gates import ComtGate, FullRankGate, Site, StaticGate, TransponderGate
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.learned import Affine, Classifier, Constant, LowRank, NarrowGate
-from comt_cli.layers.norms import DynamicTanh, EmbeddingScale
+from comt_cli.layers.norms import DynamicErf, DynamicTanh, EmbeddingScale, GatedNorm
 from comt_cli.layers.projection import Projections, TokenEmbedding
 from comt_cli.layers.residual.attention_residuals import DepthAttention, DepthMixture
 from comt_cli.layers.residual.dense import DenseFormer, DenseWeights, StartLambdas
@@ -116,7 +116,9 @@ STARTS: dict[type[nn.Module], dict[str, float | Check]] = {
     nn.RMSNorm: UNIT_GAIN,
     BatchNorm: UNIT_GAIN,
     MapLayerNorm: UNIT_GAIN,
+    DynamicErf: {"alpha": 0.5, "weight": 1, "shift": 0, "bias": 0},
     DynamicTanh: {"alpha": 0.5, "weight": 1},
+    GatedNorm: {"A": normal(0.02), "B": normal(0.02)},
     EmbeddingScale: {"factor": 16},  # the root of the medium network's width
     TokenEmbedding: {"weight": normal(0.02)},
     ComtGate: {"A": torch_linear, "B": torch_linear},

@@ -301,6 +301,8 @@ def test_a_connection_needs_what_it_does(name):
         follows_training = any(isinstance(part, FollowsTraining) for part in connection.modules())
         if follows_training or state.sources or state.has_streams or state.qkv:
             needs.add("states")
+        if connection.norms_heads:
+            needs.add("heads")
     if name == "laurel-pa":
         needs.discard("states")
     assert {*connections[0].needs} == {*residual_connections()[name].needs} == needs

@@ -63,14 +63,23 @@ def test_the_plain_networks_count_what_the_published_ones_do():
     assert {each: plain_of_images(each[0], stem=each[1], classes=each[2]) for each in resnets} == resnets
 
 
+def channels_read(reads: float | None, D: int) -> int:
+    """With a width that 16 divides."""
+    return {None: D, 0.0625: D // 16}.get(reads, reads)
+
+
 FORMULAS: dict[str, Callable[[Any, int, int, int, int], int]] = {
     **dict.fromkeys(("pre-ln", "post-ln", "mix-ln", "layernorm-scaling", "scaled-init"), lambda *_: 0),
-    **dict.fromkeys(("deepnorm-mixln-code", "prores"), lambda *_: 0),
+    **dict.fromkeys(("deepnorm-mixln-code", "prores", "xsa"), lambda *_: 0),
     "transponder-path": lambda m, D, W, H, L: L * 2 * (m.rank * (D + (D if m.granularity == "channel" else 1)) + 1),
-    "sdpa-gate": lambda m, D, W, H, L: L * D * (D if m.granularity == "elementwise" else H),
+    "sdpa-gate": lambda m, D, W, H, L: L * channels_read(m.reads, D) * (D if m.granularity == "elementwise" else H),
     "deepnorm": lambda m, D, W, H, L: -D,
     "rezero": lambda m, D, W, H, L: L - (2 * L + 1) * D,
     "sandwich-ln": lambda m, D, W, H, L: 2 * L * D,
+    # Norms of three kinds for the heads instead of one before attention, which the starred first block has too.
+    "hybrid-norm": lambda m, D, W, H, L: 3 * L * (D // H) - (L - m.starred) * D,
+    "gated-norm": lambda m, D, W, H, L: (2 * L + 1) * 2 * m.rank * D,
+    "peri-ln": lambda m, D, W, H, L: (2 * L + 1) * D,
     "highway": lambda m, D, W, H, L: 2 * L * (D * D + D),
     "grc": lambda m, D, W, H, L: 2 * L * (D * D * (2 if m.reads == "both" else 1) + D),
     "sas": lambda m, D, W, H, L: 2 * L * 2 * (2 * D * D + D + D + 1),
@@ -80,7 +89,7 @@ FORMULAS: dict[str, Callable[[Any, int, int, int, int], int]] = {
     "laurel-rw-lr": lambda m, D, W, H, L: 2 * L * (2 * m.rank * D + 2),
     # The first two junctions have one and two activations to weigh.
     "laurel-pa": lambda m, D, W, H, L: 2 * L * (2 * m.rank * D + m.history) - 3,
-    "dyt": lambda m, D, W, H, L: 2 * L + 1 + 1,
+    "dyt": lambda m, D, W, H, L: 1 + (2 * L + 1) * (2 + D if m.function == "erf" else 1),
     "keel": lambda m, D, W, H, L: (2 * L - 1) * D,  # the first junction is Pre-LN
     "start-lambdas": lambda m, D, W, H, L: 2 * L,
     "denseformer": lambda m, D, W, H, L: L * (L + 3) // 2,  # of a dilation and a period of one

@@ -51,6 +51,7 @@ IDENTICAL = {
     "path": {"name": "transponder-path", "rank": 2},
     "sdpa": "sdpa-gate",
     "sdpa-heads": {"name": "sdpa-gate", "granularity": "headwise"},
+    "sdpa-heads-of-5": {"name": "sdpa-gate", "granularity": "headwise", "reads": 5},
     "eau": "eau",
     "eau-before-o": {"name": "eau", "place": "before-o"},
     "laurel-pa": LAUREL_PA,

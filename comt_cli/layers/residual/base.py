@@ -112,10 +112,13 @@ class ResidualConnection(nn.Module):
 
     needs: ClassVar[tuple[str, ...]] = ()
     """Features that only some models have (`Sites.features`): `states` to pass more than one stream between blocks,
-    `values` for separate q/k/v inputs of attention."""
+    `values` for separate q/k/v inputs of attention, `heads` for `norms_heads`."""
 
     keeps_final_norm = True
     """Whether the model keeps its norm after the last block."""
+
+    norms_heads = False
+    """Whether attention normalises the queries, keys and values of each head."""
 
     ends_in_norm = False
     """Whether its output is normalised. The published encoder-decoder then has no final norm; language models keep

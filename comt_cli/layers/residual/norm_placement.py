@@ -15,7 +15,14 @@ from torch import Tensor, nn
 from comt_cli.layers.gates import Site
 from comt_cli.layers.initialise import xavier_std
 from comt_cli.layers.learned import wide
-from comt_cli.layers.residual.base import Branch, NormedResidual, OutputAggregation, ResidualSite, State
+from comt_cli.layers.residual.base import (
+    Branch,
+    NormedResidual,
+    OutputAggregation,
+    ResidualConnection,
+    ResidualSite,
+    State,
+)
 
 WRITES_TO_STREAM = ("o_proj", "down_proj")
 _UNSCALED = ("q_proj", "k_proj")
@@ -76,6 +83,26 @@ class MixLN(NormedResidual):
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         return self.norm(x_BTD + branch(x_BTD)) if self.ends_in_norm else x_BTD + branch(self.norm(x_BTD))
+
+
+class HybridNorm(ResidualConnection):
+    """y = x + F(x) for attention, whose queries, keys and values are normalised, and y = N(x) + F(N(x)) for other
+    branches. `starred`: in the first block y = x + F(N(x)), also for attention."""
+
+    name = "hybrid-norm"
+    needs = ("heads",)
+    norms_heads = True
+
+    def __init__(self, site: ResidualSite, starred: bool = False) -> None:
+        super().__init__(site)
+        self.is_pre_norm = starred and site.layer == 0
+        self.norm = site.norm() if self.is_pre_norm or site.part != "attention" else None
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        if self.norm is None:
+            return x_BTD + branch(x_BTD)
+        h_BTD = self.norm(x_BTD)
+        return (x_BTD if self.is_pre_norm else h_BTD) + branch(h_BTD)
 
 
 class LayerNormScaling(NormedResidual):

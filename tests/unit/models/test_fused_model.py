@@ -122,6 +122,7 @@ def calls_of(options: dict, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         ("all-gate", {}),
         ("transponder-static", {}),
         ("sdpa-gate", {"heads": 1, "swiglu": 1, "add_norm": 2}),
+        ("headwise-of-12", {"heads": 1, "swiglu": 1, "add_norm": 2}),
     ],
 )
 def test_what_is_fused(name, per_block, monkeypatch):
@@ -132,7 +133,7 @@ def test_what_is_fused(name, per_block, monkeypatch):
     }
 
 
-@pytest.mark.parametrize("name", ["transponder", "transponder-static", "sdpa-gate", "sas"])
+@pytest.mark.parametrize("name", ["transponder", "transponder-static", "sdpa-gate", "headwise-of-12", "sas"])
 def test_freezing_changes_nothing_and_is_undone(name):
     """A method for each kind of gate, whose matrices are joined; and SAS, whose gates are no gates of sites."""
     plain, _ = pair(METHODS[name])

@@ -27,6 +27,7 @@ OURS = {
     *("cost", "evening-images", "evening-study", "evening-tokens", "precision", "equal-time-comt"),
     *(
         "equal-time-transponder",
+        "gate-reads",
         "gate-start",
         "ladder",
         "modern",

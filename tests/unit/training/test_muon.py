@@ -22,11 +22,11 @@ from comt_cli.training.muon import IS_MUON, Muon, orthogonal
 
 EXPECTED = {  # the first pattern that is found in a parameter's name
     "embedding": r"^(embedding|positions|segments|regions)\.|value_embedding\.table\.",
-    "head": r"^(head|classifier)\.",
+    "head": r"^(head|classifier)\.(?!norm\.(norm|[AB]))",
     "gate": r"\.gates?\.(?!.*connection)|(alpha|beta|gamma|transform)_gate\."
     r"|(connection|value_embedding|entry(\.\d)?)\.gate\."
-    r"|dynamic\.W$|phi$|dense\.W[12]$|(keys|queries|values|mixture)\.w$",
-    "scalar": r"\.value$|norm\d?\.|\.bias$|router$|entry\.factor$",
+    r"|dynamic\.W$|norm\.[AB]$|phi$|dense\.W[12]$|(keys|queries|values|mixture)\.w$",
+    "scalar": r"\.value$|norms?\d?\.|\.bias$|router$|entry\.(factor|weight)$",
     "matrix": r"(attention|cross|mlp)\.\w+\.weight$|low_rank\.[AB]$|pooler\.weight$"
     r"|(convolution|conv\d|shortcut|stem)\.weight$",
 }
