@@ -79,6 +79,8 @@ def diagnose(
     wirings = {} if connections.strip() == "none" else _wirings(connections, setups)
     started = _chosen_methods(methods)
     where = {"device": device_name(torch.device("cpu")), "torch": torch.__version__, "git_commit": git_commit()}
+    if not wirings and not started:
+        raise UserError("--connections and --methods are none: there is nothing to measure")
     tables = starts(started, chosen_seeds[0]) if started else {}
     if wirings:
         tables |= measured(wirings, setups, chosen_depths, _DEPTH, chosen_seeds) | {"claims": claims_frame()}

@@ -13,7 +13,6 @@ from comt_cli.commands import options
 from comt_cli.commands.options import OfRuns, Selection
 from comt_cli.errors import UserError
 from comt_cli.files import read_json
-from comt_cli.recipe.problems import nearest
 from comt_cli.report import format
 from comt_cli.report.collect import ENDED, Cell, Run
 from comt_cli.report.exhibits.curves import Curves
@@ -25,6 +24,7 @@ from comt_cli.report.terminal import print_texts, say_written
 from comt_cli.report.words import circumstances
 from comt_cli.report.write import place, write_exhibit
 from comt_cli.runs.directory import PYTORCH, READING_ERRORS, RunDirectory, RunState
+from comt_cli.runs.logs import LEAST, SPIKES
 from comt_cli.runs.plan import RunSpec, WeightsStart
 from comt_cli.verbs.plan import Planned, plan_selected
 from comt_cli.verbs.select import cell_directories
@@ -235,7 +235,8 @@ def curves(
     frame = exhibit.frame(_shown_runs(planned, runs))
     if frame.empty:
         if frame.attrs["known"]:
-            raise UserError(f"the logs have no {quantity}", nearest(quantity, frame.attrs["known"]))
+            few = f"A run needs more than {LEAST} logged steps: train.log_every." if quantity in SPIKES else None
+            raise UserError(f"the logs have no {quantity}", few or f"Quantities: {', '.join(frame.attrs['known'])}")
         hint = "Give the same --scale, --set, --seeds and --runs as in the training command."
         raise UserError(f"no run of {loaded.name} at scale {of.scale} below {runs} has a log", hint)
     name = exhibit.name

@@ -72,7 +72,8 @@ def training_verb(task: Task[Any]) -> Callable[..., None]:
         named = recipe_ or recipe
         if named is None or recipe not in (None, named):
             wrong = "no recipe was given" if named is None else f"two recipes were given: {named} and {recipe}"
-            raise UserError(wrong, f"Give one: comt {task.command} RECIPE. comt recipes lists the recipes.")
+            hint = f"Give one: comt {task.command} RECIPE. comt recipes lists the recipes."
+            raise UserError(wrong, "Give every setting its own --set." if "=" in (named or "") else hint)
         table, selected = _planned(named, of, task.command)
         train_tables([table], [selected], where, dry_run=dry_run, fresh=fresh)
 

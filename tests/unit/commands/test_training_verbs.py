@@ -130,6 +130,7 @@ def test_sweeps_are_part_of_the_queue_where_they_are_asked_for(calls) -> None:
         ("reproduce --papers mine --scale papre", UserError, "no recipe but sweeps has a scale 'papre'"),
         ("reproduce --papers mine --track wandbb", UserError, "did you mean wandb?"),
         ("train-lm mine/one --recipe mine/two", UserError, "two recipes were given: mine/one and mine/two"),
+        ("train-lm --recipe mine/one --set train.steps=1 train.seed=2", UserError, "Give every setting its own --set"),
         ("train-lm", UserError, "no recipe was given"),
         ("train-lm mine/one --rows post", UserError, "there is no row 'post'"),
         ("train-resnet mine/one", UserError, "mine/one is a recipe of comt train-lm, not of comt train-resnet"),

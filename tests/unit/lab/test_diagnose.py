@@ -167,6 +167,7 @@ def test_methods_alone(tmp_path):
         ["--connections", "comt", "--branch", "llama,gelu-mlp"],
         ["--connections", "hyper-connections"],  # more than one stream
         ["--methods", "mch"],
+        ["--connections", "none", "--methods", "none"],
         ["--depths", "50-5"],
         ["--depths", "deep"],
     ],

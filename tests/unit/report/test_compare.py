@@ -191,10 +191,14 @@ def test_the_command_draws_gates_and_lists_what_there_is(bench: Bench, quick_fig
     assert CliRunner().invoke(app, [*command, GATE]).exit_code == 0
     (picture,) = bench.results.glob(f"smoke/*/*-curves-{GATE}-*.png")
     assert picture.with_suffix(".txt").exists()
-    refused = CliRunner().invoke(app, [*command, "gates"]).exception
-    assert isinstance(refused, UserError)
-    assert (refused.exit_status, refused.message) == (2, "the logs have no gates")
-    assert refused.hint == f"valid: loss, {GATE}"
+    hints = {
+        GATE[:-1]: f"Quantities: loss, {GATE}",
+        "loss_spikes": "A run needs more than 32 logged steps: train.log_every.",
+    }
+    for wrong, hint in hints.items():
+        refused = CliRunner().invoke(app, [*command, wrong]).exception
+        assert isinstance(refused, UserError)
+        assert (refused.exit_status, refused.message, refused.hint) == (2, f"the logs have no {wrong}", hint)
 
 
 def test_rows_with_spikes_are_named(bench: Bench) -> None:
