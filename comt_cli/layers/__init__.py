@@ -20,13 +20,14 @@ from comt_cli.layers.residual.scaled import (
     GatedResidual, Highway, LaurelLR, LaurelPA, LaurelRW, LaurelRWLR, ProgressiveResidual, ReZero, ScaledBranch,
     SelfAdaptiveScaling,
 )  # fmt: skip
+from comt_cli.layers.residual.skips import Backout, SkipGates
 
 __all__ = [
-    "AttentionResiduals", "ComtGate", "DeepCrossAttention", "DeepNorm", "DeepNormOfMixLNCode",
+    "AttentionResiduals", "Backout", "ComtGate", "DeepCrossAttention", "DeepNorm", "DeepNormOfMixLNCode",
     "DeltaAttentionResiduals", "DenseFormer", "EvaluatorAdjuster", "FullRankGate", "Gate", "GatedResidual",
     "HeadGate", "Highway", "HybridNorm", "HyperConnection", "Keel", "LaurelLR", "LaurelPA", "LaurelRW", "LaurelRWLR",
     "LayerNormScaling", "ManifoldHyperConnection", "MixLN", "MultiwayDense", "PixelGate", "PostNorm", "PreNorm",
     "ProgressiveResidual", "ReZero", "ResidualConnection", "ResidualSite", "SandwichLN", "ScaledBranch", "ScaledInit",
-    "SelfAdaptiveScaling", "SiameseNorm", "Site", "StartLambdas", "State", "StaticGate", "TransponderGate",
-    "WindowGate",
+    "SelfAdaptiveScaling", "SiameseNorm", "Site", "SkipGates", "StartLambdas", "State", "StaticGate",
+    "TransponderGate", "WindowGate",
 ]  # fmt: skip
