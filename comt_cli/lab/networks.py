@@ -87,8 +87,11 @@ class Setup:
             return network, x, torch.randn_like(x)
 
     def fits(self, wiring: Wiring) -> bool:
-        """Whether the set-up supports all of it: only `llama` has sites for gates and norms of a method."""
-        return self.branch is None or wiring == Wiring(wiring.residual)
+        """Whether the set-up supports all of it: only `llama` has sites for gates and norms of a method, and attention,
+        whose heads a connection may normalise."""
+        kind = getattr(wiring.residual, "func", wiring.residual)
+        norms_heads = getattr(kind, "norms_heads", False)
+        return self.branch is None or (wiring == Wiring(wiring.residual) and not norms_heads)
 
     def _stack(self, wiring: Wiring, depth: int, seed: int) -> tuple[Network, Tensor]:
         """Blocks of one connection and one branch each. As in our models two connections count as one layer."""

@@ -4,8 +4,8 @@ $$x_0 = N_0(e), \qquad y = x + N_2(F(N_1(x)))$$
 
 Its blocks are Sandwich-LN's. N_0, optional in the paper, has a gain; without it this is `sandwich-ln`. The norm after
 the last block is LLaMA's own.
-Deviations: none known. Gates combine with its parts: `embedding-norm` (whose norm has no gain) of a method with
-`residual: sandwich-ln`.
+Deviations: The epsilon of N_0 is PyTorch's smallest, not that of the other norms. Gates combine with its parts:
+`embedding-norm` (whose norm has no gain) of a method with `residual: sandwich-ln`.
 """
 
 from comt_cli.methods.base import Method, Wiring, residual_connection

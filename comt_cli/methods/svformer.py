@@ -6,14 +6,26 @@ arXiv 2410.17897. Blocks after the first have no v_proj: 11 of 12 blocks save D^
 Deviations: A cache stores the values in every layer, where one copy would suffice.
 """
 
-from comt_cli.methods.base import Method, ResidualName, Wiring, residual_connection
+from typing import Self
+
+from pydantic import model_validator
+
+from comt_cli.methods.base import Method, ResidualName, Wiring, residual_connection, residual_connections
 
 
 class SVFormer(Method):
-    """`residual`: the residual connection."""
+    """`residual`: the residual connection; none with an own input of values."""
 
     needs = ("values",)
     residual: ResidualName = "pre-norm"
+
+    @model_validator(mode="after")
+    def _reads_no_values(self) -> Self:
+        if "values" in residual_connections()[self.residual].needs:
+            raise ValueError(
+                f"residual: {self.residual} makes inputs of values, which blocks of svformer do not compute"
+            )
+        return self
 
     def wiring(self) -> Wiring:
         from comt_cli.layers.shared_values import SingleValue

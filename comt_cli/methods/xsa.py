@@ -3,7 +3,8 @@ r"""XSA, exclusive self-attention: outputs without their part along the token's 
 $$z_i = y_i - \frac{y_i \cdot v_i}{v_i \cdot v_i}\,v_i$$
 
 y_i is the attention output of one head for token i, and v_i the token's own value. Heads that share keys and values
-share v_i. It has no parameters.
+share v_i. It has no parameters. The first token attends to itself alone, so its z is zero except for rounding, which a
+norm after the branch (`residual: sandwich-ln`) enlarges.
 Deviations: The difference is computed in fp32; in bf16 some of what is taken away would remain.
 """
 

@@ -298,10 +298,14 @@ class BlockParts:
 
 
 def refuse_absent(
-    wiring: Wiring, sites: Sequence[str], norms: Sequence[str], model: str, served_by: Mapping[str, str] | None = None
-) -> None:
-    """Raise `UserError` for a site, or place of a norm, that a model's blocks do not have: its gate would silently be
-    left out. A site that is `served_by` another one is accepted if that one is named too."""
+    wiring: Wiring, sites: Sequence[str], norms: Sequence[str], model: str, served_by: Mapping[str, str] | None = None,
+    *, changes_values: bool = False,
+) -> None:  # fmt: skip
+    """Raise `UserError` for a site, place of a norm, or change of attention that a model's blocks do not have: it would
+    silently be left out. A site that is `served_by` another one is accepted if that one is named too."""
+    for part in ("shared_values", "value_embedding", "exclude"):
+        if getattr(wiring, part) is not None and not changes_values:
+            raise UserError(f"{model} cannot have {part} of a wiring", "Attention of language models can.")
     for named, offered in ((wiring.gates.keys(), sites), (wiring.norms.keys() - {"*"}, norms)):
         for site in named:
             if site not in offered and (served_by or {}).get(site) not in named:

@@ -64,7 +64,7 @@ class Llama(VocabularyModel):
     def __init__(self, settings: ModelSettings, vocabulary: int, wiring: Wiring, length: int = 1) -> None:
         super().__init__()
         shape = settings.shape()
-        refuse_absent(wiring, DECODER_SITES.names, ("attention", "mlp", "final"), "a LLaMA")
+        refuse_absent(wiring, DECODER_SITES.names, ("attention", "mlp", "final"), "a LLaMA", changes_values=True)
         self.settings, self.shape, self.vocabulary, self.length = settings, shape, vocabulary, length
         self.embedding = TokenEmbedding(vocabulary, shape.width, settings.embedding_init_std)
         self.entry = nn.Identity() if wiring.entry is None else wiring.entry(shape.width)

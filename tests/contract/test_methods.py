@@ -8,6 +8,7 @@ and initial state, is in `test_parameter_counts` and `test_initial_state`.
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import partial
 from typing import get_args
 
@@ -256,6 +257,8 @@ def test_unknown_options_are_refused():
         ({"name": "sas-resnet", "gamma_bias": 1.0}, "gamma_bias: needs gamma: free"),
         ({"name": "scaled", "scale": 0}, "greater than 0"),
         ({"name": "comt", "residual": "prenorm"}, "residual"),
+        ({"name": "svformer", "residual": "mudd"}, "mudd makes inputs of values"),
+        ({"name": "svformer", "residual": "deep-cross-attention"}, "deep-cross-attention makes inputs of values"),
         ({"name": "wider", "like": "comt-pixel"}, "no method 'comt-pixel'"),
     ],
 )
@@ -275,6 +278,17 @@ def test_sites_are_one_run_however_they_are_said_and_have_to_be_there():
     with pytest.raises(UserError, match="preact-resnet110 have no norm3"):
         built_resnet({"name": "comt-pixel", "sites": ["norm3"]}, ResNetSettings(size="preact-resnet110"))
     built_resnet({"name": "comt-sliding-window", "sites": ["conv3"]}, ResNetSettings(size="resnet50", blocks=(1,)))
+
+
+@pytest.mark.parametrize("command", [command for command in SMALL if command != "train-lm"])
+@pytest.mark.parametrize("name", ["resformer", "value-embeddings", "xsa"])
+def test_models_refuse_a_change_of_attention_that_they_would_leave_out(name, command):
+    small = SMALL[command]
+    plain, changed = wiring_of({"name": task_of(command).plain_method}), wiring_of({"name": name})
+    parts = {part: getattr(changed, part) for part in ("shared_values", "value_embedding", "exclude")}
+    for settings in small.networks.values():
+        with pytest.raises(UserError, match=f"cannot have {next(part for part in parts if parts[part])} of a wiring"):
+            empty_network(settings, replace(plain, **parts), **small.dimensions)
 
 
 def test_a_recipe_can_name_every_residual_connection_and_no_other():

@@ -177,3 +177,10 @@ def test_what_cannot_be_measured_is_said_and_nothing_is_written(arguments, tmp_p
     result = run(*arguments, "--results", tmp_path / "out")
     assert isinstance(result.exception, UserError)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["hybrid-norm", "comt", "gated-norm"])
+def test_a_setup_without_attention_refuses_what_it_would_leave_out(name):
+    result = run("--connections", name, "--branch", "linear-relu")
+    assert isinstance(result.exception, UserError)
+    assert f"{name} has gates or norms of its own, for which only the branch llama has a place" in str(result.exception)
