@@ -178,3 +178,11 @@ def near(what: str, found: Tensor, expected: Tensor) -> None:
     assert scale > 0, f"{what} is zero"
     off = (found - expected).abs().max().item() / scale
     assert off < TOLERANCE, f"{what}: off by {off:.1e}"
+
+
+def assert_noticed(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Pair], *replaced: Any) -> None:
+    """A pair made before an attribute of comt is `replaced` by a mistake no longer agrees."""
+    pair = make()
+    monkeypatch.setattr(*replaced)
+    with pytest.raises(AssertionError, match="off by"):
+        pair.check()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from deployed import BORROWED, CONFIG, HEADS, D, Pair, State, lent, modelling, ours, renamed
+from deployed import BORROWED, CONFIG, HEADS, D, Pair, State, assert_noticed, lent, modelling, ours, renamed
 from torch import Tensor, nn
 
 from comt_cli.layers.norms import EmbeddingNorm
@@ -113,11 +113,7 @@ MISTAKES: dict[str, tuple[Callable[[], Pair], Any, str, Callable[..., Any]]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_noticed(mistake, monkeypatch):
-    make, *replaced = MISTAKES[mistake]
-    pair = make()
-    monkeypatch.setattr(*replaced)
-    with pytest.raises(AssertionError, match="off by"):
-        pair.check()
+    assert_noticed(monkeypatch, *MISTAKES[mistake])
 
 
 def test_a_weight_that_is_left_out_is_noticed():
