@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 from comt_cli.files import write_changed  # noqa: E402
 from comt_cli.report.overview import GROUPS, Overview, counts, improves, in_paper, ours, values  # noqa: E402
 from comt_cli.report.statistics import Verdict, corrected, judge, paired_difference, stands  # noqa: E402
-from comt_cli.report.written import Line, Reader, WrittenCell  # noqa: E402
+from comt_cli.report.written import Line, Reader, WrittenCell, read_lines  # noqa: E402
 from docs.findings_figures import draw, figures, mean, numbers  # noqa: E402
 
 FIGURES = "figures/findings"  # below the results
@@ -82,6 +82,12 @@ class Facts:
         """The value of all runs of a cell in a column such as `parameters`, `tokens` or `steps`: `731,520`."""
         (value,) = values(self.runs(table, row, column), key)
         return f"{int(value):,}" if value.isdigit() else value
+
+    def step(self, table: str, row: str, column: str) -> str:
+        """The ratio of a compiled step's time to the baseline's, from the costs of a sweep's recipe: `1.17`."""
+        costs = read_lines(self.overview.results / f"{table.removesuffix('-sweep')}-costs.csv")
+        (found,) = (line["compiled_step_ratio"] for line in costs if (line["row"], line["column"]) == (row, column))
+        return f"{float(found):.2f}"
 
     def claim(self, claim: str, table: str, row: str, beside: str = "", *, column: str = "", holm: bool = False) -> str:
         """The difference of a cell, `-14.6 % [-17.0, -12.1]`. Raises `Untrue` where `claim` does not hold for it; with

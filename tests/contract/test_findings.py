@@ -60,7 +60,7 @@ def test_survivors_of_a_diverged_row_support_no_claim(facts, monkeypatch):
         assert facts.cell("evening/comt/table3", row, beside).verdict is Verdict.diverged
 
 
-@pytest.mark.parametrize("name", ["warm-up", "sas"])
+@pytest.mark.parametrize("name", ["warm-up", "comt"])
 def test_a_figure_can_be_drawn(facts, tmp_path, name):
     findings_figures.draw(name, findings_figures.figures(facts)[name], tmp_path / "drawn.png")
     assert (tmp_path / "drawn.png").stat().st_size > 10_000
