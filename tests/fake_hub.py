@@ -1,7 +1,7 @@
 """A stand-in for the Hugging Face hub: serves the data sets of a folder to the real clients, over HTTP.
 
 A data set is a folder `<owner>/<name>/<revision>` with files. Clients find the server by `HF_ENDPOINT`, which they read
-when they are imported: they run in processes of their own, with `environment`.
+when they are imported: they run in processes of their own (`Client`).
 """
 
 from __future__ import annotations
@@ -10,16 +10,23 @@ import hashlib
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import yaml
 
-_API = re.compile(r"/api/datasets/(?P<name>[^/]+(/(?!revision|tree|paths-info)[^/]+)?)(/(?P<what>revision|tree|paths-info)/(?P<rest>.*))?")
+_API = re.compile(
+    r"/api/datasets/(?P<name>[^/]+(/(?!revision|tree|paths-info)[^/]+)?)(/(?P<what>revision|tree|paths-info)/(?P<rest>.*))?"
+)
 _FILE = re.compile(r"/datasets/(?P<name>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
 
 
@@ -29,8 +36,9 @@ def commit_of(name: str, revision: str) -> str:
 
 
 class FakeHub(ThreadingHTTPServer):
-    """`moved`: canonical names by older ones. `gated`: names whose files need permission. `asked`: all paths so far.
-    `breaks_after`: the number of data requests after which connections are cut."""
+    """`moved`: canonical names by older ones. `heads`: other folders by name and branch. `gated`: names whose files
+    need permission. `asked`: all paths so far. `breaks_after`: the number of data requests after which they fail, with
+    a status that clients do not try again."""
 
     daemon_threads = True
 
@@ -38,6 +46,7 @@ class FakeHub(ThreadingHTTPServer):
         self.root = root
         self.moved: dict[str, str] = {}
         self.gated: set[str] = set()
+        self.heads: dict[tuple[str, str], str] = {}
         self.asked: list[str] = []
         self.breaks_after: int | None = None
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -49,6 +58,7 @@ class FakeHub(ThreadingHTTPServer):
 
     def folder(self, name: str, revision: str) -> Path | None:
         """The files of a branch or commit."""
+        revision = self.heads.get((name, revision), revision)
         for branch in sorted((self.root / name).iterdir()) if (self.root / name).is_dir() else ():
             if unquote(revision) in (unquote(branch.name), commit_of(name, unquote(branch.name))):
                 return branch
@@ -93,11 +103,17 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(404, "RevisionNotFound")
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         if what == "tree":
-            inside = [path for path in files if not below or path.relative_to(folder).as_posix().startswith(f"{below}/")]
+            inside = [
+                path for path in files if not below or path.relative_to(folder).as_posix().startswith(f"{below}/")
+            ]
             entries = [self._entry(folder, path) for path in inside]
-            folders = {p.relative_to(folder).as_posix() for path in inside for p in path.parents if p.is_relative_to(folder)}
+            folders = {
+                p.relative_to(folder).as_posix() for path in inside for p in path.parents if p.is_relative_to(folder)
+            }
             above = {".", below, *(p.as_posix() for p in Path(below).parents)}
-            return self._json([*({"type": "directory", "path": p, "oid": "0"} for p in sorted(folders - above)), *entries])
+            return self._json(
+                [*({"type": "directory", "path": p, "oid": "0"} for p in sorted(folders - above)), *entries]
+            )
         if what == "paths-info":
             wanted = re.findall(r"paths=([^&]*)", body) or json.loads(body).get("paths", [])
             every = {path.relative_to(folder).as_posix(): self._entry(folder, path) for path in files}
@@ -106,7 +122,9 @@ class _Handler(BaseHTTPRequestHandler):
         card = folder / "README.md"
         data = yaml.safe_load(card.read_text().split("---")[1]) if card.exists() else {}
         siblings = [{"rfilename": path.relative_to(folder).as_posix()} for path in files]
-        return self._json({"id": name, "sha": commit_of(name, branch), "siblings": siblings, "cardData": data, "tags": []})
+        return self._json(
+            {"id": name, "sha": commit_of(name, branch), "siblings": siblings, "cardData": data, "tags": []}
+        )
 
     def _file(self, name: str, revision: str, path: str) -> None:
         folder = self.server.folder(self.server.moved.get(name, name), revision)
@@ -121,8 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "GET" and path != "README.md" and self.server.breaks_after is not None:
             self.server.breaks_after -= 1
             if self.server.breaks_after < 0:
-                self.close_connection = True
-                return None
+                return self._refuse(410, "Broken")
         size, status = len(content), 200
         if asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
             content, status = content[int(asked[1]) : int(asked[2] or size) + 1], 206
@@ -171,25 +188,51 @@ def serving(root: Path) -> Iterator[FakeHub]:
 
 
 CLIENT = """
-import json, sys
-from comt_cli.data.prepare import kind_of
-from comt_cli.data.text.settings import DataSettings
+import json, os, signal, sys
+from comt_cli.data.text import dataset
+from comt_cli.data.text.settings import DataSettings, Kind
 from comt_cli.errors import UserError
-for given in json.loads(sys.argv[1]):
-    kind = kind_of(DataSettings(**given))
+
+settings, part_bytes, parts = json.loads(sys.argv[1])
+write_json = dataset.write_json
+
+def dying(path, value):
+    write_json(path, value)
+    if path.name == f"part-{parts - 1:05d}.json":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+dataset.write_json = dying
+for given in settings:
+    kind = Kind(DataSettings(**given), part_bytes=part_bytes)
+    told = {"fingerprint": kind.fingerprint(), "known": kind.known_content(kind.fingerprint())}
     try:
         data = kind.prepare()
-        told = {"content": data.content_hash, "fingerprint": data.fingerprint, **data.facts}
-        told |= {"first": data.tokenizer.decode(data.train.batch([0]).tokens[0].tolist())}
+        told |= {"content": data.content_hash, "parts": len(data._manifest.parts), **data.facts}
         told |= {split: [data.split(split).documents, data.split(split).tokens] for split in ("train", "validation")}
+        rows = (split.batch([0]).tokens[0].tolist() for split in (data.train, data.validation))
+        told |= {"first": [*map(data.tokenizer.decode, rows)]}
     except UserError as error:
-        told = {"error": error.message, "hint": error.hint}
+        told |= {"error": error.message, "hint": error.hint}
     print(json.dumps(told), flush=True)
 """
-"""Prepares data, and prints what came of it. Its argument: settings, as a list in JSON."""
+"""Prepares data, and prints what came of it. It dies, as under kill -9, when it has written `parts` (0: never)."""
 
 
-def client_environment(cache: Path, hub: FakeHub | None = None, **more: str) -> dict[str, str]:
-    """The environment of a client with its own cache; without a hub it has no network."""
-    where = {"HF_HUB_OFFLINE": "1"} if hub is None else hub.environment
-    return {**os.environ, "COMT_CACHE": str(cache), "HF_HOME": str(cache / "hf"), **where, **more}
+@dataclass
+class Client:
+    """Processes with a cache of their own, that reach this hub, or no network."""
+
+    cache: Path
+    hub: FakeHub | None = None
+
+    def prepare(
+        self, *settings: dict[str, Any], part_bytes: int = 1 << 27, dies_after: int = 0
+    ) -> list[dict[str, Any]]:
+        """What each of the settings came to: fingerprint, content and so on, or an error."""
+        where = {"HF_HUB_OFFLINE": "1"} if self.hub is None else self.hub.environment
+        environment = {**os.environ, "COMT_CACHE": str(self.cache), "HF_HOME": str(self.cache / "hf"), **where}
+        environment["PYTHONPATH"] = str(Path(__file__).parents[1])
+        command = [sys.executable, "-c", CLIENT, json.dumps([settings, part_bytes, dies_after])]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == (-signal.SIGKILL if dies_after else 0), done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]

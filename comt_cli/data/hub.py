@@ -48,7 +48,7 @@ def reachable(corpus: str, repository: str, instead: str) -> Iterator[None]:
     except Exception as error:
         page = f"https://huggingface.co/datasets/{repository}"
         for name in _causes(error):
-            if name == "GatedRepoError":
+            if name == "GatedRepoError" or "is a gated dataset" in str(error):
                 hint = f"Ask for it at {page}, then log in by hf auth login, or set HF_TOKEN."
                 raise UserError(f"corpus: {repository} is given only to those who ask for it", hint) from error
             if name == "RevisionNotFoundError":

@@ -7,9 +7,9 @@ import csv
 import io
 import itertools
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import PurePath
 from typing import IO, Any
 
 from comt_cli.errors import UserError
@@ -17,37 +17,26 @@ from comt_cli.errors import UserError
 COLUMN = "text"  # the column that is read by default
 _ROWS = 64  # held in memory at a time
 _BUFFER = 1 << 20
-_ENDINGS = {
-    **{".parquet": "Parquet", ".arrow": "Arrow", ".csv": "CSV"},
-    **dict.fromkeys((".jsonl", ".ndjson", ".json.gz", ".json.zst"), "JSON lines"),
-}
-_COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
+_NAME = re.compile(r"(?i).*(\.parquet|\.arrow|(\.csv|\.jsonl|\.ndjson|\.json(?=\.))(\.gz|\.zst)?)")
 
 Values = Iterator[Any]
 
 
 def format_of(name: str) -> str | None:
     """The format of a file of rows by the end of its name; None for others, `.json` among them, which are texts."""
-    own, last = PurePath(name.lower()), PurePath(name.lower()).suffix
-    inner = PurePath(own.stem).suffix
-    found = _ENDINGS.get(inner + last) or _ENDINGS.get(last)
-    if found is None and last in _COMPRESSED and _ENDINGS.get(inner) in ("JSON lines", "CSV"):
-        return _ENDINGS[inner]
-    return found
+    found = _NAME.fullmatch(name)
+    return found and (found[2] or found[1]).lower()
 
 
 def read_column(file: IO[bytes], name: str, column: str, first: int = 0) -> Iterator[tuple[int, str]]:
     """The texts of a column from row `first` on, with the numbers of their rows. Rows without a text (null) are left
     out. `name` is that of the file, in errors. Raises `UserError` if the column is missing or not of text, the errors
     of `file`, and `ValueError` if the content is damaged."""
-    try:
-        for number, value in enumerate(_READERS[format_of(name) or "JSON lines"](file, name, column, first), first):
-            if isinstance(value, str):
-                yield number, value
-            elif value is not None:
-                raise _not_text(name, column, f"{type(value).__name__} in row {number + 1:,}")
-    except RecursionError as error:
-        raise ValueError("its JSON is nested too deeply") from error
+    for number, value in enumerate(_READERS[format_of(name)](file, name, column, first), first):
+        if isinstance(value, str):
+            yield number, value
+        elif value is not None:
+            raise _not_text(name, column, f"{type(value).__name__} in row {number + 1:,}")
 
 
 def _not_text(name: str, column: str, found: object) -> UserError:
@@ -75,23 +64,18 @@ def _typed(schema: Any, name: str, column: str) -> None:
         raise _not_text(name, column, kind)
 
 
-def _in_groups(counts: Iterable[int], first: int) -> Iterator[tuple[int, int]]:
-    """The groups of rows from row `first` on, with the number of rows to leave out at the start of each."""
-    for number, count in enumerate(counts):
-        if first < count:
-            yield number, first
-        first = max(0, first - count)
-
-
 def _parquet(file: IO[bytes], name: str, column: str, first: int) -> Values:
     import pyarrow.parquet
 
     source = pyarrow.parquet.ParquetFile(file, buffer_size=_BUFFER)
     _typed(source.schema_arrow, name, column)
-    counts = (source.metadata.row_group(number).num_rows for number in range(source.num_row_groups))
-    for group, skipped in _in_groups(counts, first):
-        batches = source.iter_batches(_ROWS, row_groups=[group], columns=[column])
-        yield from itertools.islice((value for batch in batches for value in batch[column].to_pylist()), skipped, None)
+    for group in range(source.num_row_groups):
+        if first < (rows := source.metadata.row_group(group).num_rows):
+            batches = source.iter_batches(_ROWS, row_groups=[group], columns=[column])
+            yield from itertools.islice(
+                (value for batch in batches for value in batch[column].to_pylist()), first, None
+            )
+        first = max(0, first - rows)
 
 
 def _arrow(file: IO[bytes], name: str, column: str, first: int) -> Values:
@@ -113,7 +97,7 @@ def _arrow(file: IO[bytes], name: str, column: str, first: int) -> Values:
 
 def _lines(file: IO[bytes], name: str) -> IO[str]:
     """The decoded lines of a file, without byte order mark, with their line ends."""
-    if (codec := _COMPRESSED.get(PurePath(name.lower()).suffix)) is not None:
+    if (codec := {"gz": "gzip", "zst": "zstd"}.get(name.lower().rpartition(".")[2])) is not None:
         import pyarrow
 
         file = io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), codec), _BUFFER)
@@ -122,18 +106,13 @@ def _lines(file: IO[bytes], name: str) -> IO[str]:
 
 def _json_lines(file: IO[bytes], name: str, column: str, first: int) -> Values:
     for number, line in enumerate(itertools.islice(_lines(file, name), first, None), first + 1):
-        if not line.strip():
-            yield None
-            continue
         try:
-            row = json.loads(line)
-        except ValueError as error:
-            said = f"corpus: line {number:,} of {name} is not JSON: {error}"
-            hint = "Each line should be one JSON object. To convert a file of one array: jq -c '.[]'"
-            raise UserError(said, hint) from error
+            row = json.loads(line) if line.strip() else {column: None}
+        except (ValueError, RecursionError):
+            row = None
         if not isinstance(row, dict):
-            said = f"corpus: line {number:,} of {name} is not a JSON object, but {type(row).__name__}"
-            raise UserError(said, "Each line should be one JSON object. To convert a file of one array: jq -c '.[]'")
+            hint = "Each line should be one JSON object. To convert a file of one array: jq -c '.[]'"
+            raise UserError(f"corpus: line {number:,} of {name} is not a JSON object", hint)
         _check(name, column, row, f" in line {number:,}")
         yield row[column]
 
@@ -154,9 +133,7 @@ def _csv(file: IO[bytes], name: str, column: str, first: int) -> Values:
         raise ValueError(f"line {rows.line_num:,}: {error}") from error
 
 
-_READERS: dict[str, Callable[[IO[bytes], str, str, int], Values]] = {
-    "Parquet": _parquet,
-    "Arrow": _arrow,
-    "JSON lines": _json_lines,
-    "CSV": _csv,
+_READERS: dict[str | None, Callable[[IO[bytes], str, str, int], Values]] = {
+    **{".parquet": _parquet, ".arrow": _arrow, ".csv": _csv},
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), _json_lines),
 }

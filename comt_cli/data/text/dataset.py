@@ -38,12 +38,11 @@ from comt_cli.data.text.settings import (
     TextSettings,
     vocabulary_identity,
 )
-from comt_cli.data.text.splits import split_in, streams_of, train_texts
+from comt_cli.data.text.splits import IN_BLOCKS, REVISION, source_of, split_in, streams_of, train_texts
 from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer, train_sentencepiece
 from comt_cli.errors import UserError
 from comt_cli.files import Unreadable, atomic_file, cache_folder, canonical_json, read_json, sha256, write_json
 
-REVISION, IN_BLOCKS = "revision", "in_blocks"  # entries of a manifest's `corpus`
 SHARED = "The corpus has few documents, and each is cut into blocks: the splits share documents"
 OFFSET_DTYPE = np.dtype("<u4")
 _CHUNK_DOCUMENTS = 512
@@ -60,9 +59,9 @@ class Dataset(PreparedTokens[Rows]):
     @property
     def facts(self) -> dict[str, str]:
         """Entries of the result of a run on this data: the revision on the hub, and whether splits share documents."""
-        corpus = self._manifest.corpus
-        revision = {"data_revision": str(corpus[REVISION])} if REVISION in corpus else {}
-        return revision | ({"data_note": SHARED} if corpus.get(IN_BLOCKS) else {})
+        known = self._manifest.corpus
+        facts = {"data_revision": known.get(REVISION), "data_note": SHARED if IN_BLOCKS in known else None}
+        return {key: value for key, value in facts.items() if value is not None}
 
     def split(self, name: SplitName) -> Rows:
         held = [part.of(name) for part in self._manifest.parts]
@@ -92,33 +91,29 @@ class MaskedDataset:
 def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Manifest:
     """Tokenise the corpus into shards, after those that exist."""
     data, corpus = kind.data, kind.corpus
-    streams = streams_of(corpus, data.validation_fraction)
-    made_of = _source(folder, corpus, streams)
+    source = source_of(corpus, data.validation_fraction)
+    _keep_only(source, folder)
     if not (folder / TOKENIZER).exists():
         tokenizer_for(data, corpus, progress).save(folder / TOKENIZER)
     tokenizer = load_tokenizer(folder / TOKENIZER)
     dtype = token_dtype(tokenizer.vocabulary_size)
     writer = PartWriter(folder, dtype, kind.part_bytes)
-    _tokenise(data, corpus, streams, tokenizer, writer, progress)
+    _tokenise(data, corpus, tokenizer, writer, progress)
     _check_rows(data, writer.parts)
-    own = {"format": FORMAT, "corpus": corpus.identity() | made_of, "dtype": dtype.str}
+    own = {"format": FORMAT, "corpus": corpus.identity() | source, "dtype": dtype.str}
     own |= {"vocabulary_size": tokenizer.vocabulary_size, "tokenizer": FileRecord.of(folder / TOKENIZER)}
     return kind.record(name, folder, (), **own, parts=tuple(writer.parts))
 
 
-def _source(folder: Path, corpus: Corpus, streams: Sequence[Stream]) -> dict[str, Any]:
-    """What the documents depend on besides the identity: the revision, and whether they are cut. Files of another such
-    source are deleted."""
-    found: dict[str, Any] = {} if (revision := corpus.revision) is None else {REVISION: revision}
-    found |= {IN_BLOCKS: True} if any(stream.in_blocks for stream in streams) else {}
+def _keep_only(source: dict[str, Any], folder: Path) -> None:
+    """Delete the files of a killed preparation from another source (`source_of`)."""
     path = folder / "source.json"
     with contextlib.suppress(OSError, Unreadable):
-        if (read_json(path) if path.exists() else {}) == found:
-            return found
+        if (read_json(path) if path.exists() else {}) == source:
+            return
     for other in folder.iterdir():
         other.unlink()
-    write_json(path, found)
-    return found
+    write_json(path, source)
 
 
 def opened(kind: Kind, folder: Path, manifest: TextManifest) -> Dataset | MaskedDataset:
@@ -141,7 +136,8 @@ def tokenizer_for(data: TextSettings, corpus: Corpus, progress: ProgressCallback
             said = f"data.vocabulary is {data.vocabulary_size}, but the tokenizer of {data.weights} has {most} tokens"
             raise UserError(said, f"Set data.vocabulary: {most}, or the larger size of the weights' model.")
         return of_weights
-    key = canonical_json([FORMAT, *vocabulary_identity(data, corpus, progress), *filter(None, [corpus.revision])])
+    source = source_of(corpus, data.validation_fraction)
+    key = canonical_json([FORMAT, *vocabulary_identity(data, corpus, progress), *([source] if source else [])])
     path = cache_folder() / "tokenizers" / f"{sha256(key)[:16]}.json"
     if not path.exists():
         with file_lock(path.with_suffix(".lock"), progress):
@@ -211,12 +207,7 @@ def _whole_parts(folder: Path) -> list[Part]:
 
 
 def _tokenise(
-    data: DataSettings,
-    corpus: Corpus,
-    streams: Sequence[Stream],
-    tokenizer: Tokenizer,
-    writer: PartWriter,
-    progress: ProgressCallback,
+    data: DataSettings, corpus: Corpus, tokenizer: Tokenizer, writer: PartWriter, progress: ProgressCallback
 ) -> None:
     limits = {"train": data.max_train_tokens, "validation": corpus.validation_tokens}
 
@@ -231,6 +222,7 @@ def _tokenise(
             return room(stream.split) == 0
         return room("train") == 0 and (corpus.endless or room("validation") == 0)
 
+    streams = streams_of(corpus, data.validation_fraction)
     first, *place = writer.after
     for number, stream in enumerate(streams[first:], first):
         start: Place = (place[0], place[1]) if number == first else (0, 0)

@@ -27,8 +27,7 @@ FIXED_VOCABULARY = {"t5": 32000, "bytes": 258}
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, SplitName] = ("train", "validation")
 
-VALIDATION_SHARE = 0.05
-"""The share of the documents that is held out by default, where a corpus has no validation split."""
+VALIDATION_SHARE = 0.05  # of the documents, held out by default where a corpus has no validation split
 
 PART_BYTES = 128 * 1024 * 1024
 """The size of parts limits the loss by a kill, and the number of open files (160 for the largest corpus)."""

@@ -7,23 +7,20 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from comt_cli.data.text.settings import VALIDATION_SHARE, Corpus, Document, Place, SplitName, Stream, split_of
 
 FEW = 100
 """More documents are never cut."""
+REVISION, IN_BLOCKS = "revision", "in_blocks"  # keys of `source_of`
 BLOCKS, SHORTEST = 200, 1000
 """Blocks have about a 200th of the whole text, but not fewer than 1,000 characters."""
 
 
-def share_of(validation_fraction: float | None) -> float:
-    """The share of a corpus that is held out."""
-    return VALIDATION_SHARE if validation_fraction is None else validation_fraction
-
-
 def split_in(stream: Stream, document: Document, validation_fraction: float | None) -> SplitName:
     """The split of a stream's document."""
-    return stream.split or document.split or split_of(document.text, share_of(validation_fraction))
+    return stream.split or document.split or split_of(document.text, validation_fraction or VALIDATION_SHARE)
 
 
 def train_texts(corpus: Corpus, validation_fraction: float | None) -> Iterator[str]:
@@ -46,11 +43,15 @@ def streams_of(corpus: Corpus, validation_fraction: float | None) -> Sequence[St
     for document in itertools.islice(stream.documents((0, 0)), FEW):
         sizes.append(len(document.text))
         splits.add(split_in(stream, document, validation_fraction))
-        if len(splits) == 2:
+        if len(splits) == 2 or len(sizes) == FEW:
             return streams
-    if not sizes or len(sizes) == FEW:
-        return streams
     return [Stream(None, functools.partial(_pieces, stream, sum(sizes), validation_fraction), in_blocks=True)]
+
+
+def source_of(corpus: Corpus, validation_fraction: float | None) -> dict[str, Any]:
+    """What the documents depend on besides the identity: the revision, and whether they are cut. Mostly empty."""
+    is_cut = any(stream.in_blocks for stream in streams_of(corpus, validation_fraction))
+    return ({} if corpus.revision is None else {REVISION: corpus.revision}) | ({IN_BLOCKS: True} if is_cut else {})
 
 
 def _pieces(stream: Stream, characters: int, validation_fraction: float | None, start: Place) -> Iterator[Document]:
@@ -59,7 +60,7 @@ def _pieces(stream: Stream, characters: int, validation_fraction: float | None, 
     for document in stream.documents((0, 0)):
         for block in _blocks(document.text, size):
             sizes[_hash(block)] = sizes.get(_hash(block), 0) + len(block)
-    held, room = set[bytes](), share_of(validation_fraction) * characters
+    held, room = set[bytes](), (validation_fraction or VALIDATION_SHARE) * characters
     for each in sorted(sizes)[:-1]:  # one is left for training
         if room <= 0:
             break

@@ -1,9 +1,9 @@
 """`hf:NAME[@REVISION][:CONFIG][#COLUMN]`: any text data set of the Hugging Face hub.
 
-Its `train` split is read, and for validation its own validation split, or a share of its documents. A `test` split is
-never read. The commit and its list of files are found once and kept in the cache, so that a preparation that was
-stopped, and others of the same data set, read the same. Files are read in a seeded order, because they are often
-sorted. Scripts and formats other than those of `columns` are read from the hub's conversion to Parquet.
+Its `train` split is read, and for validation its own validation split or a share of its documents. A `test` split is
+never read. The commit and its list of files are found once and kept in the cache: a preparation that was stopped, and
+others of the same data set, read the same. Files are read in a seeded order, because they are often sorted. Data sets
+with scripts, and files of other formats than `columns` has, are read from the hub's conversion to Parquet.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from typing import Any, ClassVar
 from comt_cli.data import hub
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.text.columns import COLUMN, format_of, read_column
+from comt_cli.data.text.corpora.hub_text import FILE_ORDER_SEED, HubText
 from comt_cli.data.text.settings import Corpus, Document, Place, Stream, TextSettings
 from comt_cli.errors import UserError
 from comt_cli.files import Cache
 from comt_cli.recipe.problems import nearest
 
-FILE_ORDER_SEED = 42
 CONVERTED = "refs/convert/parquet"
 VALIDATION = ("validation", "valid", "val", "dev", "eval")
-_PART_OF_CONVERTED = re.compile(r"([^/]+)/([^/]+)/[^/]+\.parquet")
-_NAMED = 20  # the most configurations in an error
+_CONVERTED_FILE = re.compile(r"([^/]+)/([^/]+)/[^/]+\.parquet")
 
 Files = dict[str, list[str]]  # of each split
 
@@ -41,23 +40,18 @@ class HubDataSet(Corpus):
     said = "hf:NAME[@REVISION][:CONFIG][#COLUMN], a data set of the Hugging Face hub"
     keys: ClassVar[Mapping[str, Any]] = {"validation_fraction": None}
     is_own_text = True
-    validation_tokens: int | None = 12_000_000
+    validation_tokens = HubText.validation_tokens
 
     def __init__(self, data: TextSettings) -> None:
         super().__init__(data)
         self.endless = data.max_train_tokens is not None
-        asked = re.fullmatch(self.pattern, data.corpus)
-        assert asked is not None
-        self.name, self.asked_revision, self.config = asked["name"], asked["revision"], asked["config"]
-        self.column = asked["column"] or COLUMN
+        asked: Any = re.fullmatch(self.pattern, data.corpus)
+        self.name, self._revision, self.config, column = asked.group("name", "revision", "config", "column")
+        self.column = column or COLUMN
 
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
-        return {
-            "corpus": "hf",
-            "data_set": [self.name, self.asked_revision, self.config, self.column],
-            "file_order_seed": FILE_ORDER_SEED,
-            "validation_tokens": self.validation_tokens,
-        }
+        asked, most = [self.name, self._revision, self.config, self.column], self.validation_tokens
+        return {"corpus": "hf", "data_set": asked, "file_order_seed": FILE_ORDER_SEED, "validation_tokens": most}
 
     @property
     def revision(self) -> str:
@@ -88,7 +82,7 @@ class HubDataSet(Corpus):
                         if text.strip():
                             yield Document(text, (number, row))
 
-    def _reachable(self) -> Any:
+    def _reachable(self) -> contextlib.AbstractContextManager[None]:
         command = f"hf download {self.name} --repo-type dataset --local-dir FOLDER"
         instead = f"Without network: {command} (elsewhere), then corpus: files:FOLDER/**/*.parquet#{self.column}"
         return hub.reachable(self.data.corpus, self.name, instead)
@@ -96,10 +90,10 @@ class HubDataSet(Corpus):
     @cached_property
     def _found(self) -> dict[str, Any]:
         """Repository, commit and files of each split; asked of the hub once."""
-        cache, key = Cache("hub", "1"), [self.name, self.asked_revision, self.config]
+        cache, key = Cache("hub", "1"), [self.name, self._revision, self.config]
         if (known := cache.get(key)) is None:
             with self._reachable():
-                known = self._ask(self.asked_revision)
+                known = self._ask(self._revision)
             cache.put(key, known)
         return dict(known)
 
@@ -108,37 +102,32 @@ class HubDataSet(Corpus):
         from huggingface_hub.errors import RevisionNotFoundError
 
         info = HfApi().dataset_info(self.name, revision=revision)
-        if revision == CONVERTED:
-            files = self._converted([each.rfilename for each in info.siblings or ()])
-        else:
-            files = self._own(info.id, str(info.sha))
-        others = sorted({Path(path).suffix for paths in files.values() for path in paths if format_of(path) is None})
+        names = [each.rfilename for each in info.siblings or ()]
+        files = self._converted(names) if revision == CONVERTED else self._own(info.id, str(info.sha))
+        others = {Path(path).suffix for paths in files.values() for path in paths if format_of(path) is None}
         if files and not others:
             return {"repository": info.id, "revision": info.sha, "files": files}
         if revision is None:
             with contextlib.suppress(RevisionNotFoundError):
                 return self._ask(CONVERTED)
-        what = f"files of other formats ({', '.join(others)})" if others else "no data"
+        what = f"files of other formats ({', '.join(sorted(others))})" if others else "no data"
         said = f"corpus: {self.data.corpus} has {what}, and the hub has not converted it to Parquet"
         raise UserError(said, "Download and convert it to Parquet, then use corpus: files:GLOB#COLUMN")
 
     def _own(self, repository: str, revision: str) -> Files:
         """The files of the splits, as `datasets` finds them; none where it needs a script or knows none."""
         import datasets
-        from datasets.exceptions import DatasetNotFoundError
 
         try:
             builder = datasets.load_dataset_builder(repository, self.config, revision=revision)
-        except DatasetNotFoundError:
-            raise
-        except FileNotFoundError:  # no file that it knows
-            return {}
-        except RuntimeError as error:
-            if "scripts are no longer supported" not in str(error):
-                raise
-            return {}
         except ValueError:
             self._check_config(datasets.get_dataset_config_names(repository, revision=revision))
+            raise
+        except (datasets.data_files.EmptyDatasetError, datasets.exceptions.DataFilesNotFoundError):
+            return {}
+        except RuntimeError as error:
+            if "scripts are no longer supported" in str(error):
+                return {}
             raise
         files, root = builder.config.data_files or {}, f"hf://datasets/{repository}@{revision}/"
         if not all(path.startswith(root) for paths in files.values() for path in paths):
@@ -150,7 +139,7 @@ class HubDataSet(Corpus):
         """The files of the splits in the hub's conversion: CONFIG/SPLIT/0000.parquet."""
         found: dict[str, Files] = {}
         for path in sorted(paths):
-            if part := _PART_OF_CONVERTED.fullmatch(path):
+            if part := _CONVERTED_FILE.fullmatch(path):
                 found.setdefault(part[1], {}).setdefault(part[2], []).append(path)
         config = self.config or (next(iter(found)) if len(found) == 1 else "default")
         self._check_config([*found], config)
@@ -161,10 +150,10 @@ class HubDataSet(Corpus):
 
     def _check_config(self, known: Sequence[str], config: str | None = None) -> None:
         """Raise `UserError` if the configuration is missing, or not one of those."""
-        if not known or (config or self.config) in known:
-            return
-        some = ", ".join(known[:_NAMED]) + (f" and {len(known) - _NAMED} more" if len(known) > _NAMED else "")
-        if self.config is None:
+        if known and (config or self.config) not in known:
+            if self.config is not None:
+                raise UserError(
+                    f"corpus: {self.name} has no configuration {self.config!r}", nearest(self.config, known)
+                )
             said = f"corpus: {self.name} has several configurations, of which {self.data.corpus} names none"
-            raise UserError(said, f"Choose one, as in hf:{self.name}:{known[0]}; there are {some}")
-        raise UserError(f"corpus: {self.name} has no configuration {self.config!r}", nearest(self.config, known))
+            raise UserError(said, f"Choose one, as in hf:{self.name}:{known[0]}; valid: {', '.join(known)}")

@@ -6,21 +6,13 @@ import glob
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from comt_cli.data.storage import ProgressCallback, first_line, hash_files, no_progress
 from comt_cli.data.text.columns import COLUMN, format_of, read_column
 from comt_cli.data.text.settings import Corpus, Document, Place, Stream
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json, open_file, read_text, sha256
-
-
-class Matched(NamedTuple):
-    """Files by name, their folder, and the column that is read (None: they are texts)."""
-
-    root: Path
-    paths: list[Path]
-    column: str | None
 
 
 class LocalFiles(Corpus):
@@ -56,7 +48,8 @@ class LocalFiles(Corpus):
                 raise UserError(said, "Texts are in UTF-8.") from error
 
     @cached_property
-    def _matched(self) -> Matched:
+    def _matched(self) -> tuple[Path, list[Path], str | None]:
+        """The files' folder, the files by name, and the column that is read (None: they are texts)."""
         asked = self.data.corpus.removeprefix("files:")
         column: str | None = None
         root, paths = _match(asked)
@@ -69,15 +62,15 @@ class LocalFiles(Corpus):
             raise UserError(f"corpus: no file matches {self.data.corpus}", hint)
         kinds = {format_of(path.name): path.name for path in reversed(paths)}
         if len(kinds) > 1:
-            named = ", ".join(sorted(f"{name} ({kind or 'text'})" for kind, name in kinds.items()))
+            named = ", ".join(sorted(f"{name} ({(kind or '.text')[1:]})" for kind, name in kinds.items()))
             hint = "Match files of one kind by their ending, for instance files:data/**/*.parquet."
             raise UserError(f"corpus: {self.data.corpus} matches files of several kinds: {named}", hint)
         if None not in kinds:
-            return Matched(root, paths, column or COLUMN)
+            return root, paths, column or COLUMN
         if column is not None:
             said = f"corpus: {self.data.corpus} names the column {column!r}, but {paths[0].name} is a text"
             raise UserError(said, "Only files of rows have columns: .parquet, .arrow, .jsonl and .csv.")
-        return Matched(root, paths, None)
+        return root, paths, None
 
 
 def _texts(path: Path, column: str | None, first: int) -> Iterator[tuple[int, str]]:
