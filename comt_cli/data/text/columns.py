@@ -95,13 +95,14 @@ def _arrow(file: IO[bytes], name: str, column: str, first: int) -> Values:
         first = max(0, first - len(batch))
 
 
-def _lines(file: IO[bytes], name: str) -> IO[str]:
+def _lines(file: IO[bytes], name: str) -> Iterator[str]:
     """The decoded lines of a file, without byte order mark, with their line ends."""
     if (codec := {"gz": "gzip", "zst": "zstd"}.get(name.lower().rpartition(".")[2])) is not None:
         import pyarrow
 
         file = io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), codec), _BUFFER)
-    return io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as lines:
+        yield from lines
 
 
 def _json_lines(file: IO[bytes], name: str, column: str, first: int) -> Values:
