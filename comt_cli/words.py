@@ -78,6 +78,6 @@ _NAMES = {
 
 def in_words(name: str) -> str:
     """The name of a column or data set as in papers: `C4, 60m` for `c4/60m`."""
-    if name.startswith("files:"):
+    if name.startswith(("files:", "hf:")):
         return name
     return ", ".join(_NAMES.get(part, part) for part in name.split("/") if part)

@@ -46,6 +46,23 @@ def reachable(corpus: str, repository: str, instead: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
+        page = f"https://huggingface.co/datasets/{repository}"
+        for name in _causes(error):
+            if name == "GatedRepoError" or "is a gated dataset" in str(error):
+                hint = f"Ask for it at {page}, then log in by hf auth login, or set HF_TOKEN."
+                raise UserError(f"corpus: {repository} is given only to those who ask for it", hint) from error
+            if name == "RevisionNotFoundError":
+                raise UserError(f"corpus: {repository} has no such revision: {corpus}", f"See {page}.") from error
+            if name == "RepositoryNotFoundError":
+                hint = f"Check the name at {page}. For private ones log in by hf auth login, or set HF_TOKEN."
+                raise UserError(f"corpus: the hub has no data set {repository}, or a private one", hint) from error
         said = f"corpus: cannot read {corpus} from huggingface.co/datasets/{repository}: {first_line(error)}"
         hint = f"{corpus} needs the network once: run the same command again with a network. {instead}"
         raise UserError(said, hint) from error
+
+
+def _causes(error: BaseException | None) -> Iterator[str]:
+    """The names of an exception and of those that it was raised from. Importing their classes takes a second."""
+    while error is not None:
+        yield type(error).__name__
+        error = error.__cause__ or error.__context__

@@ -51,7 +51,7 @@ def _corpora() -> Finding:
     is_whole = has_sources and find_spec("pydoc_data.topics") is not None
     wrong = "this Python lacks sources or topics of its library: python-docs is smaller, so numbers differ"
     fix = "Use a Python with its whole library (from python.org or pyenv), or --set data.corpus=files:GLOB."
-    text = "python-docs, python-source and files:GLOB need no network; c4 and openwebtext are downloaded once"
+    text = "python-docs, python-source and files:GLOB need no network; c4, openwebtext and hf:NAME are read once"
     return judge(text, (not is_whole, "warn", wrong, fix))
 
 

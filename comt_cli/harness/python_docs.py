@@ -18,7 +18,8 @@ from typing import Any
 
 from comt_cli.data.glue.sources.text_tasks import WORDS, sentences_of, told_in
 from comt_cli.data.storage import ProgressCallback
-from comt_cli.data.text.settings import DataSettings, split_of, train_texts
+from comt_cli.data.text.settings import DataSettings, split_of
+from comt_cli.data.text.splits import train_texts
 from comt_cli.files import cache_folder, canonical_json, make_folder, sha256, write_changed
 
 OWN_TASKS = CLOZE, CHOICE = "python-docs-cloze", "python-docs-choice"

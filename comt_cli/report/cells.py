@@ -272,6 +272,7 @@ def _table_notes(runs: Sequence[Run], info: TableInfo) -> list[str]:
         others=[*other_settings(specs, info.baseline)],
         scored=dict.fromkeys(filter(None, (run.scored_on(info.keys[run.spec.column]) for run in runs))),
         few=FEW,
+        data=dict.fromkeys(str(result["data_note"]) for result in done if result.get("data_note")),
         signed=signed,
         libraries=sorted({str(result.get("products") or PYTORCH) for result in done}),  # older results are PyTorch's
         versions=sorted({str(result.get("numerics") or "unknown") for result in done}),

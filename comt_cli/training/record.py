@@ -332,6 +332,7 @@ class RunWriter:
         return {
             "id": spec.id,
             "data_content": spec.data_content,
+            **self._task.facts,
             **({} if spec.start is None else {"start": spec.begun_with}),
             "step": counters.step,
             "steps": spec.settings.train.steps,

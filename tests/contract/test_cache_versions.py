@@ -34,11 +34,12 @@ MADE = {
     "extracted texts": ("text/corpora: python_library", EXTRACTOR_VERSION, (3, "827f9ad6fb7f250f")),
     "sources of the library": ("text/corpora: python_library", SOURCE_VERSION, (1, "827f9ad6fb7f250f")),
     # Named by the version of token shards, too: what reads the texts is among those.
-    "vocabularies": (".: tokenizer; text: settings", VOCABULARY_VERSION, (2, "33916e0cf449d22b")),
+    "vocabularies": (".: tokenizer; text: settings splits", VOCABULARY_VERSION, (2, "935280e24989d458")),
     "token shards": (
-        ".: hub tokenizer gguf_files published prepare; text: dataset settings; text/corpora: hub_text local_files",
+        ".: hub tokenizer gguf_files published prepare; text: columns dataset settings splits; "
+        "text/corpora: hub_data_sets hub_text local_files",
         FORMAT,
-        (4, "41d5cc36253932cd"),
+        (4, "b041ab781138a0ae"),
     ),
     # Its carriers are no code; their hash is part of every fingerprint.
     "sentences of the almanac": (
@@ -50,7 +51,7 @@ MADE = {
         ".: hub tokenizer prepare; text: settings; pairs: dataset settings; "
         "pairs/corpora: gettext_catalogues published",
         PAIR_FORMAT,
-        (1, "eb465176f0b76e40"),
+        (1, "fb43f3d2582291a0"),
     ),
     "scenes and their captions": (
         ".: draws order; images/sets: glyphs; captions: words; captions/corpora: scenes",
@@ -68,14 +69,14 @@ MADE = {
         (1, "75bc6a7fe5eeedc7"),
     ),
     "examples of sentences": (
-        ".: draws order; text: settings; glue/sources: text_tasks",
+        ".: draws order; text: settings splits; glue/sources: text_tasks",
         SENTENCES_VERSION,
-        (2, "68be6a86672124e7"),
+        (2, "fa866877a53b9c15"),
     ),
     "prepared examples": (
         ".: split tokenizer prepare; text: settings; glue: dataset settings; glue/sources: published",
         GLUE_FORMAT,
-        (2, "58e1a172f73c37a3"),
+        (2, "797ee0fc3cfd2690"),
     ),
     # Not cached, but a part of the ids of runs.
     "buckets of pairs": (".: split order; pairs: dataset", PACKING, (1, "bbd7856aea2a9fbc")),

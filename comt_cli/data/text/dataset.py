@@ -7,9 +7,11 @@ is written last: a part without one was interrupted and is written again.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,14 +36,14 @@ from comt_cli.data.text.settings import (
     Stream,
     TextManifest,
     TextSettings,
-    split_in,
-    train_texts,
     vocabulary_identity,
 )
+from comt_cli.data.text.splits import IN_BLOCKS, REVISION, source_of, split_in, streams_of, train_texts
 from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer, train_sentencepiece
 from comt_cli.errors import UserError
-from comt_cli.files import atomic_file, cache_folder, canonical_json, read_json, sha256, write_json
+from comt_cli.files import Unreadable, atomic_file, cache_folder, canonical_json, read_json, sha256, write_json
 
+SHARED = "The corpus has few documents, and each is cut into blocks: the splits share documents"
 OFFSET_DTYPE = np.dtype("<u4")
 _CHUNK_DOCUMENTS = 512
 _CHUNK_CHARACTERS = 4_000_000
@@ -53,6 +55,13 @@ class Dataset(PreparedTokens[Rows]):
     def __init__(self, data: DataSettings, folder: Path, manifest: TextManifest) -> None:
         super().__init__(folder, manifest)
         self._data, self._manifest = data, manifest
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Entries of the result of a run on this data: the revision on the hub, and whether splits share documents."""
+        known = self._manifest.corpus
+        facts = {"data_revision": known.get(REVISION), "data_note": SHARED if IN_BLOCKS in known else None}
+        return {key: value for key, value in facts.items() if value is not None}
 
     def split(self, name: SplitName) -> Rows:
         held = [part.of(name) for part in self._manifest.parts]
@@ -72,7 +81,7 @@ class MaskedDataset:
 
     def __init__(self, data: MaskedData, text: Dataset) -> None:
         self.text, self.tokenizer = text, text.tokenizer
-        self.content_hash, self.vocabulary_size = text.content_hash, text.vocabulary_size
+        self.content_hash, self.vocabulary_size, self.facts = text.content_hash, text.vocabulary_size, text.facts
         self.train, self.validation = (
             MaskedRows(rows, self.tokenizer.special, self.vocabulary_size, data.mask_share)
             for rows in (text.train, text.validation)
@@ -82,6 +91,8 @@ class MaskedDataset:
 def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Manifest:
     """Tokenise the corpus into shards, after those that exist."""
     data, corpus = kind.data, kind.corpus
+    source = source_of(corpus, data.validation_fraction)
+    _keep_only(source, folder)
     if not (folder / TOKENIZER).exists():
         tokenizer_for(data, corpus, progress).save(folder / TOKENIZER)
     tokenizer = load_tokenizer(folder / TOKENIZER)
@@ -89,9 +100,20 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
     writer = PartWriter(folder, dtype, kind.part_bytes)
     _tokenise(data, corpus, tokenizer, writer, progress)
     _check_rows(data, writer.parts)
-    own = {"format": FORMAT, "corpus": corpus.identity(), "dtype": dtype.str}
+    own = {"format": FORMAT, "corpus": corpus.identity() | source, "dtype": dtype.str}
     own |= {"vocabulary_size": tokenizer.vocabulary_size, "tokenizer": FileRecord.of(folder / TOKENIZER)}
     return kind.record(name, folder, (), **own, parts=tuple(writer.parts))
+
+
+def _keep_only(source: dict[str, Any], folder: Path) -> None:
+    """Delete the files of a killed preparation from another source (`source_of`)."""
+    path = folder / "source.json"
+    with contextlib.suppress(OSError, Unreadable):
+        if (read_json(path) if path.exists() else {}) == source:
+            return
+    for other in folder.iterdir():
+        other.unlink()
+    write_json(path, source)
 
 
 def opened(kind: Kind, folder: Path, manifest: TextManifest) -> Dataset | MaskedDataset:
@@ -114,7 +136,8 @@ def tokenizer_for(data: TextSettings, corpus: Corpus, progress: ProgressCallback
             said = f"data.vocabulary is {data.vocabulary_size}, but the tokenizer of {data.weights} has {most} tokens"
             raise UserError(said, f"Set data.vocabulary: {most}, or the larger size of the weights' model.")
         return of_weights
-    key = canonical_json([FORMAT, *vocabulary_identity(data, corpus, progress)])
+    source = source_of(corpus, data.validation_fraction)
+    key = canonical_json([FORMAT, *vocabulary_identity(data, corpus, progress), *([source] if source else [])])
     path = cache_folder() / "tokenizers" / f"{sha256(key)[:16]}.json"
     if not path.exists():
         with file_lock(path.with_suffix(".lock"), progress):
@@ -199,7 +222,7 @@ def _tokenise(
             return room(stream.split) == 0
         return room("train") == 0 and (corpus.endless or room("validation") == 0)
 
-    streams = corpus.streams()
+    streams = streams_of(corpus, data.validation_fraction)
     first, *place = writer.after
     for number, stream in enumerate(streams[first:], first):
         start: Place = (place[0], place[1]) if number == first else (0, 0)

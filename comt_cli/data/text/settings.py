@@ -27,6 +27,8 @@ FIXED_VOCABULARY = {"t5": 32000, "bytes": 258}
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, SplitName] = ("train", "validation")
 
+VALIDATION_SHARE = 0.05  # of the documents, held out by default where a corpus has no validation split
+
 PART_BYTES = 128 * 1024 * 1024
 """The size of parts limits the loss by a kill, and the number of open files (160 for the largest corpus)."""
 
@@ -34,26 +36,31 @@ Place = tuple[int, int]
 
 
 class Document(NamedTuple):
-    """One text and its position in its stream: (file, number within the file), both counted from 0."""
+    """One text and its position in its stream: (file, number within the file), both counted from 0. `split`: of a piece
+    of a document that several splits share; None for whole documents."""
 
     text: str
     place: Place
+    split: SplitName | None = None
 
 
 class Stream(NamedTuple):
-    """Documents in a fixed order, readable from any position, all of one `split` (None: by their hash)."""
+    """Documents in a fixed order, readable from any position, all of one `split` (None: by their own, else by their
+    hash). `in_blocks`: of documents that are cut (`splits.streams_of`)."""
 
     split: SplitName | None
     documents: Callable[[Place], Iterator[Document]]
+    in_blocks: bool = False
 
 
 class Corpus(Named):
-    """A source of text. `is_own_text`: long lines are cut before a vocabulary is trained. `endless`: reading stops when
-    the train split has its tokens. The validation split has at most `validation_tokens` (None: no limit). Equal
-    identities give equal documents in equal order."""
+    """A source of text. `is_own_text`: long lines are cut before a vocabulary is trained, and few documents into
+    blocks. `endless`: reading stops when the train split has its tokens. The validation split has at most
+    `validation_tokens` (None: no limit). Equal identities give equal documents in equal order, of a data set of the hub
+    if its `revision` is equal too."""
 
     package = "comt_cli.data.text.corpora"
-    keys: ClassVar[Mapping[str, Any]] = {"validation_fraction": 0.05}
+    keys: ClassVar[Mapping[str, Any]] = {"validation_fraction": VALIDATION_SHARE}
     data: TextSettings
     is_own_text: ClassVar[bool] = False
     endless: bool = False
@@ -68,24 +75,16 @@ class Corpus(Named):
     def streams(self) -> Sequence[Stream]:
         """The streams to read, in order."""
 
+    @property
+    def revision(self) -> str | None:
+        """The commit that is read, if the identity does not state it; finding it may need the network."""
+        return None
+
 
 def split_of(text: str, validation_fraction: float) -> SplitName:
     """The split of a document by the hash of its text: equal documents are always in the same split."""
     place = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
     return "validation" if place < validation_fraction else "train"
-
-
-def split_in(stream: Stream, document: Document, validation_fraction: float | None) -> SplitName:
-    """The split of a stream's document."""
-    return stream.split or split_of(document.text, validation_fraction or 0)
-
-
-def train_texts(corpus: Corpus, validation_fraction: float | None) -> Iterator[str]:
-    """The texts of the train split in order."""
-    for stream in corpus.streams():
-        for document in () if stream.split == "validation" else stream.documents((0, 0)):
-            if split_in(stream, document, validation_fraction) == "train":
-                yield document.text
 
 
 _OF_WEIGHTS = "weights:"

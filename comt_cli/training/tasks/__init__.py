@@ -50,6 +50,7 @@ class TaskRun(ABC, Generic[B]):
 
     Attributes:
         captured: whether compiled passes are captured in CUDA graphs.
+        facts: entries of the result about its data.
         train, validation: the splits of its data; `tests`: by name those for the final weights alone.
         outputs: a folder for the outputs of evaluations per sample, from which an interrupted one resumes.
         evaluation_rows: samples per pass in evaluations; None: as in training.
@@ -73,6 +74,7 @@ class TaskRun(ABC, Generic[B]):
         self.captured = is_captured(self.settings, world)
         self.train: Split[B] = dataset.train
         self.validation: Split[B] = dataset.validation
+        self.facts: Mapping[str, str] = getattr(dataset, "facts", {})
         self.tests: Mapping[str, Split[B]] = {
             name: split for name in ("test", "unseen") if (split := getattr(dataset, name, None)) is not None
         }
@@ -132,7 +134,7 @@ class TaskRun(ABC, Generic[B]):
 
     def caution(self, local_rows: int) -> str | None:
         """A note printed when the run starts, given the rows per process; None if there is none."""
-        return None
+        return self.facts.get("data_note")
 
     def observed(self) -> dict[str, nn.Parameter]:
         """The parameters whose gradient norms are logged, by name."""

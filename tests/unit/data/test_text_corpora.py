@@ -17,7 +17,8 @@ from comt_cli.data.text.corpora import hub_text, python_library
 from comt_cli.data.text.corpora.hub_text import FILE_ORDER_SEED, articles
 from comt_cli.data.text.corpora.local_files import LocalFiles
 from comt_cli.data.text.corpora.python_library import PythonDocs, decoded
-from comt_cli.data.text.settings import DataSettings, MaskedData, split_of, tokenizer_identity, train_texts
+from comt_cli.data.text.settings import DataSettings, MaskedData, split_of, tokenizer_identity
+from comt_cli.data.text.splits import train_texts
 from comt_cli.data.tokenizer import LONG_LINES_CUT
 from comt_cli.errors import UserError
 

@@ -24,7 +24,8 @@ from typing import Any, ClassVar, NamedTuple
 from comt_cli.data.draws import Draws, drawn
 from comt_cli.data.glue.settings import Example, GlueSource, GlueSplitName, Labels
 from comt_cli.data.storage import ProgressCallback, no_progress
-from comt_cli.data.text.settings import Corpus, SplitName, split_in, train_texts
+from comt_cli.data.text.settings import Corpus, SplitName
+from comt_cli.data.text.splits import split_in, streams_of, train_texts
 
 SENTENCES_VERSION = 2  # version, as tests/contract/test_cache_versions.py says
 
@@ -161,7 +162,7 @@ def passages(
     found: dict[SplitName, list[Passage]] = {"train": [], "validation": []}
     seen: dict[SplitName, set[str]] = {"train": set(), "validation": set()}
     document = 0
-    for stream in corpus.streams():
+    for stream in streams_of(corpus, validation_fraction):
         for each in stream.documents((0, 0)):
             progress("reading sentences of documents", document, None)
             document += 1
