@@ -34,11 +34,12 @@ MADE = {
     "extracted texts": ("text/corpora: python_library", EXTRACTOR_VERSION, (3, "827f9ad6fb7f250f")),
     "sources of the library": ("text/corpora: python_library", SOURCE_VERSION, (1, "827f9ad6fb7f250f")),
     # Named by the version of token shards, too: what reads the texts is among those.
-    "vocabularies": (".: tokenizer; text: settings", VOCABULARY_VERSION, (2, "33916e0cf449d22b")),
+    "vocabularies": (".: tokenizer tokenizer_files; text: settings", VOCABULARY_VERSION, (2, "b9253ee95cb45457")),
     "token shards": (
-        ".: hub tokenizer gguf_files published prepare; text: dataset settings; text/corpora: hub_text local_files",
+        ".: hub tokenizer tokenizer_files gguf_files published prepare; text: dataset settings; "
+        "text/corpora: hub_text local_files token_files",
         FORMAT,
-        (4, "41d5cc36253932cd"),
+        (4, "118760ccd688f10e"),
     ),
     # Its carriers are no code; their hash is part of every fingerprint.
     "sentences of the almanac": (
@@ -50,7 +51,7 @@ MADE = {
         ".: hub tokenizer prepare; text: settings; pairs: dataset settings; "
         "pairs/corpora: gettext_catalogues published",
         PAIR_FORMAT,
-        (1, "eb465176f0b76e40"),
+        (1, "2c1dcba103fe4143"),
     ),
     "scenes and their captions": (
         ".: draws order; images/sets: glyphs; captions: words; captions/corpora: scenes",
@@ -60,7 +61,7 @@ MADE = {
     "prepared captions": (
         ".: split order tokenizer prepare; captions: dataset settings words; captions/corpora: mscoco scenes",
         CAPTION_FORMAT,
-        (1, "1a5d54b37bc0efdf"),
+        (1, "8bd56f6b3ec5a910"),
     ),
     "examples of two descriptions": (
         ".: draws order; captions: words; glue/sources: scene_tasks",
@@ -70,15 +71,15 @@ MADE = {
     "examples of sentences": (
         ".: draws order; text: settings; glue/sources: text_tasks",
         SENTENCES_VERSION,
-        (2, "68be6a86672124e7"),
+        (2, "a9d778788c4df4fa"),
     ),
     "prepared examples": (
         ".: split tokenizer prepare; text: settings; glue: dataset settings; glue/sources: published",
         GLUE_FORMAT,
-        (2, "58e1a172f73c37a3"),
+        (2, "d9293eebaf47a537"),
     ),
     # Not cached, but a part of the ids of runs.
-    "buckets of pairs": (".: split order; pairs: dataset", PACKING, (1, "bbd7856aea2a9fbc")),
+    "buckets of pairs": (".: split order; pairs: dataset", PACKING, (1, "11bd15c1f07f4b22")),
     "rendered letters": (
         ".: order; images: dataset; images/sets: glyphs",
         GLYPH_VERSIONS,
