@@ -130,7 +130,7 @@ class TokenLists:
         length_B = self.lengths_of(indices_B)
         out_BT = self.padded(indices_B, int(length_B.max()) + 1, IGNORE)
         in_BT = np.full_like(out_BT, special.need("begin"))
-        in_BT[:, 1:] = np.where(out_BT[:, :-1] == IGNORE, special.pad, out_BT[:, :-1])
+        in_BT[:, 1:] = np.where(out_BT[:, :-1] == IGNORE, special.need("pad"), out_BT[:, :-1])
         out_BT[np.arange(len(indices_B)), length_B] = special.end
         return in_BT, out_BT
 

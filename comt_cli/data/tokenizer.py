@@ -9,6 +9,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -18,7 +19,8 @@ from comt_cli.files import if_damaged, read_json, sha256, write_json
 TOKENIZER_FORMAT = 1
 
 PAD = 0
-"""The id of padding in every tokenizer for prepared data, and so in every model; texts never contain it."""
+"""The id that fills padded sequences in every model. It is the padding token of our own tokenizers, whose texts never
+contain it; a tokenizer from a file can have a word there, so targets tell what is padding."""
 
 Extra = Literal["begin", "mask", "separator"]
 EXTRA_PIECES: dict[Extra, str] = {"begin": "<s>", "mask": "<mask>", "separator": "<sep>"}
@@ -31,7 +33,7 @@ class SpecialTokens:
     batches, `end` ends a text, `begin` is the first input of decoders and BERTs, `mask` hides a token, `separator`
     divides two texts."""
 
-    pad: int
+    pad: int | None
     end: int
     begin: int | None = None
     mask: int | None = None
@@ -42,7 +44,7 @@ class SpecialTokens:
     def ids(self) -> frozenset[int]:
         return frozenset(i for i in astuple(self) if i is not None)
 
-    def need(self, extra: Extra) -> int:
+    def need(self, extra: Extra | Literal["pad"]) -> int:
         """The id of a required special token. Raises `ValueError` if the tokenizer does not have it."""
         found: int | None = getattr(self, extra)
         if found is None:
@@ -135,18 +137,20 @@ class SentencePieceTokenizer(Tokenizer):
     pieces of these names, which never match text. A literal '▁' (U+2581) is decoded as a space."""
 
     def __init__(self, model: bytes) -> None:
-        """`model` is the content of a `.model` file with a padding and an end token. Raises `RuntimeError`."""
+        """`model` is the content of a `.model` file; without an end token, that of `special` is -1. Raises
+        `RuntimeError`."""
         import sentencepiece
 
         self._model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.vocabulary_size = int(self._processor.vocab_size())
-        pad, end = int(self._processor.pad_id()), int(self._processor.eos_id())
+        end, pad = int(self._processor.eos_id()), int(self._processor.pad_id())
         found = {"begin": int(self._processor.bos_id()), "unknown": int(self._processor.unk_id())}
         for extra in ("mask", "separator"):
             number = int(self._processor.piece_to_id(EXTRA_PIECES[extra]))
             found[extra] = number if self._processor.is_control(number) else -1
-        self.special = SpecialTokens(pad, end, **{name: i for name, i in found.items() if i >= 0})
+        ids = {name: i for name, i in found.items() if i >= 0}
+        self.special = SpecialTokens(pad if pad >= 0 else None, end, **ids)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return cast(list[list[int]], self._processor.encode(list(texts), out_type=int))
@@ -164,32 +168,62 @@ class SentencePieceTokenizer(Tokenizer):
 
 class LibraryTokenizer(Tokenizer):
     """A tokenizer of the `tokenizers` library, as with published weights. Its post-processor may add tokens before a
-    text; `ends` are the tokens that end a text, the first one ends documents."""
+    text; `ends` are the tokens that end a text, the first one ends documents. Characters of a text that its model would
+    turn into a special token become the unknown token, or are left out if there is none."""
 
-    def __init__(self, library: Any, begin: int | None = None, ends: Sequence[int] = ()) -> None:
-        self.library, self.ends = library, tuple(ends)
+    def __init__(self, library: Any, begin: int | None = None, ends: Sequence[int] = (), content: str = "") -> None:
+        """`content` is the file of `library`; "": what the library writes."""
+        self.library, self.ends, self.content = library, tuple(ends), content or str(library.to_str())
         self.vocabulary_size = 1 + max(library.get_vocab().values(), default=-1)  # ids may have gaps
-        self.special = SpecialTokens(PAD, self.ends[0] if self.ends else -1, begin)
+        self.special = SpecialTokens(None, self.ends[0] if self.ends else -1, begin)
+
+    @cached_property
+    def _reserved(self) -> tuple[frozenset[int], list[int]]:
+        """The ids that no text has, and what replaces them."""
+        model = json.loads(self.content)["model"]
+        given = (self.library.token_to_id(model.get("unk_token") or ""), model.get("unk_id"))
+        unknown = [i for i in given if i is not None]
+        added = (i for i, token in self.library.get_added_tokens_decoder().items() if token.special)
+        return frozenset({*added, *self.ends, *self.special.ids} - {*unknown}), unknown[:1]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of every text, without a final end token."""
-        every = [list(each.ids) for each in self.library.encode_batch(list(texts))]
-        return [ids[:-1] if ids and ids[-1] in self.ends else ids for ids in every]
+        (never, unknown), every = self._reserved, list[list[int]]()
+        for found in self.library.encode_batch(list(texts)):
+            ids = list(found.ids)
+            # `encode_special_tokens` does not help if the model's own vocabulary has the special token.
+            if not never.isdisjoint(ids):
+                pairs = zip(ids, found.special_tokens_mask, strict=True)  # 1: by the post-processor
+                ids = [each for i, is_added in pairs for each in ([i] if is_added or i not in never else unknown)]
+            every.append(ids[:-1] if ids and ids[-1] in self.ends else ids)
+        return every
 
     def decode(self, ids: Sequence[int]) -> str:
-        return str(self.library.decode([int(i) for i in ids if self.library.id_to_token(int(i)) is not None]))
+        texts = (int(i) for i in ids if i not in self._reserved[0])
+        return str(self.library.decode([i for i in texts if self.library.id_to_token(i) is not None]))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         from tokenizers import decoders
 
         names = [self.library.id_to_token(int(i)) or f"<{i}>" for i in ids]
-        if '"ByteLevel"' in json.dumps(json.loads(self.library.to_str())["decoder"]):  # 'Ġcastle', 'Ċ'
+        if '"ByteLevel"' in json.dumps(json.loads(self.content)["decoder"]):  # 'Ġcastle', 'Ċ'
             names = [decoders.ByteLevel().decode([name]) for name in names]
         return [name.replace(" ", "▁").replace("\n", "\\n") for name in names]
 
     def to_json(self) -> dict[str, Any]:
-        own = {"tokenizer": self.library.to_str(), "begin": self.special.begin, "ends": list(self.ends)}
+        own = {"tokenizer": self.content, "begin": self.special.begin, "ends": list(self.ends)}
         return {"format": TOKENIZER_FORMAT, "kind": "library", **own}
+
+
+def library_of(content: str) -> Any:
+    """The library's tokenizer in a tokenizer.json. Raises bare `Exception` for any damage."""
+    from tokenizers import Tokenizer as Library
+
+    library = Library.from_str(content)
+    library.no_truncation()  # files may enable both
+    library.no_padding()
+    library.encode_special_tokens = True  # not saved by the library; text never becomes a special token
+    return library
 
 
 def tokenizer_from_json(value: Any) -> Tokenizer:
@@ -203,11 +237,8 @@ def tokenizer_from_json(value: Any) -> Tokenizer:
         if kind == "words":
             return WordTokenizer(value["words"])
         if kind == "library":
-            from tokenizers import Tokenizer as Library
-
-            library = Library.from_str(value["tokenizer"])
-            library.encode_special_tokens = True  # not saved by the library; text never becomes a special token
-            return LibraryTokenizer(library, value["begin"], value["ends"])
+            content = value["tokenizer"]
+            return LibraryTokenizer(library_of(content), value["begin"], value["ends"], content)
         if kind == "sentencepiece":
             model = base64.b64decode(value["model"], validate=True)
             if sha256(model) != value["sha256"]:

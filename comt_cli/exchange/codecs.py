@@ -121,8 +121,8 @@ def tokenizer_files(codec: TextCodec, context_length: int | None) -> tuple[Files
         files["tokenizer.model"] = (model, "the SentencePiece model")
         converted = _unigram(model)
     if all(converted.encode(text).ids == tokenizer.encode(text) for text in _PROBES):
-        pad, end = tokenizer.pieces([tokenizer.special.pad, tokenizer.special.end])
-        values: dict[str, Any] = {"pad_token": pad, "eos_token": end}
+        named_ids = {"pad_token": tokenizer.special.pad, "eos_token": tokenizer.special.end}
+        values: dict[str, Any] = {key: tokenizer.pieces([i])[0] for key, i in named_ids.items() if i is not None}
         if context_length is not None:
             values["model_max_length"] = context_length
         files["tokenizer.json"] = (converted.to_str().encode(), "the same tokenizer for the `tokenizers` library")

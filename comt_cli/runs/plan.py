@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping
+from operator import getitem
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -15,7 +17,7 @@ from comt_cli.errors import UserError
 from comt_cli.files import canonical_json, sha256
 from comt_cli.recipe.find import table_name
 from comt_cli.recipe.load import LoadedRecipe, select
-from comt_cli.recipe.problems import nearest
+from comt_cli.recipe.problems import nearest, read
 from comt_cli.recipe.schema import Name, ScaleName, Seed
 from comt_cli.recipe.settings import RunSettings, Section
 from comt_cli.tasks import Task, task_of
@@ -284,6 +286,16 @@ def plan(
     ]
 
 
+def at_line(path: Path, data: Section, error: UserError) -> UserError:
+    """An error about a key of `data`, `key: what is wrong`, with the recipe's file, and the line that gives the key. A
+    key of a setup or of an argument has no line."""
+    name, _, said = error.message.partition(": ")
+    name, document = name.removeprefix("data."), read(path)
+    same = (at for at in document.lines if functools.reduce(getitem, at, document.data) == getattr(data, name, None))
+    found = next((at for at in same if at[-2:] == ("data", name)), None)
+    return UserError(f"{path}: {error.message if found is None else document.problem(found, said)}", error.hint)
+
+
 def chosen_runs(
     loaded: LoadedRecipe, scale: str, points: Mapping[tuple[str, str], int], seeds: Iterable[int]
 ) -> dict[tuple[str, str], list[RunSpec]]:
@@ -303,7 +315,10 @@ def _planner(scale: str) -> Callable[[LoadedRecipe, str, str, int, int], RunSpec
         settings, command = loaded.points[scale][row, column][point], loaded.recipe.command
         key = (command, settings.data.model_dump_json())
         if key not in data:
-            data[key] = task_of(command).identify(settings)
+            try:
+                data[key] = task_of(command).identify(settings)
+            except UserError as error:
+                raise at_line(loaded.path, settings.data, error) from error
         fingerprint, content = data[key]
         folder, cell = getattr(settings.data, "folder", None), f"{row} at {column}"
         first, where = folders.setdefault(fingerprint, (folder, cell))

@@ -36,21 +36,22 @@ def observe(task: TaskRun[Any]) -> dict[str, float | None]:
     """The quantities of `runs.logs.OBSERVED` of a task's model, by `<quantity>.<place>`; None if one is not finite.
     Sharded models need all processes."""
     inputs = task.inputs(task.trial_batch(min(ROWS, task.rows_at_once)))
-    watching, where = _Observer(task.model), (task.settings.precision, task.world.device)
+    watching, where = _Observer(task.model, task.read(inputs)), (task.settings.precision, task.world.device)
     with undisturbed(task.objective), watching.watched(), compute_context(*where):
         task.objective(*inputs)
     return watching.means()
 
 
 class _Observer:
-    """Collects the mean of every quantity in one pass, at every gate and residual add. Padding is left out."""
+    """Collects the mean of every quantity in one pass, at every gate and residual add. Padding is left out: what is
+    not `read_BT` (`TaskRun.read`), else `PAD`."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, read_BT: Tensor | None) -> None:
         self.model: Any = model
         self.several = len(model.stacks) > 1
         self.of_source = {*reads_source(model)} if isinstance(model, EncoderDecoder) else set()
         self.source_BS: Tensor | None = None
-        self.read_BT: Tensor | None = None
+        self.is_known, self.read_BT = read_BT is not None, read_BT
         self.found: dict[str, list[Tensor]] = {}
 
     @contextlib.contextmanager
@@ -76,7 +77,8 @@ class _Observer:
         return x_BSD, self.source_BS
 
     def embedded(self, _: nn.Module, own: Callable[..., Tensor], ids_BT: Tensor) -> Tensor:
-        self.read_BT = ids_BT != PAD
+        if not self.is_known:
+            self.read_BT = ids_BT != PAD
         return own(ids_BT)
 
     def scaled(

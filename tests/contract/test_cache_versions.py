@@ -34,10 +34,10 @@ MADE = {
     "extracted texts": ("text/corpora: python_library", EXTRACTOR_VERSION, (3, "827f9ad6fb7f250f")),
     "sources of the library": ("text/corpora: python_library", SOURCE_VERSION, (1, "827f9ad6fb7f250f")),
     # Named by the version of token shards, too: what reads the texts is among those.
-    "vocabularies": (".: tokenizer; text: settings splits", VOCABULARY_VERSION, (2, "935280e24989d458")),
+    "vocabularies": (".: tokenizer tokenizer_files; text: settings splits", VOCABULARY_VERSION, (2, "935280e24989d458")),
     "token shards": (
-        ".: hub tokenizer gguf_files published prepare; text: columns dataset settings splits; "
-        "text/corpora: hub_data_sets hub_text local_files",
+        ".: hub tokenizer tokenizer_files gguf_files published prepare; text: columns dataset settings splits; "
+        "text/corpora: hub_data_sets hub_text local_files token_files",
         FORMAT,
         (4, "b041ab781138a0ae"),
     ),
@@ -61,7 +61,7 @@ MADE = {
     "prepared captions": (
         ".: split order tokenizer prepare; captions: dataset settings words; captions/corpora: mscoco scenes",
         CAPTION_FORMAT,
-        (1, "1a5d54b37bc0efdf"),
+        (1, "8bd56f6b3ec5a910"),
     ),
     "examples of two descriptions": (
         ".: draws order; captions: words; glue/sources: scene_tasks",
@@ -79,7 +79,7 @@ MADE = {
         (2, "797ee0fc3cfd2690"),
     ),
     # Not cached, but a part of the ids of runs.
-    "buckets of pairs": (".: split order; pairs: dataset", PACKING, (1, "bbd7856aea2a9fbc")),
+    "buckets of pairs": (".: split order; pairs: dataset", PACKING, (1, "11bd15c1f07f4b22")),
     "rendered letters": (
         ".: order; images: dataset; images/sets: glyphs",
         GLYPH_VERSIONS,

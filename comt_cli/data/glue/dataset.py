@@ -49,7 +49,7 @@ class GlueSplit(PositionedSplit[GlueBatch]):
         """Labels are numbers if `classes` is 1. Raises `ValueError` if a begin or separator token is missing."""
         special = tokenizer.special
         begin, separator = special.need("begin"), special.need("separator")
-        self._pad = special.pad
+        self._pad = special.need("pad")
         sequences, seconds = list[NDArray[np.uint32]](), []
         for start in range(0, len(examples), _AT_ONCE):
             some = examples[start : start + _AT_ONCE]

@@ -120,7 +120,7 @@ class PairBuckets(PositionedSplit[PairBatch]):
         """The buckets' pairs; pair j of the bucket at position i has position i * `ROWS` + j."""
         pairs_B = self.pairs(indices)
         source_B = self._source_P[pairs_B]
-        source_BS = self._sources.padded(pairs_B, int(source_B.max()), self._special.pad)
+        source_BS = self._sources.padded(pairs_B, int(source_B.max()), self._special.need("pad"))
         rows_B = np.arange(len(pairs_B))
         source_BS[rows_B, source_B - 1] = self._special.end
         target_in_BT, target_out_BT = self._targets.shifted(pairs_B, self._special)

@@ -20,6 +20,7 @@ from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest, PreparedToken
 from comt_cli.data.published import t5_tokenizer, tokenizer_of
 from comt_cli.data.split import Unsigned, token_dtype
 from comt_cli.data.storage import ProgressCallback, file_lock
+from comt_cli.data.text.corpora.token_files import TokenFiles
 from comt_cli.data.text.rows import MaskedRows, PackedRows, PaddedRows, Rows
 from comt_cli.data.text.settings import (
     FORMAT,
@@ -40,6 +41,7 @@ from comt_cli.data.text.settings import (
 )
 from comt_cli.data.text.splits import IN_BLOCKS, REVISION, source_of, split_in, streams_of, train_texts
 from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer, train_sentencepiece
+from comt_cli.data.tokenizer_files import file_tokenizer, fitting, hub_commit
 from comt_cli.errors import UserError
 from comt_cli.files import Unreadable, atomic_file, cache_folder, canonical_json, read_json, sha256, write_json
 
@@ -52,9 +54,9 @@ _CHUNK_CHARACTERS = 4_000_000
 class Dataset(PreparedTokens[Rows]):
     """Memory-mapped token shards. Rows are read when they are used."""
 
-    def __init__(self, data: DataSettings, folder: Path, manifest: TextManifest) -> None:
+    def __init__(self, data: DataSettings, folder: Path, manifest: TextManifest, corpus: Corpus) -> None:
         super().__init__(folder, manifest)
-        self._data, self._manifest = data, manifest
+        self._data, self._manifest, self._corpus = data, manifest, corpus
 
     @property
     def facts(self) -> dict[str, str]:
@@ -72,7 +74,8 @@ class Dataset(PreparedTokens[Rows]):
         )
         if self._data.rows == "pack":
             documents = sum(part.documents for part in held)
-            return PackedRows(tokens, self._data.sequence_length, documents, text_bytes)
+            shards = self._corpus.arrays(name) if isinstance(self._corpus, TokenFiles) else tokens
+            return PackedRows(shards, self._data.sequence_length, documents, text_bytes)
         return PaddedRows(tokens, offsets, self._data.sequence_length, text_bytes)
 
 
@@ -97,12 +100,18 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
         tokenizer_for(data, corpus, progress).save(folder / TOKENIZER)
     tokenizer = load_tokenizer(folder / TOKENIZER)
     dtype = token_dtype(tokenizer.vocabulary_size)
-    writer = PartWriter(folder, dtype, kind.part_bytes)
-    _tokenise(data, corpus, tokenizer, writer, progress)
-    _check_rows(data, writer.parts)
+    if isinstance(corpus, TokenFiles):
+        parts = [corpus.record(folder, tokenizer, progress)]
+    else:
+        writer = PartWriter(folder, dtype, kind.part_bytes)
+        _tokenise(data, corpus, tokenizer, writer, progress)
+        parts = writer.parts
+    _check_rows(data, parts)
     own = {"format": FORMAT, "corpus": corpus.identity() | source, "dtype": dtype.str}
     own |= {"vocabulary_size": tokenizer.vocabulary_size, "tokenizer": FileRecord.of(folder / TOKENIZER)}
-    return kind.record(name, folder, (), **own, parts=tuple(writer.parts))
+    manifest = kind.record(name, folder, (), **own, parts=tuple(parts))
+    commit = hub_commit(data.tokenizer)
+    return manifest.model_copy(update={"versions": manifest.versions | commit})
 
 
 def _keep_only(source: dict[str, Any], folder: Path) -> None:
@@ -118,24 +127,22 @@ def _keep_only(source: dict[str, Any], folder: Path) -> None:
 
 def opened(kind: Kind, folder: Path, manifest: TextManifest) -> Dataset | MaskedDataset:
     """Open the rows."""
-    text = Dataset(kind.data, folder, manifest)
+    text = Dataset(kind.data, folder, manifest, kind.corpus)
     return MaskedDataset(kind.asked, text) if isinstance(kind.asked, MaskedData) else text
 
 
 def tokenizer_for(data: TextSettings, corpus: Corpus, progress: ProgressCallback) -> Tokenizer:
-    """The tokenizer of `data`; trained ones are cached. Raises `UserError` if its corpus cannot be read, or the
-    tokenizer of published weights has more tokens than `data.vocabulary`."""
+    """The tokenizer of `data`; trained ones are cached. Raises `UserError` if its corpus or its file cannot be read, or
+    it has more tokens than `data.vocabulary`."""
     if data.tokenizer == "bytes":
         return ByteTokenizer(data.extras)
     if data.tokenizer == "t5":
         progress("fetching the T5 vocabulary", 0, None)
         return t5_tokenizer()
     if data.weights is not None:
-        of_weights = tokenizer_of(data.weights)
-        if (most := of_weights.vocabulary_size) > data.vocabulary_size:
-            said = f"data.vocabulary is {data.vocabulary_size}, but the tokenizer of {data.weights} has {most} tokens"
-            raise UserError(said, f"Set data.vocabulary: {most}, or the larger size of the weights' model.")
-        return of_weights
+        return fitting(tokenizer_of(data.weights), data.weights, data.vocabulary_size)
+    if data.tokenizer_file is not None:
+        return file_tokenizer(data.tokenizer_file, data.vocabulary_size)
     source = source_of(corpus, data.validation_fraction)
     key = canonical_json([FORMAT, *vocabulary_identity(data, corpus, progress), *([source] if source else [])])
     path = cache_folder() / "tokenizers" / f"{sha256(key)[:16]}.json"

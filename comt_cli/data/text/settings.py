@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
@@ -17,7 +19,10 @@ from comt_cli.data.published import T5_SHA256, content_hash
 from comt_cli.data.settings import DataSection, Named, name_of
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.tokenizer import LONG_LINES_CUT, TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION, Extra
-from comt_cli.recipe.settings import MAX_LENGTH, Tokens, Vocabulary, WholeNumber, matching
+from comt_cli.data.tokenizer_files import FORMS, file_tokenizer
+from comt_cli.errors import UserError
+from comt_cli.files import canonical_json, sha256
+from comt_cli.recipe.settings import MAX_LENGTH, MAX_VOCABULARY, Tokens, Vocabulary, WholeNumber, matching
 
 FORMAT = 4  # version, as tests/contract/test_cache_versions.py says
 
@@ -91,7 +96,11 @@ _OF_WEIGHTS = "weights:"
 """The prefix of published weights whose tokenizer is used. `start` in a recipe means the run's start."""
 TokenizerName = Annotated[
     str,
-    matching(f"{_OF_WEIGHTS}.+", "weights:WEIGHTS (published ones)", ("sentencepiece", "t5", "bytes", "start")),
+    matching(
+        f"{_OF_WEIGHTS}.+|{FORMS}",
+        "weights:WEIGHTS (published ones), nor hf:NAME, nor a path, which has a / or ends in .json or .model",
+        ("sentencepiece", "t5", "bytes", "start"),
+    ),
 ]
 
 
@@ -99,7 +108,7 @@ class TextSettings(DataSection):
     """The corpus and its tokenizer, which has the special tokens `extras` besides padding, end and unknown."""
 
     kind = Corpus
-    later: ClassVar[frozenset[str]] = frozenset({"folder"})
+    later: ClassVar[frozenset[str]] = frozenset({"folder", "dtype"})
     extras: ClassVar[tuple[Extra, ...]] = ()
 
     corpus: Annotated[str, name_of(Corpus)] = "python-docs"
@@ -108,6 +117,7 @@ class TextSettings(DataSection):
     validation_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
     max_train_tokens: Tokens | None = None
     folder: str | None = None
+    dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] | None = None
 
     @classmethod
     def with_implied(cls, given: dict[str, Any]) -> dict[str, Any]:
@@ -117,7 +127,11 @@ class TextSettings(DataSection):
     def contradictions(self) -> Iterator[str]:
         fixed = self._fixed(self.tokenizer)
         if fixed is None and self.vocabulary is None:
-            yield f"vocabulary: is missing; give the size of the tokenizer {self.tokenizer}, for instance 2048"
+            size = "for instance 2048"
+            if self.tokenizer_file is not None:
+                with contextlib.suppress(UserError):  # reported when the data is identified
+                    size = f"{file_tokenizer(self.tokenizer_file, MAX_VOCABULARY).vocabulary_size} or more"
+            yield f"vocabulary: is missing; give the size of the tokenizer {self.tokenizer}, {size}"
         if fixed is not None and self.vocabulary not in (None, fixed):
             yield f"vocabulary: the tokenizer {self.tokenizer} has {fixed} tokens; leave the key out"
         yield from super().contradictions()
@@ -132,9 +146,18 @@ class TextSettings(DataSection):
         """The published weights whose tokenizer is used; None for other tokenizers."""
         return self.tokenizer.removeprefix(_OF_WEIGHTS) if self.tokenizer.startswith(_OF_WEIGHTS) else None
 
+    @property
+    def tokenizer_file(self) -> str | None:
+        """The folder, file or repository of the hub that has the tokenizer; None for other tokenizers."""
+        is_file = self.weights is None and re.fullmatch(FORMS, self.tokenizer) is not None
+        return self.tokenizer if is_file else None
+
     def stored(self, *without: str) -> dict[str, Any]:
-        """Without the name of published weights, which can have several: the data's content covers their tokenizer."""
-        return super().stored(*without) | ({} if self.weights is None else {"tokenizer": "weights"})
+        """Without the names of published weights and of files of tokenizers and tokens, which can have several: the
+        data's content covers them."""
+        tokenizer = "weights" if self.weights is not None else "file" if self.tokenizer_file else self.tokenizer
+        corpus = "tokens" if self.corpus.startswith("tokens:") else self.corpus
+        return super().stored(*without) | {"tokenizer": tokenizer, "corpus": corpus}
 
     @property
     def vocabulary_size(self) -> int:
@@ -229,6 +252,9 @@ def tokenizer_identity(data: TextSettings) -> list[Any]:
         return sentencepiece_identity(data.vocabulary_size, *own, *data.extras)
     if data.weights is not None:
         return ["weights", data.weights, data.vocabulary_size]  # the request; the content hash covers their content
+    if data.tokenizer_file is not None:
+        content = file_tokenizer(data.tokenizer_file, data.vocabulary_size).to_json()
+        return ["file", sha256(canonical_json(content)), data.vocabulary_size]
     return ["t5", T5_SHA256] if data.tokenizer == "t5" else ["bytes", *data.extras]
 
 

@@ -5,7 +5,7 @@ checkpoint's additional entries."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic
 
@@ -143,6 +143,10 @@ class TaskRun(ABC, Generic[B]):
     @abstractmethod
     def inputs(self, batch: B) -> tuple[Tensor, ...]:
         """Arguments of the objective for a training batch, on the device; the last one are the targets."""
+
+    def read(self, inputs: Sequence[Tensor]) -> Tensor | None:
+        """Whether each position of `inputs` is a token, bool [B, T]; None: unless it has the id `PAD`."""
+        return None
 
     @abstractmethod
     def evaluate(self, batches: Iterable[B], split: Split[B]) -> Evaluation:

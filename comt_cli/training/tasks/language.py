@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -41,6 +41,14 @@ class LanguageRun(TextRun[Batch]):
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         return self.tensors(batch)  # a LLaMA has no dropout
+
+    def read(self, inputs: Sequence[Tensor]) -> Tensor:
+        """By the targets, because a tokenizer from a file can have a word at the id that fills rows."""
+        is_target_BT = inputs[1] != IGNORE
+        return is_target_BT | is_target_BT.roll(1, dims=1)
+
+    def checkpoint_parts(self) -> dict[str, Any]:
+        return super().checkpoint_parts() | {"vocabulary": self.model.vocabulary}  # the tokenizer may have fewer tokens
 
     def evaluate(self, batches: Iterable[Batch], split: Any) -> Evaluation:
         """Evaluate on all processes' batches.

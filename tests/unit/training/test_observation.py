@@ -13,8 +13,20 @@ import pandas as pd
 import pytest
 import torch
 import torch._dynamo
+from foreign_tokens import byte_level, write_tokenizer
 from same_bits import Reason, assert_same_bits
-from tiny_runs import CIDER, caption_spec, glue_spec, image_spec, masked_spec, pair_spec, tiny_spec, train, training
+from tiny_runs import (
+    CIDER,
+    PROSE,
+    caption_spec,
+    glue_spec,
+    image_spec,
+    masked_spec,
+    pair_spec,
+    tiny_spec,
+    train,
+    training,
+)
 from torch._dynamo.utils import counters
 
 from comt_cli.exchange.checkpoint import read_state
@@ -113,6 +125,24 @@ def test_gates_of_a_language_model_are_those_of_its_tokens(tiny_corpus: str, tmp
     gates = {key: value for key, value in found.items() if key.startswith("gate_")}
     assert gates == pytest.approx(expected, rel=1e-4, abs=1e-6)
     assert 0 < gates["gate_saturation.q_proj.scalar"] < 1
+
+
+def test_a_word_at_the_id_that_fills_rows_is_no_padding(tiny_corpus: str, tmp_path: Path) -> None:
+    write_tokenizer(tmp_path / "bpe", byte_level([PROSE]))
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(40):
+        (texts / f"{number}.txt").write_text(f"{number}! {PROSE[number:60]}!")
+    data = {"corpus": f"files:{texts}/*.txt", "tokenizer": str(tmp_path / "bpe"), "vocabulary": 300}
+    task = ready(tiny_spec(tiny_corpus, method="transponder", data=data), tmp_path)
+    saturate(task)
+    batch = task.trial_batch(ROWS)
+    rows = [row[: 1 + (own >= 0).sum()].tolist() for row, own in zip(batch.tokens, batch.targets, strict=True)]
+    assert all(0 in row for row in rows)
+    assert len({*map(len, rows)}) > 1
+    expected = expected_gates([gate_values(task.model, [row]) for row in rows], 0.0, 2.0, branches=False)
+    gates = {key: value for key, value in observe(task).items() if key.startswith("gate_")}
+    assert gates == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
 def test_gates_of_a_translator_are_those_of_the_tokens_that_they_read(tmp_path: Path) -> None:
