@@ -2,9 +2,8 @@
 process group), which allocates what real ones would.
 
 Exact are the padded shards and Adam's moments on the first process, which has the longest shards. Gradients kept in
-full are within 3 %, since the tracker rounds every tensor up to 512 bytes. The whole is within 20 % (measured: 1 % too
-little to 16 % too much): the estimate has no temporary tensors and no logits, and adds parts that are not all held at
-the same moment."""
+full are within 3 %, since the tracker rounds every tensor up to 512 bytes. The whole is within 20 % (measured: 4 % to
+16 % too much): the estimate adds parts that are not all held at the same moment, and has no temporary tensors."""
 
 from __future__ import annotations
 
