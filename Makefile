@@ -226,9 +226,9 @@ gpu-pack: $(READY)  ## One archive for a GPU machine without a network (x86-64, 
 	@echo "There: tar -xf gpu-pack.tar.gz; cd comt; make gpu PYTHON_READY=python3"
 
 .PHONY: measured
-measured:  ## Ship what results/bench has on kernels: the package's copy, which `kernels: auto` chooses by
+measured:  ## Ship measurements of results/bench, for `kernels: auto` and the plans of `comt show`
 	rm -rf comt_cli/kernels/measured
-	for file in results/bench/*/{kernels,step-images}.csv; do \
+	for file in results/bench/*/{kernels,step-images}.csv results/bench/nvidia-*/step.csv; do \
 		folder="comt_cli/kernels/measured/$$(basename "$$(dirname "$$file")")"; mkdir -p "$$folder"; cp "$$file" "$$folder"; done
 
 .PHONY: doctor

@@ -1,16 +1,18 @@
 """Estimated time of runs before training (`Estimator`), and remaining time during training (`TimeLeft`).
 
 The time of a run is its FLOPs, including evaluations, divided by the FLOP/s of the most similar run finished on the
-same kind of device: a run of the same network, else of the same kind with the nearest FLOPs per step. Without one, a
-share of the device's peak is used, from its data sheet or measured by a matrix product. Runs trained at once share the
-cores or the GPUs. Torch-free unless a speed is measured.
+same kind of device: a run of the same network, else of the same kind with the nearest FLOPs per step. Without one, it
+is a share of the device's peak. For a planned GPU the share is that of `comt bench step` on such a GPU if it is among
+the shipped measurements, else assumed, and the peak is its data sheet's; here the peak is known or measured by a matrix
+product. Runs trained at once share the cores or the GPUs. Torch-free unless a speed is measured.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,18 +21,25 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from comt_cli.campaign.processes import usable_cores, usual_threads
-from comt_cli.files import Cache, read_json
+from comt_cli.files import Cache, read_csv, read_json
+from comt_cli.kernels.measurements import SHIPPED
 from comt_cli.models.accounting import code_version, cost_of, total_flops
 from comt_cli.runs.plan import BY_ID, RunSpec
 from comt_cli.training.events import Evaluating, Event, RunStarted, StepReport
-from comt_cli.training.hardware import Hardware, chip_of
+from comt_cli.training.hardware import CHIPS, Hardware, chip_of
 
 START_SECONDS = 10.0
 """Seconds of a worker before its first step: importing torch and opening the data."""
 MOST_APART = 4.0
 """Largest ratio of the FLOPs per step of two networks with comparable speed."""
+SPREAD = 0.5
+"""An assumed share of the peak is right to this share of itself: 40 % stands for 20 % to 60 %. Published for language
+models: 33 to 39 % (torchtitan, 8B, H100), 41 to 51 % (nanochat, eight H100), 56 % (TinyLlama, A100)."""
 FORWARD_SHARE = 1 / 3
 """FLOPs of evaluating samples, relative to a training step on them."""
+
+
+_VARIANT = re.compile("(plain|comt|transponder)-(compiled|fused)")  # the others are not deterministic, or not ours
 
 
 class Finished(NamedTuple):
@@ -71,10 +80,21 @@ def _is_on(device: str, where: Hardware) -> bool:
 
 
 class Estimate(NamedTuple):
-    """Estimated seconds of a run, and their source."""
+    """Estimated seconds of a run, their source, and their range."""
 
     seconds: float
     source: str
+    least: float
+    most: float
+
+
+class Speed(NamedTuple):
+    """Expected FLOP/s or share of the peak, its source, and its range as factors."""
+
+    value: float
+    source: str
+    low: float
+    high: float
 
 
 class Estimator:
@@ -92,15 +112,22 @@ class Estimator:
     def of(self, spec: RunSpec, at_once: int | None = None) -> Estimate:
         """The time of a whole run when `at_once` runs share the device; with evaluations if a finished run is known."""
         flops, train, slower = total_flops(spec), spec.settings.train, self._slower(at_once or self.at_once)
-        like = self._most_similar(spec)
-        if like is None:
-            reached, source = self._speed(spec)
-            return Estimate(flops / reached * slower, source)
-        evaluations = 1 + (train.steps - 1) // train.evaluate_every if train.evaluate_every else 1
-        flops += evaluations * like.evaluated_samples * FORWARD_SHARE * cost_of(spec).flops_per_row
-        other = "" if like.model == spec.settings.model.model_dump(mode="json") else " of another size"
-        this = "this device" if self.where.chip is None else "such a device"
-        return Estimate(flops / like.flops_per_second * slower, f"runs{other} finished on {this} ({like.device})")
+        if near := self._similar(spec):
+            like, speeds = near[0], [run.flops_per_second / near[0].flops_per_second for run in near]
+            evaluations = 1 + (train.steps - 1) // train.evaluate_every if train.evaluate_every else 1
+            flops += evaluations * like.evaluated_samples * FORWARD_SHARE * cost_of(spec).flops_per_row
+            other = "" if like.model == spec.settings.model.model_dump(mode="json") else " of another size"
+            this = "this device" if self.where.chip is None else "such a device"
+            source = f"runs{other} finished on {this} ({like.device})"
+            speed = Speed(like.flops_per_second, source, min(speeds), max(speeds))
+        else:
+            speed = self._speed(spec)
+        seconds = flops / speed.value * slower
+        return Estimate(seconds, speed.source, seconds / speed.high, seconds / speed.low)
+
+    def gpu_hours(self, spec: RunSpec) -> list[float]:
+        """GPU-hours of a whole run, and their range."""
+        return [each * self.processes / 3600 for each in self.of(spec, at_once=1) if not isinstance(each, str)]
 
     def makespan(self, specs: Iterable[RunSpec]) -> float:
         """Seconds until all of these runs are done, each training once; 0 without any."""
@@ -115,7 +142,8 @@ class Estimator:
         cores = usable_cores()  # more threads than cores do not make a single run faster
         return max(1.0, at_once * min(self.threads, cores) / cores)
 
-    def _most_similar(self, spec: RunSpec) -> Finished | None:
+    def _similar(self, spec: RunSpec) -> list[Finished]:
+        """Finished runs of comparable speed, the most similar first; only of the same network if there are any."""
         model, flops = spec.settings.model.model_dump(mode="json"), total_flops(spec) / spec.settings.train.steps
         threads = f", {self.threads} thread{'s' if self.threads != 1 else ''}"
 
@@ -124,20 +152,25 @@ class Estimator:
             return run.model != model, has_others, abs(math.log(run.step_flops / flops))
 
         alike = [run for run in self._finished if run.kind == _kind(spec)]
-        near = [run for run in alike if run.model == model or 1 / MOST_APART <= run.step_flops / flops <= MOST_APART]
-        return min(near, key=distance, default=None)
+        same = [run for run in alike if run.model == model]
+        near = same or [run for run in alike if 1 / MOST_APART <= run.step_flops / flops <= MOST_APART]
+        return sorted(near, key=distance)
 
-    def _speed(self, spec: RunSpec) -> tuple[float, str]:
-        """Expected FLOP/s of training, and their source: a share of the peak in the data sheet if the device is not
+    def _speed(self, spec: RunSpec) -> Speed:
+        """Expected FLOP/s of training without similar runs: a share of the peak in the data sheet if the device is not
         here, else of its known peak or of a measured matrix product (cached)."""
-        where, precision, share = self.where, spec.settings.train.precision, spec.task.typical_share
+        where, precision = self.where, spec.settings.train.precision
+        share = Speed(spec.task.typical_share, "an assumption", 1 - SPREAD, 1 + SPREAD)
         # On CUDA each process has a device of its own; on the CPU they share the cores.
-        reached = share * (self.processes if where.kind == "cuda" else 1)
+        devices = self.processes if where.kind == "cuda" else 1
         if where.chip is not None:
+            share = measured_share(spec, where.name) or share
             peak = where.chip.fp32_flops if precision == "fp32" else where.chip.bf16_flops
+            part, low, high = (share.value * factor for factor in (1, share.low, share.high))
             most = f"{peak / 1e12:g} TFLOP/s in the data sheet of {where.name}"
             lossless = ", with no loss between devices" if self.processes > 1 else ""
-            return peak * reached, f"an assumption: {share:.0%} of the {most}{lossless}"
+            source = f"{share.source}: {part:.0%} (from {low:.0%} to {high:.0%}) of the {most}{lossless}"
+            return share._replace(value=peak * part * devices, source=source)
         if precision not in self._fastest:
             key = [where.kind, where.name, self.threads if where.kind == "cpu" else 0, precision]
             speeds = Cache("speeds", code_version())
@@ -150,7 +183,39 @@ class Estimator:
                 found = peak_flops(device, precision) or measured_matmul_flops(device, precision, self.threads)
                 speeds.put(key, found)
             self._fastest[precision] = float(found)
-        return self._fastest[precision] * reached, "the speed of matrix products here (a rough estimate)"
+        source = "the speed of matrix products here (a rough estimate)"
+        return share._replace(value=self._fastest[precision] * share.value * devices, source=source)
+
+
+def measured_share(spec: RunSpec, chip: str) -> Speed | None:
+    """Share of the peak that `comt bench step` measured on this GPU, for compiled LLaMAs in the run's precision; None
+    without a measurement. It is that of the size with the nearest FLOPs per token, and of the fastest variant with the
+    run's method, else without gates. The range is that of all variants; it includes that of the assumed share if the
+    run's FLOPs per token are more than `MOST_APART` times as many or as few."""
+    train = spec.settings.train
+    rows = [
+        row
+        for file in sorted(SHIPPED.glob("*/step.csv"))
+        for row in read_csv(file)
+        if (chip_of(row["device"]), row["precision"]) == (chip, train.precision) and _VARIANT.fullmatch(row["variant"])
+    ]
+    if not (rows and train.compile and getattr(spec.settings.model, "family", None) == "llama"):
+        return None
+    wanted = cost_of(spec).flops_per_row / spec.task.positions(spec.settings)
+
+    def apart(row: Mapping[str, str]) -> float:
+        flops_per_token = float(row["mfu"]) * CHIPS[chip].bf16_flops / float(row["tokens_per_second"])
+        return abs(math.log(flops_per_token / wanted))
+
+    size = min(rows, key=apart)["size"]
+    shares = {row["variant"]: float(row["mfu"]) for row in rows if row["size"] == size}
+    own = [name for name in shares if name.startswith(f"{spec.method['name']}-")]
+    variant = max(own or [name for name in shares if name.startswith("plain-")], key=shares.__getitem__)
+    is_far = min(map(apart, rows)) > math.log(MOST_APART)
+    assumed = [spec.task.typical_share * factor for factor in (1 - SPREAD, 1 + SPREAD)] if is_far else []
+    ends = [*shares.values(), *assumed]
+    source = f"comt bench step on such a GPU ({variant} at {size})"
+    return Speed(shares[variant], source, min(ends) / shares[variant], max(ends) / shares[variant])
 
 
 def _kind(spec: RunSpec) -> tuple[str, str, Any]:

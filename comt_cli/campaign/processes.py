@@ -87,10 +87,9 @@ def usable_cores() -> int:
 
 def _fitting(runs: Sequence[SharedRun]) -> int:
     """The number of these runs that fit in memory at once, by the estimate for the largest."""
-    from comt_cli.models.accounting import training_bytes
+    from comt_cli.models.memory import memory_of
 
-    trained = [(shared.spec, shared.spec.settings.train) for shared in runs]
-    largest = max(training_bytes(spec, train.micro_batch_size or train.batch_size) for spec, train in trained)
+    largest = max(memory_of(shared.spec).total for shared in runs)
     return int(MEMORY_SHARE * _memory_bytes() / (largest + PROCESS_BYTES))
 
 

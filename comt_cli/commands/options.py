@@ -172,6 +172,8 @@ class Where:
     overwrite: Overwrite = False
     plan_for: str | None = None
     """A GPU of another machine; only plans use it."""
+    price: float | None = None
+    """Price of an hour of that GPU."""
 
 
 @dataclass(frozen=True)

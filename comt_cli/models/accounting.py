@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,9 @@ class Cost:
     per row and independent of the rows (a gated projection saves its weights joined with its gates'). `unused` is the
     problem of a method with a parameter that would never be trained. `frozen` parameters are not trained. `adapters`
     are LoRA's parameters, which are not part of the trained model. `roles` are all parameters by role
-    (`layers.roles`), `matrices` those that Muon would update."""
+    (`layers.roles`), `matrices` those that Muon would update. `shapes` are those of all parameters as (length of the
+    first dimension, numbers in a slice of it, number of such parameters). `largest_block` and `outside_blocks` are
+    parameters, adapters included."""
 
     parameters: int
     plain_parameters: int
@@ -47,6 +50,9 @@ class Cost:
     adapters: int
     roles: Mapping[str, int]
     matrices: int
+    shapes: Sequence[Sequence[int]]
+    largest_block: int
+    outside_blocks: int
 
     @property
     def extra_parameters(self) -> int:
@@ -120,20 +126,6 @@ def check_methods(specs: Iterable[RunSpec]) -> None:
 def total_flops(spec: RunSpec) -> float:
     """FLOPs of the whole training, forward and backward, without evaluation and the optimiser's (Muon's products)."""
     return float(cost_of(spec).flops_per_row) * spec.settings.train.batch_size * spec.settings.train.steps
-
-
-def training_bytes(spec: RunSpec, rows_at_once: int) -> int:
-    """Estimated device memory of training: weights; for trained weights also gradients and the optimiser's state
-    (Adam's two moments, or one of SGD and Muon); and the saved activations of one micro-batch. The allocator, temporary
-    buffers and a language model's current block of logits come on top. A compiled step needs less."""
-    cost = cost_of(spec)
-    train = spec.settings.train
-    precision = train.precision
-    held = cost.parameters + cost.adapters
-    trained = held - cost.frozen
-    state = (held + trained + train.optimizer_state(trained, cost.matrices)) * (2 if precision == "bf16-pure" else 4)
-    activation = 4 if precision == "fp32" else 2
-    return state + (cost.kept_always + cost.kept_per_row * rows_at_once) * activation
 
 
 _COUNTED: dict[Network, Cost] = {}
@@ -220,8 +212,12 @@ def _count(network: Network) -> tuple[Cost, bool]:
     plain_parameters = _plain_parameters(network.model, network.dimensions, network.plain)
     is_ours = all(type(module).__module__.partition(".")[0] in ("comt_cli", "torch") for module in model.modules())
     matrices = sum(map(nn.Parameter.numel, hidden_matrices(model)))
+    shapes = Counter((each.shape[:1].numel(), each.shape[1:].numel()) for each in model.parameters())
+    in_blocks = [parameter_count(block) for stack in model.stacks.values() for block in stack]
     counted = (parameters, plain_parameters, flops, kept.per_row, kept.always, unused, frozen, held - parameters)
-    return Cost(*counted, {str(role): count for role, count in roles.items()}, matrices), is_ours
+    by_role = {str(role): count for role, count in roles.items()}
+    sizes = [[*shape, many] for shape, many in shapes.items()], max(in_blocks, default=0), held - sum(in_blocks)
+    return Cost(*counted, by_role, matrices, *sizes), is_ours
 
 
 def _unused(model: Model, output: Tensor, file: str) -> str:

@@ -24,25 +24,31 @@ class Chip:
     memory: float
 
 
+# From NVIDIA's data sheets and, for GeForce, white papers of the architectures (products accumulated in fp32). Where
+# they print FLOP/s "with sparsity", these are half. B200: one of the eight GPUs of an HGX B200.
 CHIPS = {
+    "B200": Chip(2250e12, 80e12, 180e9),
     "H200": Chip(989.5e12, 67e12, 141e9),
     "H100 PCIe": Chip(756e12, 51e12, 80e9),
     "H100 NVL": Chip(835e12, 60e12, 94e9),
     "H100": Chip(989.5e12, 67e12, 80e9),
-    "A100": Chip(312e12, 19.5e12, 80e9),
+    "A100 80GB": Chip(312e12, 19.5e12, 80e9),
+    "A100 40GB": Chip(312e12, 19.5e12, 40e9),
     "L40S": Chip(362e12, 91.6e12, 48e9),
     "A10G": Chip(70e12, 31.2e12, 24e9),
     "RTX 4090": Chip(165.2e12, 82.6e12, 24e9),
     "RTX 3090": Chip(71e12, 35.6e12, 24e9),
 }
-"""Devices that are missing here have no MFU. The A100 is the one with 80 GB."""
+"""Devices that are missing here have no MFU."""
 _OTHER_CHIPS = re.compile(r"H200 NVL|MIG|Laptop|Max-Q| (Ti|D|SUPER)\b")
 """Suffixes of slower or faster devices with a name above."""
 
 
 def chip_of(device: str) -> str | None:
-    """The name in `CHIPS` of a device, given its driver's name; None if it is missing there."""
-    return None if _OTHER_CHIPS.search(device) else next((chip for chip in CHIPS if chip in device), None)
+    """The name in `CHIPS` of a device, given its driver's name, which has all its words (`NVIDIA A100-SXM4-80GB`); None
+    if it is missing there."""
+    words = set(re.split("[ -]", device))
+    return None if _OTHER_CHIPS.search(device) else next((chip for chip in CHIPS if words >= {*chip.split()}), None)
 
 
 @dataclass(frozen=True)
@@ -62,8 +68,9 @@ class Hardware:
 
 
 def planned_hardware(name: str, count: int) -> Hardware:
-    """`count` devices of one of `CHIPS`, ignoring case and spaces. Raises `UserError` for an unknown name."""
-    words = {chip.lower().replace(" ", ""): chip for chip in CHIPS}
+    """`count` devices of one of `CHIPS`, ignoring case and spaces; `a100` is the one with 80 GB. Raises `UserError` for
+    an unknown name."""
+    words = {"a100": "A100 80GB"} | {chip.lower().replace(" ", ""): chip for chip in CHIPS}
     chip = words.get(re.sub("[ _-]", "", name.lower()))
     if chip is None:
         raise UserError(f"--plan-for {name}: this device is unknown", f"valid: {', '.join(CHIPS)}")

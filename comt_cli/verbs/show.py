@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +18,7 @@ from comt_cli.commands import options
 from comt_cli.commands.options import Selection, Where
 from comt_cli.errors import UserError
 from comt_cli.models import accounting
+from comt_cli.models.memory import memory_of, under_fsdp
 from comt_cli.report.exhibits.sweep import read_sweep
 from comt_cli.report.terminal import print_texts, say
 from comt_cli.runs.directory import ENDED, RunDirectory
@@ -26,10 +27,13 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.training.hardware import Hardware, hardware, planned_hardware
 from comt_cli.training.processes import share_of_batch
 from comt_cli.verbs.plan import Planned, plan_selected
-from comt_cli.words import duration, plural, short_count
+from comt_cli.words import duration, listing, plural, short_count
 
 AT_SLURM = ": one Slurm job each, except those that are in the queue already."
-_OTHER = "Estimate time and memory for --gpus N of another machine: h200, h100, a100 ..."
+_OTHER = "Estimate time, memory and GPU-hours for --gpus N of another machine: h200, h100, a100 ..."
+NEARLY_FULL = 0.9
+"""Share of a GPU's memory above which an estimate leaves too little for what it does not count."""
+_PRICE = "Price of a GPU-hour, for the cost of a --plan-for in that currency."
 
 
 def show(
@@ -41,6 +45,7 @@ def show(
     jobs: options.Jobs = None,
     runs: options.Runs = options.DEFAULT_RUNS,
     plan_for: Annotated[str | None, typer.Option(metavar="GPU", help=_OTHER, show_default=False)] = None,
+    price: Annotated[float | None, typer.Option(metavar="X", help=_PRICE, show_default=False)] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Print the plan of a recipe: its runs and their cost.
@@ -50,12 +55,16 @@ def show(
 
     Examples:
       comt show table3
-      comt show transponder/table2 --scale paper --columns c4/130m --plan-for h100 --gpus 8
+      comt show transponder/table2 --scale paper --columns c4/130m --plan-for h100 --gpus 8 --price 2.5
     """
-    where = Where(device, gpus, jobs, runs=runs, plan_for=plan_for)
+    where = Where(device, gpus, jobs, runs=runs, plan_for=plan_for, price=price)
     planned = plan_selected(recipe, of)
     if plan_for is not None and device is not None:
         raise UserError("--plan-for and --device cannot be combined", "--plan-for GPU is for another machine.")
+    if price is not None and not 0 <= price < math.inf:
+        raise UserError(f"--price {price:g}: it should be a number from 0", "It is the price of one GPU for one hour.")
+    if price is not None and plan_for is None:
+        raise UserError("--price needs --plan-for", "Name the GPU that has this price: --plan-for h100.")
     if as_json:
         typer.echo(json.dumps(Plan(planned, where).rows, indent=2))
     else:
@@ -80,9 +89,9 @@ class Plan:
 
     def _row(self, planned: Planned, spec: RunSpec, where: Where) -> dict[str, Any]:
         train, directory, network = spec.settings.train, RunDirectory.of(where.runs, spec), accounting.cost_of(spec)
-        share = math.ceil(train.batch_size / where.gpus)
         source = spec.source
         estimated = self.estimator and self.estimator.of(spec)
+        memory = memory_of(spec, where.gpus)
         try:
             state = directory.state().value
         except UserError:  # `comt status` prints it
@@ -108,12 +117,22 @@ class Plan:
             "steps": train.steps,
             spec.task.unit.name: train.steps * train.batch_size * spec.task.positions(spec.settings),
             "flops": accounting.total_flops(spec),
-            "estimated_memory_bytes": accounting.training_bytes(spec, min(train.micro_batch_size or share, share)),
+            "estimated_memory_bytes": memory.total,
+            "estimated_memory": memory._asdict(),
             "estimated_seconds": estimated and round(estimated.seconds, 1),
+            "estimated_range": estimated and [round(estimated.least, 1), round(estimated.most, 1)],
             "estimated_from": estimated and estimated.source,
+            **self._costs(spec, where),
             "state": state,
             "directory": str(directory.shown) if spec.is_known else None,
         }
+
+    def _costs(self, spec: RunSpec, where: Where) -> dict[str, Any]:
+        """GPU-hours, and with a price the cost; for a planned GPU."""
+        if self.estimator is None or where.plan_for is None:
+            return {}
+        hours = self.estimator.gpu_hours(spec)[0]
+        return {"gpu_hours": round(hours, 3)} | ({} if where.price is None else {"cost": round(hours * where.price, 2)})
 
 
 def estimator_for(specs: Sequence[RunSpec], where: Where) -> Estimator | None:
@@ -202,20 +221,59 @@ def _print_plan(planned: Planned, where: Where, *, fresh: bool) -> None:
     else:
         time = time_in_words(plan.specs, [row["state"] for row in plan.rows], estimator)
         say(f"{summary}, about {time} on {estimator.where.words}.")
-        _print_bases(plan.rows, estimator.where)
+        if where.plan_for is not None:
+            _print_cost(plan, states, where)
+            _print_memory(plan, estimator.where, where.gpus)
+        _print_bases(plan.rows)
         if planned.has_trials:
             typer.echo(f"\n{sweep_cost(planned, where)}")
 
 
-def _print_bases(rows: Sequence[dict[str, Any]], device: Hardware) -> None:
-    """Print the sources of the estimates, and whether the runs fit in the memory of a planned GPU."""
-    if device.chip is not None:
-        most = max(rows, key=lambda row: float(row["estimated_memory_bytes"]))
-        fits = most["estimated_memory_bytes"] <= device.chip.memory
-        say(
-            f"Memory: {_memory(most['estimated_memory_bytes'])} of {device.chip.memory / 2**30:.0f} GiB per GPU for "
-            f"{most['row']} at {most['column']}: {'all fit' if fits else 'does not fit; lower train.micro_batch_size'}."
-        )
+def _print_cost(plan: Plan, states: Mapping[str, str], where: Where) -> None:
+    """Print the GPU-hours of the open runs, with their range, and their price."""
+    assert plan.estimator is not None
+    open_runs = {spec.id: spec for spec in plan.specs if states[spec.id] not in ENDED}.values()
+    hours = [math.fsum(each) for each in zip(*map(plan.estimator.gpu_hours, open_runs), strict=True)] or [0.0] * 3
+    said = "{} GPU-hours (from {} to {})".format(*map(_amount, hours))
+    if where.price is not None:
+        said += " at {:g}: {} (from {} to {})".format(where.price, *(_amount(each * where.price) for each in hours))
+    say(f"Cost of the runs to do: {said}.")
+
+
+def _print_memory(plan: Plan, device: Hardware, gpus: int) -> None:
+    """Print the parts of the largest estimate of memory, whether runs fit in a planned GPU, and else what helps."""
+    assert device.chip is not None
+    spec, most = max(zip(plan.specs, plan.rows, strict=True), key=lambda each: int(each[1]["estimated_memory_bytes"]))
+    needed, room = most["estimated_memory_bytes"], device.chip.memory
+    parts = {name.replace("zer", "ser state"): part for name, part in most["estimated_memory"].items() if part}
+    how = "FSDP2" if "gathered" in parts else f"on each of {gpus} GPUs" if gpus > 1 else "on one GPU"
+    over = sum(row["estimated_memory_bytes"] > room for row in plan.rows)
+    verdict = f"too little for {over} of {plural(len(plan.rows), 'run')}" if over else "all fit"
+    if not over and needed > NEARLY_FULL * room:
+        verdict = "it may be too little"
+    say(
+        f"Memory: {_memory(needed)} of {_memory(room)} per GPU for {most['row']} at {most['column']} ({how}: "
+        f"{listing(f'{name} {_memory(part)}' for name, part in parts.items())}): {verdict}. "
+        "CUDA's context, NCCL's buffers and temporary tensors are not counted."
+    )
+    if over:
+        say(_what_helps(spec, gpus, room))
+
+
+def _what_helps(spec: RunSpec, gpus: int, room: float) -> str:
+    """What to change in a run that does not fit in the memory of each of `gpus` devices."""
+    other = under_fsdp(spec)
+    if other is None:
+        return "These settings exclude train.sharding=fsdp; lower train.micro_batch_size."
+    if gpus == 1 or other == spec:
+        return "More GPUs with train.sharding=fsdp help, or a lower train.micro_batch_size."
+    needed = memory_of(other, gpus).total
+    fits = "fits" if needed <= room else "does not fit either; lower train.micro_batch_size"
+    return f"Each GPU holds a copy of the network. With train.sharding=fsdp it is {_memory(needed)}, which {fits}."
+
+
+def _print_bases(rows: Sequence[dict[str, Any]]) -> None:
+    """Print the sources of the estimates."""
     sources = " and from ".join(dict.fromkeys(row["estimated_from"] for row in rows))
     tokens = " Tokens count padding." if any("tokens" in row for row in rows) else ""
     memory = "Memory is roughly weights, gradients, optimiser state and saved activations."
@@ -262,6 +320,9 @@ def _print_column(column: str, first: RunSpec, rows: Sequence[dict[str, Any]]) -
     texts["FLOPs"] = [f"{row['flops']:.2g}" for row in rows]
     if rows[0]["estimated_seconds"] is not None:
         texts["time"] = [duration(row["estimated_seconds"]) for row in rows]
+    for key in ("gpu_hours", "cost"):
+        if key in rows[0]:
+            texts[key.replace("gpu_hours", "GPU-hours")] = [_amount(row[key]) for row in rows]
     texts["memory"] = [_memory(row["estimated_memory_bytes"]) for row in rows]
     texts["state"] = [row["state"] for row in rows]
     print_texts([*texts], zip(*texts.values(), strict=True), left=[head in (column, "state") for head in texts])
@@ -269,6 +330,11 @@ def _print_column(column: str, first: RunSpec, rows: Sequence[dict[str, Any]]) -
     typer.echo()
     counted_by_role = [[name, *(f"{count:,}" for count in counts.values())] for name, counts in roles.items()]
     print_texts(["parameters by role", *rows[0]["parameters_by_role"]], counted_by_role)
+
+
+def _amount(number: float) -> str:
+    """`1,234`, `12.3` or `0.0456`."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _memory(size: float) -> str:

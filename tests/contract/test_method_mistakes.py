@@ -213,7 +213,9 @@ def test_what_no_method_can_cause_is_not_blamed_on_its_file(
 def test_runs_are_refused_for_an_unused_parameter_before_they_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = load_recipe(find_recipe("table3"), catalogue())
     specs = plan_on(recipe, "smoke", lambda _: ("asked", "content"), rows="pre-ln", seeds=[1])
-    monkeypatch.setattr(accounting, "cost_of", lambda _: Cost(1, 1, 1, 1, 1, "never uses its parameter", 0, 0, {}, 0))
+    monkeypatch.setattr(
+        accounting, "cost_of", lambda _: Cost(1, 1, 1, 1, 1, "never uses its parameter", 0, 0, {}, 0, [], 0, 0)
+    )
     with pytest.raises(UserError, match="never uses its parameter"):
         accounting.check_methods(specs)
 

@@ -15,8 +15,9 @@ from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import average, read_state, write_state
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedModel
-from comt_cli.models.accounting import cost_of, training_bytes
+from comt_cli.models.accounting import cost_of
 from comt_cli.models.build import model_of
+from comt_cli.models.memory import memory_of
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec, RunStart
 from comt_cli.training.objective import SummedLoss
@@ -65,9 +66,9 @@ def test_memory_and_products_of_what_is_frozen_are_not_counted(source, tiny_corp
     assert (whole.adapters, less.adapters, adapted.adapters) == (0, 0, ranks)
     assert less.parameters == adapted.parameters == whole.parameters
     assert 0.6 < less.flops_per_row / whole.flops_per_row < 0.8
-    assert training_bytes(full, 0) - training_bytes(frozen, 0) == 3 * 4 * less.frozen + 4 * (
-        whole.kept_always - less.kept_always
-    )
+    assert memory_of(full, rows_at_once=0).total - memory_of(
+        frozen, rows_at_once=0
+    ).total == 3 * 4 * less.frozen + 4 * (whole.kept_always - less.kept_always)
 
 
 def test_lora_ends_merged_and_killed_it_ends_with_the_same_bits(source, tiny_corpus, nursery, tmp_path):

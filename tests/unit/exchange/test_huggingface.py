@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
+import torch.nn.functional as F
 from same_bits import Reason, assert_same_bits
+from torch.nn.attention.flex_attention import create_block_mask
 from typer.testing import CliRunner
 
 from comt_cli.app import app
@@ -149,6 +152,45 @@ def test_the_card_says_what_the_run_was(save_run, tmp_path) -> None:
     (tmp_path / "out" / "config.json").unlink()  # as if it had been killed: the configuration is written last
     with pytest.raises(UserError, match="is not a model"):
         load(tmp_path / "out", LoadedModel)
+
+
+def test_an_export_is_built_as_torchtitan_builds_models(make_llama, tmp_path) -> None:
+    """Without storage, then with storage that is not initialised, then with the file's weights: nothing else may be
+    needed. The names are those that its `transformers_modeling_backend` looks up, and a mask of its own kind reaches
+    the attention function as it is."""
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+    folder = export(make_llama(method={"name": "comt"}), tmp_path / "out")
+    expected = logits(transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True))
+    built = get_class_from_dynamic_module("modeling_comt.ComtForCausalLM", str(folder))
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
+    with torch.device("meta"):
+        model = built(config)
+    model.to_empty(device="cpu")
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.fill_(torch.nan)
+    model.apply(model._init_weights)
+    model.load_state_dict(safetensors.torch.load_file(folder / "model.safetensors"))
+    body = model.model
+    assert {"embed_tokens", "layers", "norm", "rotary_emb"} <= {name for name, _ in body.named_children()}
+    seen = []
+
+    def attention(module, query, key, value, attention_mask, scaling=None, **_):
+        seen.append(attention_mask)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=True)
+        return mixed.transpose(1, 2), None
+
+    transformers.AttentionInterface.register("like_torchtitan", attention)
+    model.config._attn_implementation = "like_torchtitan"
+    length = TOKENS.shape[1]
+    mask = create_block_mask(lambda batch, head, query, key: query >= key, 1, None, length, length, device="cpu")
+    places = torch.arange(length)[None]
+    with torch.no_grad():
+        rows = [body(row[None], attention_mask=mask, position_ids=places).last_hidden_state for row in TOKENS]
+        close(expected, model.lm_head(torch.cat(rows)))
+    assert len(seen) == 2 * len(body.layers)
+    assert all(each is mask for each in seen)
 
 
 def test_a_network_that_cannot_be_written_leaves_no_folder(make_llama, tmp_path) -> None:

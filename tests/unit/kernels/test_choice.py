@@ -248,6 +248,8 @@ def test_the_shipped_measurements_are_the_committed_ones_and_whole(monkeypatch):
 
     monkeypatch.setattr(measurements, "roots", lambda: [measurements.SHIPPED])
     assert contents(measurements.SHIPPED) == contents(ROOT / "results" / "bench") != {}
+    steps = {file.parent.name: file.read_bytes() for file in (ROOT / "results" / "bench").glob("nvidia-*/step.csv")}
+    assert {file.parent.name: file.read_bytes() for file in measurements.SHIPPED.glob("*/step.csv")} == steps
     found, damaged = measurements.measurements()
     chosen = [each for each in found if each.op in get_args(Op)]
     assert ({each.op for each in chosen}, damaged) == ({*get_args(Op)}, [])

@@ -18,10 +18,11 @@ from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.text.settings import DataSettings
 from comt_cli.layers.initialise import initialise
 from comt_cli.models import flops as flops_module
-from comt_cli.models.accounting import cost_of, total_flops, training_bytes
+from comt_cli.models.accounting import cost_of, total_flops
 from comt_cli.models.base import Linear
 from comt_cli.models.build import empty_network, model_of
 from comt_cli.models.flops import Trace, flops_per_sample
+from comt_cli.models.memory import memory_of
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.settings.images import ImageSettings, ImageTrainSettings, ResNetSettings
 from comt_cli.tasks.settings.language import ModelSettings, Settings, TrainSettings
@@ -217,7 +218,7 @@ def test_it_is_what_a_forward_pass_keeps(spec, off, head):
 
 def test_memory_grows_with_what_it_should():
     def needed(count: int, **train) -> int:
-        return training_bytes(images("addition", **train), count)
+        return memory_of(images("addition", **train), rows_at_once=count).total
 
     cost = cost_of(images("addition"))
     assert needed(2) - needed(1) == 4 * cost.kept_per_row

@@ -85,6 +85,12 @@ NAMES = {
     "NVIDIA H200": 989.5e12,
     "NVIDIA H200 MIG 1g.18gb": None,
     "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H100 80GB HBM3": 989.5e12,
+    "NVIDIA A100-SXM4-40GB": 312e12,
+    "NVIDIA A100 80GB PCIe": 312e12,
+    "NVIDIA B200": 2250e12,
+    "NVIDIA GB200": None,
+    "NVIDIA GH200 480GB": None,
     "NVIDIA GeForce RTX 4090": 165.2e12,
     "NVIDIA GeForce RTX 4090 Laptop GPU": None,
 }
@@ -97,6 +103,11 @@ def test_a_peak_is_known_or_not_but_never_another_chips(monkeypatch, name, peak)
     assert peak_flops(cuda, "bf16-mixed") == peak_flops(cuda, "bf16-pure") == peak
     assert peak_flops(cuda, "fp32") is None, "the table is of bf16"
     assert peak_flops(torch.device("cpu"), "bf16-pure") is None
+
+
+def test_an_a100_is_the_one_with_its_memory():
+    assert hardware.chip_of("NVIDIA A100-SXM4-40GB") == hardware.planned_hardware("a100_40gb", 1).name == "A100 40GB"
+    assert hardware.planned_hardware("A100", 2) == hardware.planned_hardware("a100-80gb", 2)
 
 
 def test_mfu(tiny_corpus, monkeypatch):

@@ -13,9 +13,10 @@ from tiny_runs import assert_resumes, tiny_spec, training
 from torch import nn
 
 from comt_cli.layers.roles import ROLES, hidden_matrices, joined_rows, roles_of
-from comt_cli.models.accounting import cost_of, training_bytes
+from comt_cli.models.accounting import cost_of
 from comt_cli.models.build import empty_network, wiring_of
 from comt_cli.models.llama import Llama
+from comt_cli.models.memory import memory_of
 from comt_cli.tasks.settings.language import ModelSettings
 from comt_cli.training import muon
 from comt_cli.training.muon import IS_MUON, Muon, orthogonal
@@ -204,7 +205,7 @@ def test_estimates_count_one_moment_of_matrices(tiny_corpus, tmp_path) -> None:
     states = [tensor for state in run.optimizer.state.values() for tensor in state.values() if tensor.dim()]
     cost = cost_of(muon)
     assert sum(tensor.numel() for tensor in states) == 2 * cost.parameters - cost.matrices
-    assert training_bytes(adamw, 1) - training_bytes(muon, 1) == 4 * cost.matrices > 0
+    assert memory_of(adamw).total - memory_of(muon).total == 4 * cost.matrices > 0
     run.optimizer.state.clear()  # as when memory is reserved for them, before CUDA graphs are captured
     assert sum(map(torch.numel, run.updater._kept_by_steps())) == sum(map(torch.numel, states))
     assert tuple(cost.roles) == ROLES

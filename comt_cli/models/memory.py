@@ -1,0 +1,64 @@
+"""Device memory of training, from a network's counts. Torch-free."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from comt_cli.models.accounting import cost_of
+from comt_cli.runs.plan import RunSpec
+
+
+class Memory(NamedTuple):
+    """Bytes on one device. `gathered` is what FSDP2 holds in full at a time (see `memory_of`)."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    gathered: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+def memory_of(spec: RunSpec, processes: int = 1, rows_at_once: int | None = None) -> Memory:
+    """Estimated memory of each of `processes` that train a run, with micro-batches of `rows_at_once` (None: the run's).
+
+    Counted: weights; for trained weights also gradients and the optimiser's state (Adam's two moments, or one of SGD
+    and Muon); and the saved activations of one micro-batch. Each device has all of it unless `train.sharding` is `fsdp`
+    (`training.parallel.shard`). Then parameters are sharded along their first dimension, ceil(rows / processes) rows
+    each. Gradients are sharded only without accumulation: FSDP2 keeps those of earlier micro-batches in full. In full
+    are also all parameters outside blocks, two blocks (the present one and the next, prefetched), and gradients of as
+    many; with accumulation only another block's.
+
+    Not counted: the CUDA context, buffers of NCCL, fragments of the allocator, temporary tensors, the current part of
+    a language model's logits, and the bf16 copies of matrices that uncompiled `bf16-mixed` saves. A compiled step needs
+    less.
+    """
+    cost, train = cost_of(spec), spec.settings.train
+    share = math.ceil(train.batch_size / processes)
+    rows = min(train.micro_batch_size or share, share) if rows_at_once is None else rows_at_once
+    held, size = cost.parameters + cost.adapters, 2 if train.precision == "bf16-pure" else 4
+    trained = held - cost.frozen
+    state = train.optimizer_state(trained, cost.matrices)
+    saved = (cost.kept_always + cost.kept_per_row * rows) * (4 if train.precision == "fp32" else 2)
+    if not train.shards or processes == 1:
+        return Memory(held * size, trained * size, state * size, 0, saved)
+    local = sum(-(-rows // processes) * inner * many for rows, inner, many in cost.shapes)
+    if rows < share:
+        gathered, gradients = cost.outside_blocks + 3 * cost.largest_block, trained
+    else:
+        gathered, gradients = 2 * cost.outside_blocks + 4 * cost.largest_block, trained * local // held
+    return Memory(local * size, gradients * size, state * local // held * size, gathered * size, saved)
+
+
+def under_fsdp(spec: RunSpec) -> RunSpec | None:
+    """The run with `train.sharding: fsdp`; None if its settings exclude that."""
+    settings = spec.settings.model_dump(mode="json")
+    settings["train"]["sharding"] = "fsdp"
+    try:
+        return spec.model_copy(update={"settings": type(spec.settings).model_validate(settings)})
+    except ValueError:
+        return None
