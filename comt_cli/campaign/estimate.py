@@ -26,7 +26,7 @@ from comt_cli.kernels.measurements import SHIPPED
 from comt_cli.models.accounting import code_version, cost_of, total_flops
 from comt_cli.runs.plan import BY_ID, RunSpec
 from comt_cli.training.events import Evaluating, Event, RunStarted, StepReport
-from comt_cli.training.hardware import CHIPS, Hardware, chip_of
+from comt_cli.training.hardware import Hardware, chip_of
 
 START_SECONDS = 10.0
 """Seconds of a worker before its first step: importing torch and opening the data."""
@@ -37,8 +37,6 @@ SPREAD = 0.5
 models: 33 to 39 % (torchtitan, 8B, H100), 41 to 51 % (nanochat, eight H100), 56 % (TinyLlama, A100)."""
 FORWARD_SHARE = 1 / 3
 """FLOPs of evaluating samples, relative to a training step on them."""
-
-
 _VARIANT = re.compile("(plain|comt|transponder)-(compiled|fused)")  # the others are not deterministic, or not ours
 
 
@@ -80,21 +78,15 @@ def _is_on(device: str, where: Hardware) -> bool:
 
 
 class Estimate(NamedTuple):
-    """Estimated seconds of a run, their source, and their range."""
-
-    seconds: float
-    source: str
-    least: float
-    most: float
-
-
-class Speed(NamedTuple):
-    """Expected FLOP/s or share of the peak, its source, and its range as factors."""
+    """An expected number (seconds, FLOP/s, or a share of the peak), its range, and its source."""
 
     value: float
+    least: float
+    most: float
     source: str
-    low: float
-    high: float
+
+    def times(self, factor: float) -> Estimate:
+        return self._replace(value=self.value * factor, least=self.least * factor, most=self.most * factor)
 
 
 class Estimator:
@@ -110,30 +102,30 @@ class Estimator:
         self._fastest: dict[str, float] = {}
 
     def of(self, spec: RunSpec, at_once: int | None = None) -> Estimate:
-        """The time of a whole run when `at_once` runs share the device; with evaluations if a finished run is known."""
+        """Seconds of a whole run when `at_once` runs share the device; with evaluations if a finished run is known."""
         flops, train, slower = total_flops(spec), spec.settings.train, self._slower(at_once or self.at_once)
         if near := self._similar(spec):
-            like, speeds = near[0], [run.flops_per_second / near[0].flops_per_second for run in near]
+            like, speeds = near[0], [run.flops_per_second for run in near]
             evaluations = 1 + (train.steps - 1) // train.evaluate_every if train.evaluate_every else 1
             flops += evaluations * like.evaluated_samples * FORWARD_SHARE * cost_of(spec).flops_per_row
             other = "" if like.model == spec.settings.model.model_dump(mode="json") else " of another size"
             this = "this device" if self.where.chip is None else "such a device"
             source = f"runs{other} finished on {this} ({like.device})"
-            speed = Speed(like.flops_per_second, source, min(speeds), max(speeds))
+            speed = Estimate(speeds[0], min(speeds), max(speeds), source)
         else:
             speed = self._speed(spec)
-        seconds = flops / speed.value * slower
-        return Estimate(seconds, speed.source, seconds / speed.high, seconds / speed.low)
+        work = flops * slower
+        return Estimate(work / speed.value, work / speed.most, work / speed.least, speed.source)
 
-    def gpu_hours(self, spec: RunSpec) -> list[float]:
-        """GPU-hours of a whole run, and their range."""
-        return [each * self.processes / 3600 for each in self.of(spec, at_once=1) if not isinstance(each, str)]
+    def gpu_hours(self, spec: RunSpec) -> Estimate:
+        """GPU-hours of a whole run."""
+        return self.of(spec, at_once=1).times(self.processes / 3600)
 
     def makespan(self, specs: Iterable[RunSpec]) -> float:
         """Seconds until all of these runs are done, each training once; 0 without any."""
         distinct = {spec.id: spec for spec in specs}.values()
         at_once = min(self.at_once, len(distinct))
-        return makespan((self.of(spec, at_once).seconds for spec in distinct), [START_SECONDS] * at_once)
+        return makespan((self.of(spec, at_once).value for spec in distinct), [START_SECONDS] * at_once)
 
     def _slower(self, at_once: int) -> float:
         """The factor by which a run is slower because it shares the cores or GPUs."""
@@ -156,21 +148,20 @@ class Estimator:
         near = same or [run for run in alike if 1 / MOST_APART <= run.step_flops / flops <= MOST_APART]
         return sorted(near, key=distance)
 
-    def _speed(self, spec: RunSpec) -> Speed:
-        """Expected FLOP/s of training without similar runs: a share of the peak in the data sheet if the device is not
-        here, else of its known peak or of a measured matrix product (cached)."""
-        where, precision = self.where, spec.settings.train.precision
-        share = Speed(spec.task.typical_share, "an assumption", 1 - SPREAD, 1 + SPREAD)
+    def _speed(self, spec: RunSpec) -> Estimate:
+        """FLOP/s of training without similar runs: a share of the peak in the data sheet if the device is not here,
+        else of its known peak or of a measured matrix product (cached)."""
+        where, precision, typical = self.where, spec.settings.train.precision, spec.task.typical_share
+        share = Estimate(typical, typical * (1 - SPREAD), typical * (1 + SPREAD), "an assumption")
         # On CUDA each process has a device of its own; on the CPU they share the cores.
         devices = self.processes if where.kind == "cuda" else 1
         if where.chip is not None:
-            share = measured_share(spec, where.name) or share
             peak = where.chip.fp32_flops if precision == "fp32" else where.chip.bf16_flops
-            part, low, high = (share.value * factor for factor in (1, share.low, share.high))
+            share = measured_share(spec, where.name, peak, share) or share
             most = f"{peak / 1e12:g} TFLOP/s in the data sheet of {where.name}"
             lossless = ", with no loss between devices" if self.processes > 1 else ""
-            source = f"{share.source}: {part:.0%} (from {low:.0%} to {high:.0%}) of the {most}{lossless}"
-            return share._replace(value=peak * part * devices, source=source)
+            part = f"{share.value:.0%} (from {share.least:.0%} to {share.most:.0%})"
+            return share.times(peak * devices)._replace(source=f"{share.source}: {part} of the {most}{lossless}")
         if precision not in self._fastest:
             key = [where.kind, where.name, self.threads if where.kind == "cpu" else 0, precision]
             speeds = Cache("speeds", code_version())
@@ -184,13 +175,13 @@ class Estimator:
                 speeds.put(key, found)
             self._fastest[precision] = float(found)
         source = "the speed of matrix products here (a rough estimate)"
-        return share._replace(value=self._fastest[precision] * share.value * devices, source=source)
+        return share.times(self._fastest[precision] * devices)._replace(source=source)
 
 
-def measured_share(spec: RunSpec, chip: str) -> Speed | None:
+def measured_share(spec: RunSpec, chip: str, peak: float, assumed: Estimate) -> Estimate | None:
     """Share of the peak that `comt bench step` measured on this GPU, for compiled LLaMAs in the run's precision; None
     without a measurement. It is that of the size with the nearest FLOPs per token, and of the fastest variant with the
-    run's method, else without gates. The range is that of all variants; it includes that of the assumed share if the
+    run's method, else without gates. The range is that of all variants; it includes that of the `assumed` share if the
     run's FLOPs per token are more than `MOST_APART` times as many or as few."""
     train = spec.settings.train
     rows = [
@@ -204,18 +195,15 @@ def measured_share(spec: RunSpec, chip: str) -> Speed | None:
     wanted = cost_of(spec).flops_per_row / spec.task.positions(spec.settings)
 
     def apart(row: Mapping[str, str]) -> float:
-        flops_per_token = float(row["mfu"]) * CHIPS[chip].bf16_flops / float(row["tokens_per_second"])
-        return abs(math.log(flops_per_token / wanted))
+        return abs(math.log(float(row["mfu"]) * peak / float(row["tokens_per_second"]) / wanted))
 
-    size = min(rows, key=apart)["size"]
-    shares = {row["variant"]: float(row["mfu"]) for row in rows if row["size"] == size}
+    nearest = min(rows, key=apart)
+    shares = {row["variant"]: float(row["mfu"]) for row in rows if row["size"] == nearest["size"]}
     own = [name for name in shares if name.startswith(f"{spec.method['name']}-")]
     variant = max(own or [name for name in shares if name.startswith("plain-")], key=shares.__getitem__)
-    is_far = min(map(apart, rows)) > math.log(MOST_APART)
-    assumed = [spec.task.typical_share * factor for factor in (1 - SPREAD, 1 + SPREAD)] if is_far else []
-    ends = [*shares.values(), *assumed]
-    source = f"comt bench step on such a GPU ({variant} at {size})"
-    return Speed(shares[variant], source, min(ends) / shares[variant], max(ends) / shares[variant])
+    ends = [*shares.values(), *((assumed.least, assumed.most) if apart(nearest) > math.log(MOST_APART) else ())]
+    source = f"comt bench step on such a GPU ({variant} at {nearest['size']})"
+    return Estimate(shares[variant], min(ends), max(ends), source)
 
 
 def _kind(spec: RunSpec) -> tuple[str, str, Any]:

@@ -46,19 +46,25 @@ def reachable(corpus: str, repository: str, instead: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        page = f"https://huggingface.co/datasets/{repository}"
-        for name in _causes(error):
-            if name == "GatedRepoError" or "is a gated dataset" in str(error):
-                hint = f"Ask for it at {page}, then log in by hf auth login, or set HF_TOKEN."
-                raise UserError(f"corpus: {repository} is given only to those who ask for it", hint) from error
-            if name == "RevisionNotFoundError":
-                raise UserError(f"corpus: {repository} has no such revision: {corpus}", f"See {page}.") from error
-            if name == "RepositoryNotFoundError":
-                hint = f"Check the name at {page}. For private ones log in by hf auth login, or set HF_TOKEN."
-                raise UserError(f"corpus: the hub has no data set {repository}, or a private one", hint) from error
+        named = {"name": repository, "page": f"https://huggingface.co/datasets/{repository}", "corpus": corpus}
+        causes = {*_causes(error)}
+        for said, hint in (_REFUSALS[kind] for kind in _REFUSALS if kind in causes):
+            raise UserError(f"corpus: {said.format(**named)}", hint.format(**named)) from error
         said = f"corpus: cannot read {corpus} from huggingface.co/datasets/{repository}: {first_line(error)}"
         hint = f"{corpus} needs the network once: run the same command again with a network. {instead}"
         raise UserError(said, hint) from error
+
+
+_LOG_IN = "log in by hf auth login, or set HF_TOKEN."
+_REFUSALS = {
+    "GatedRepoError": ("{name} is given only to those who ask for it", f"Ask at {{page}}, then {_LOG_IN}"),
+    "RevisionNotFoundError": ("{name} has no such revision: {corpus}", "See {page}."),
+    "RepositoryNotFoundError": (
+        "the hub has no data set {name}, or a private one",
+        f"See {{page}}. If private, {_LOG_IN}",
+    ),
+}
+"""What the hub's errors mean, and what helps; the first is a special case of the last."""
 
 
 def _causes(error: BaseException | None) -> Iterator[str]:

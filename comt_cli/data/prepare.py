@@ -57,6 +57,11 @@ class Manifest(Record):
     versions: dict[str, str]
     files: tuple[FileRecord, ...]
 
+    @property
+    def note(self) -> str | None:
+        """What to tell beside all results on this data."""
+        return None
+
     def all_files(self) -> Sequence[FileRecord]:
         """All files that the folder must have."""
         return self.files
@@ -126,13 +131,18 @@ class Prepared(ABC, Generic[D, C]):
         """Whether the folder is complete. Raises `UserError` if it is damaged."""
         return (folder / MANIFEST).exists()
 
-    def known_content(self, name: str) -> str | None:
-        """The content hash of the prepared data with this fingerprint; None if there is none, or it cannot be read."""
+    def known(self, name: str) -> Manifest | None:
+        """The record of the prepared data with this fingerprint; None if there is none, or it cannot be read."""
         folder = self.folder(name)
         try:
-            return self.manifest.read(folder, name).content_hash() if self.is_current(folder, name) else None
+            return self.manifest.read(folder, name) if self.is_current(folder, name) else None
         except UserError:
             return None
+
+    def known_content(self, name: str) -> str | None:
+        """The content hash of that data."""
+        known = self.known(name)
+        return None if known is None else known.content_hash()
 
     def prepare(self, progress: ProgressCallback = no_progress) -> Any:
         """The data, prepared now unless it was before, by one process at a time. Raises `UserError` if a source is

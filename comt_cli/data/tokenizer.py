@@ -149,8 +149,7 @@ class SentencePieceTokenizer(Tokenizer):
         for extra in ("mask", "separator"):
             number = int(self._processor.piece_to_id(EXTRA_PIECES[extra]))
             found[extra] = number if self._processor.is_control(number) else -1
-        ids = {name: i for name, i in found.items() if i >= 0}
-        self.special = SpecialTokens(pad if pad >= 0 else None, end, **ids)
+        self.special = SpecialTokens(pad if pad >= 0 else None, end, **{name: i for name, i in found.items() if i >= 0})
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return cast(list[list[int]], self._processor.encode(list(texts), out_type=int))
@@ -168,8 +167,9 @@ class SentencePieceTokenizer(Tokenizer):
 
 class LibraryTokenizer(Tokenizer):
     """A tokenizer of the `tokenizers` library, as with published weights. Its post-processor may add tokens before a
-    text; `ends` are the tokens that end a text, the first one ends documents. Characters of a text that its model would
-    turn into a special token become the unknown token, or are left out if there is none."""
+    text; `ends` are the tokens that end a text, the first one ends documents. With the library's
+    `encode_special_tokens`, characters that its model would turn into a special token become the unknown token, or are
+    left out if there is none."""
 
     def __init__(self, library: Any, begin: int | None = None, ends: Sequence[int] = (), content: str = "") -> None:
         """`content` is the file of `library`; "": what the library writes."""
@@ -192,7 +192,7 @@ class LibraryTokenizer(Tokenizer):
         for found in self.library.encode_batch(list(texts)):
             ids = list(found.ids)
             # `encode_special_tokens` does not help if the model's own vocabulary has the special token.
-            if not never.isdisjoint(ids):
+            if self.library.encode_special_tokens and not never.isdisjoint(ids):
                 pairs = zip(ids, found.special_tokens_mask, strict=True)  # 1: by the post-processor
                 ids = [each for i, is_added in pairs for each in ([i] if is_added or i not in never else unknown)]
             every.append(ids[:-1] if ids and ids[-1] in self.ends else ids)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +54,11 @@ def _located(asked: str) -> Path:
     if not path.exists():
         hint = f"Paths are relative to {Path.cwd()}. Give a folder, a file, or {HUB}OWNER/NAME for the hub."
         raise UserError(f"data.tokenizer: there is no {asked}", hint)
-    if (found := _in_folder(path) if path.is_dir() else path) is None:
+    found = [each for each in (path / TOKENIZER, path / MODEL) if each.exists()] if path.is_dir() else [path]
+    if not found:
         hint = "transformers' save_pretrained writes the first. Give a SentencePiece model of another name by its file."
         raise UserError(f"data.tokenizer: {path} has no {TOKENIZER} and no {MODEL}", hint)
-    return found
+    return found[0]
 
 
 def hub_commit(asked: str) -> dict[str, str]:
@@ -67,18 +67,14 @@ def hub_commit(asked: str) -> dict[str, str]:
     return {"tokenizer": f"{name}@{_located(asked).parent.name}"} if asked.startswith(HUB) else {}
 
 
-def _in_folder(folder: Path) -> Path | None:
-    return next((folder / name for name in (TOKENIZER, MODEL) if (folder / name).exists()), None)
-
-
 def _fetched(name: str) -> Path:
-    """The folder of a repository's cached copy, whose name is its commit; without `@REVISION` that of the first
-    fetch."""
+    """The cached copy of a repository, a folder with the name of its commit; without `@REVISION` that of the first
+    fetch. A copy without the tokenizer, as of weights alone, is fetched again."""
     repository, _, revision = name.partition("@")
     files = [TOKENIZER, MODEL, *(each for each, _ in _STATING)]
     get = functools.partial(hub_folder, repository, files, revision=revision or None)
     with contextlib.suppress(UserError):  # nothing is cached
-        if _in_folder(folder := get(fetch=False)):
+        if any(((folder := get(fetch=False)) / each).exists() for each in (TOKENIZER, MODEL)):
             return folder
     try:
         return get()
@@ -90,36 +86,38 @@ def _fetched(name: str) -> Path:
 def _read(path: Path, stamp: str) -> Tokenizer:  # noqa: ARG001 - the stamp is that of the files
     is_model = path.suffix == ".model"
     content: Any = read_bytes(path) if is_model else read_text(path)
-    found: Any
     try:
-        found = (SentencePieceTokenizer if is_model else library_of)(content)
+        found: Any = (SentencePieceTokenizer if is_model else library_of)(content)
     except Exception as error:  # the libraries raise bare `Exception` and `RuntimeError` for any damage
         hint = f"comt reads {TOKENIZER} of the tokenizers library, and SentencePiece models, which end in .model."
         raise UserError(f"data.tokenizer: {path} is not a tokenizer: {first_line(error)}", hint) from None
+    hint = "Train it with an eos_id."
     if not is_model:
         if dropout := getattr(found.model, "dropout", None):
             said = f"data.tokenizer: {path} has a dropout of {dropout}, so texts would be encoded at random"
             raise UserError(said, 'Set "dropout": null in its model.')
-        begin, end = (next(_stated(path, found, which), None) for which in ("bos", "eos"))
-        usual = [i for each in _ENDS if (i := found.token_to_id(each)) is not None]
-        found = LibraryTokenizer(found, begin, usual[:1] if end is None else [end], content)
-    tokenizer: Tokenizer = found
-    if tokenizer.special.end < 0:
-        hint = "Train it with an eos_id." if is_model else f'State {{"eos_token": "..."}} in {CONFIGURATION} beside it.'
+        begin, end = (_stated(path, found, which) for which in ("bos", "eos"))
+        usual = (i for each in _ENDS if (i := found.token_to_id(each)) is not None)
+        end = next(usual, None) if end is None else end
+        found = LibraryTokenizer(found, begin, [] if end is None else [end], content)
+        hint = f'State {{"eos_token": "..."}} in {CONFIGURATION} beside it.'
+    if found.special.end < 0:
         raise UserError(f"data.tokenizer: {path} has no token that ends a text", hint)
+    tokenizer: Tokenizer = found
     return tokenizer
 
 
-def _stated(path: Path, library: Any, which: str) -> Iterator[int]:
-    """The ids of a special token that the files beside a tokenizer state. Raises `UserError` if it is no token."""
+def _stated(path: Path, library: Any, which: str) -> int | None:
+    """The id of a special token in the files beside a tokenizer; None if none states it. Raises `UserError` if it is no
+    token."""
     for name, form in _STATING:
         file, key = path.with_name(name), form.format(which)
         given = read_object(file).get(key) if file.exists() else None
         given = given.get("content") if isinstance(given, dict) else given
         first = given[0] if isinstance(given, list) and given else given
-        if first in (None, []):
-            continue
-        found = library.token_to_id(first) if isinstance(first, str) else first
-        if not isinstance(found, int) or library.id_to_token(found) is None:
-            raise UserError(f"data.tokenizer: {file}: {key} is {first!r}, which is not a token of {path}")
-        yield found
+        if first not in (None, []):
+            found = library.token_to_id(first) if isinstance(first, str) else first
+            if not isinstance(found, int) or library.id_to_token(found) is None:
+                raise UserError(f"data.tokenizer: {file}: {key} is {first!r}, which is not a token of {path}")
+            return found
+    return None

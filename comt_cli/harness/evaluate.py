@@ -177,9 +177,7 @@ def _load(subject: Subject, stack: contextlib.ExitStack, batch_size: int, device
         write_huggingface(load(run.checkpoint_file, LoadedModel), folder, run.result())
         if not (folder / TOKENIZER).is_file():
             said = f"{subject.name}: its tokenizer cannot be exported for transformers"
-            raise UserError(
-                said, "sentencepiece, bytes and any tokenizer.json can be exported; t5 normalises its text."
-            )
+            raise UserError(said, "sentencepiece, bytes and tokenizer.json can be exported; t5 normalises its text.")
     trusts = subject.is_trusted
     try:
         model = HFLM(pretrained=str(folder), device=device, batch_size=batch_size, trust_remote_code=trusts)

@@ -26,16 +26,11 @@ class Memory(NamedTuple):
 def memory_of(spec: RunSpec, processes: int = 1, rows_at_once: int | None = None) -> Memory:
     """Estimated memory of each of `processes` that train a run, with micro-batches of `rows_at_once` (None: the run's).
 
-    Counted: weights; for trained weights also gradients and the optimiser's state (Adam's two moments, or one of SGD
-    and Muon); and the saved activations of one micro-batch. Each device has all of it unless `train.sharding` is `fsdp`
-    (`training.parallel.shard`). Then parameters are sharded along their first dimension, ceil(rows / processes) rows
-    each. Gradients are sharded only without accumulation: FSDP2 keeps those of earlier micro-batches in full. In full
-    are also all parameters outside blocks, two blocks (the present one and the next, prefetched), and gradients of as
-    many; with accumulation only another block's.
-
-    Not counted: the CUDA context, buffers of NCCL, fragments of the allocator, temporary tensors, the current part of
-    a language model's logits, and the bf16 copies of matrices that uncompiled `bf16-mixed` saves. A compiled step needs
-    less.
+    Counted are weights; for trained weights also gradients and the optimiser's state (Adam's two moments, or one of SGD
+    and Muon); and the saved activations of one micro-batch. With `train.sharding: fsdp` (`training.parallel.shard`) a
+    process has ceil(rows / processes) rows of every parameter. FSDP2 shards gradients only without accumulation. It
+    holds in full the parameters outside blocks, two blocks (the present one and the next), and gradients of as many;
+    with accumulation those of one other block. `recipes/RUNNING.md` has what is not counted. A compiled step needs less.
     """
     cost, train = cost_of(spec), spec.settings.train
     share = math.ceil(train.batch_size / processes)

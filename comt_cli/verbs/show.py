@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +16,7 @@ from comt_cli.campaign.executor import check_training
 from comt_cli.campaign.processes import runs_at_once
 from comt_cli.commands import options
 from comt_cli.commands.options import Selection, Where
+from comt_cli.data.prepare import kind_of
 from comt_cli.errors import UserError
 from comt_cli.models import accounting
 from comt_cli.models.memory import memory_of, under_fsdp
@@ -24,7 +25,7 @@ from comt_cli.report.terminal import print_texts, say
 from comt_cli.runs.directory import ENDED, RunDirectory
 from comt_cli.runs.known import Standing, adopt_contents, needed_runs, shared_runs
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training.hardware import Hardware, hardware, planned_hardware
+from comt_cli.training.hardware import hardware, planned_hardware
 from comt_cli.training.processes import share_of_batch
 from comt_cli.verbs.plan import Planned, plan_selected
 from comt_cli.words import duration, listing, plural, short_count
@@ -92,6 +93,11 @@ class Plan:
         source = spec.source
         estimated = self.estimator and self.estimator.of(spec)
         memory = memory_of(spec, where.gpus)
+        costs = {}
+        if self.estimator is not None and where.plan_for is not None:
+            hours = self.estimator.gpu_hours(spec).value
+            costs = {"gpu_hours": round(hours, 3)}
+            costs |= {} if where.price is None else {"cost": round(hours * where.price, 2)}
         try:
             state = directory.state().value
         except UserError:  # `comt status` prints it
@@ -119,20 +125,13 @@ class Plan:
             "flops": accounting.total_flops(spec),
             "estimated_memory_bytes": memory.total,
             "estimated_memory": memory._asdict(),
-            "estimated_seconds": estimated and round(estimated.seconds, 1),
+            "estimated_seconds": estimated and round(estimated.value, 1),
             "estimated_range": estimated and [round(estimated.least, 1), round(estimated.most, 1)],
             "estimated_from": estimated and estimated.source,
-            **self._costs(spec, where),
+            **costs,
             "state": state,
             "directory": str(directory.shown) if spec.is_known else None,
         }
-
-    def _costs(self, spec: RunSpec, where: Where) -> dict[str, Any]:
-        """GPU-hours, and with a price the cost; for a planned GPU."""
-        if self.estimator is None or where.plan_for is None:
-            return {}
-        hours = self.estimator.gpu_hours(spec)[0]
-        return {"gpu_hours": round(hours, 3)} | ({} if where.price is None else {"cost": round(hours * where.price, 2)})
 
 
 def estimator_for(specs: Sequence[RunSpec], where: Where) -> Estimator | None:
@@ -221,30 +220,33 @@ def _print_plan(planned: Planned, where: Where, *, fresh: bool) -> None:
     else:
         time = time_in_words(plan.specs, [row["state"] for row in plan.rows], estimator)
         say(f"{summary}, about {time} on {estimator.where.words}.")
-        if where.plan_for is not None:
-            _print_cost(plan, states, where)
-            _print_memory(plan, estimator.where, where.gpus)
+        if estimator.where.chip is not None:
+            _print_cost(plan, estimator, where.price)
+            _print_memory(plan, estimator.where.chip.memory, where.gpus)
         _print_bases(plan.rows)
+        data = {spec.data_fingerprint: spec.settings.data for spec in plan.specs}
+        known = (kind_of(each).known(name) for name, each in data.items())
+        for note in dict.fromkeys(each.note for each in known if each is not None and each.note is not None):
+            say(f"{note}.")
         if planned.has_trials:
             typer.echo(f"\n{sweep_cost(planned, where)}")
 
 
-def _print_cost(plan: Plan, states: Mapping[str, str], where: Where) -> None:
-    """Print the GPU-hours of the open runs, with their range, and their price."""
-    assert plan.estimator is not None
-    open_runs = {spec.id: spec for spec in plan.specs if states[spec.id] not in ENDED}.values()
-    hours = [math.fsum(each) for each in zip(*map(plan.estimator.gpu_hours, open_runs), strict=True)] or [0.0] * 3
+def _print_cost(plan: Plan, estimator: Estimator, price: float | None) -> None:
+    """Print the GPU-hours of the runs to do, with their range, and their price."""
+    open_runs = {spec.id: spec for spec, row in zip(plan.specs, plan.rows, strict=True) if row["state"] not in ENDED}
+    every = [estimator.gpu_hours(spec) for spec in open_runs.values()]
+    hours = [math.fsum(each[index] for each in every) for index in range(3)]
     said = "{} GPU-hours (from {} to {})".format(*map(_amount, hours))
-    if where.price is not None:
-        said += " at {:g}: {} (from {} to {})".format(where.price, *(_amount(each * where.price) for each in hours))
+    if price is not None:
+        said += " at {:g}: {} (from {} to {})".format(price, *(_amount(each * price) for each in hours))
     say(f"Cost of the runs to do: {said}.")
 
 
-def _print_memory(plan: Plan, device: Hardware, gpus: int) -> None:
-    """Print the parts of the largest estimate of memory, whether runs fit in a planned GPU, and else what helps."""
-    assert device.chip is not None
+def _print_memory(plan: Plan, room: float, gpus: int) -> None:
+    """Print the parts of the largest estimate of memory, whether runs fit in a GPU with `room`, and else what helps."""
     spec, most = max(zip(plan.specs, plan.rows, strict=True), key=lambda each: int(each[1]["estimated_memory_bytes"]))
-    needed, room = most["estimated_memory_bytes"], device.chip.memory
+    needed = most["estimated_memory_bytes"]
     parts = {name.replace("zer", "ser state"): part for name, part in most["estimated_memory"].items() if part}
     how = "FSDP2" if "gathered" in parts else f"on each of {gpus} GPUs" if gpus > 1 else "on one GPU"
     over = sum(row["estimated_memory_bytes"] > room for row in plan.rows)
@@ -256,20 +258,17 @@ def _print_memory(plan: Plan, device: Hardware, gpus: int) -> None:
         f"{listing(f'{name} {_memory(part)}' for name, part in parts.items())}): {verdict}. "
         "CUDA's context, NCCL's buffers and temporary tensors are not counted."
     )
-    if over:
-        say(_what_helps(spec, gpus, room))
-
-
-def _what_helps(spec: RunSpec, gpus: int, room: float) -> str:
-    """What to change in a run that does not fit in the memory of each of `gpus` devices."""
+    if not over:
+        return
     other = under_fsdp(spec)
     if other is None:
-        return "These settings exclude train.sharding=fsdp; lower train.micro_batch_size."
-    if gpus == 1 or other == spec:
-        return "More GPUs with train.sharding=fsdp help, or a lower train.micro_batch_size."
-    needed = memory_of(other, gpus).total
-    fits = "fits" if needed <= room else "does not fit either; lower train.micro_batch_size"
-    return f"Each GPU holds a copy of the network. With train.sharding=fsdp it is {_memory(needed)}, which {fits}."
+        say("These settings exclude train.sharding=fsdp; lower train.micro_batch_size.")
+    elif gpus == 1 or other == spec:
+        say("More GPUs with train.sharding=fsdp help, or a lower train.micro_batch_size.")
+    else:
+        sharded = memory_of(other, gpus).total
+        fits = "fits" if sharded <= room else "does not fit either; lower train.micro_batch_size"
+        say(f"Each GPU holds a copy of the network. With train.sharding=fsdp it is {_memory(sharded)}, which {fits}.")
 
 
 def _print_bases(rows: Sequence[dict[str, Any]]) -> None:

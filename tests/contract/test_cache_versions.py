@@ -34,7 +34,11 @@ MADE = {
     "extracted texts": ("text/corpora: python_library", EXTRACTOR_VERSION, (3, "827f9ad6fb7f250f")),
     "sources of the library": ("text/corpora: python_library", SOURCE_VERSION, (1, "827f9ad6fb7f250f")),
     # Named by the version of token shards, too: what reads the texts is among those.
-    "vocabularies": (".: tokenizer tokenizer_files; text: settings splits", VOCABULARY_VERSION, (2, "935280e24989d458")),
+    "vocabularies": (
+        ".: tokenizer tokenizer_files; text: settings splits",
+        VOCABULARY_VERSION,
+        (2, "935280e24989d458"),
+    ),
     "token shards": (
         ".: hub tokenizer tokenizer_files gguf_files published prepare; text: columns dataset settings splits; "
         "text/corpora: hub_data_sets hub_text local_files token_files",

@@ -15,7 +15,7 @@ from fake_hub import Client
 from tiny_recipe import quick_recipe
 from tiny_runs import WORDS, assert_same_run, tiny_spec, train, untimed
 
-from comt_cli.data.text.dataset import SHARED
+from comt_cli.data.text.settings import SHARED
 from comt_cli.runs.directory import RunDirectory, RunState
 
 ROOT = Path(__file__).parents[2]

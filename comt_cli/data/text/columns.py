@@ -18,6 +18,7 @@ COLUMN = "text"  # the column that is read by default
 _ROWS = 64  # held in memory at a time
 _BUFFER = 1 << 20
 _NAME = re.compile(r"(?i).*(\.parquet|\.arrow|(\.csv|\.jsonl|\.ndjson|\.json(?=\.))(\.gz|\.zst)?)")
+_HINT = "Name a column of strings at the end of data.corpus, after a number sign: #COLUMN."
 
 Values = Iterator[Any]
 
@@ -29,26 +30,24 @@ def format_of(name: str) -> str | None:
 
 
 def read_column(file: IO[bytes], name: str, column: str, first: int = 0) -> Iterator[tuple[int, str]]:
-    """The texts of a column from row `first` on, with the numbers of their rows. Rows without a text (null) are left
-    out. `name` is that of the file, in errors. Raises `UserError` if the column is missing or not of text, the errors
-    of `file`, and `ValueError` if the content is damaged."""
+    """The texts of a column from row `first` on, with the numbers of their rows. Rows without a text (null, or white
+    space) are left out. `name` is that of the file, in errors. Raises `UserError` if the column is missing or not of
+    text, the errors of `file`, and `ValueError` if the content is damaged."""
     for number, value in enumerate(_READERS[format_of(name)](file, name, column, first), first):
-        if isinstance(value, str):
-            yield number, value
-        elif value is not None:
+        if not isinstance(value, str | None):
             raise _not_text(name, column, f"{type(value).__name__} in row {number + 1:,}")
+        if value and not value.isspace():
+            yield number, value
 
 
 def _not_text(name: str, column: str, found: object) -> UserError:
-    hint = "Name a column of strings after a number sign, as in #text, or write such a column."
-    return UserError(f"corpus: the column {column!r} of {name} has no text, but {found}", hint)
+    return UserError(f"corpus: the column {column!r} of {name} has no text, but {found}", _HINT)
 
 
 def _check(name: str, column: str, columns: Iterable[str], where: str = "") -> None:
     if column not in (known := list(columns)):
         said = f"corpus: {name} has no column {column!r}{where}; its columns: {', '.join(known) or 'none'}"
-        hint = "Name the column of the text after a number sign: #COLUMN at the end of data.corpus."
-        raise UserError(said, hint)
+        raise UserError(said, _HINT)
 
 
 # ---- by format: the values of the column from a row on
@@ -72,9 +71,7 @@ def _parquet(file: IO[bytes], name: str, column: str, first: int) -> Values:
     for group in range(source.num_row_groups):
         if first < (rows := source.metadata.row_group(group).num_rows):
             batches = source.iter_batches(_ROWS, row_groups=[group], columns=[column])
-            yield from itertools.islice(
-                (value for batch in batches for value in batch[column].to_pylist()), first, None
-            )
+            yield from itertools.islice((each for batch in batches for each in batch[column].to_pylist()), first, None)
         first = max(0, first - rows)
 
 
@@ -97,7 +94,7 @@ def _arrow(file: IO[bytes], name: str, column: str, first: int) -> Values:
 
 def _lines(file: IO[bytes], name: str) -> Iterator[str]:
     """The decoded lines of a file, without byte order mark, with their line ends."""
-    if (codec := {"gz": "gzip", "zst": "zstd"}.get(name.lower().rpartition(".")[2])) is not None:
+    if codec := {"gz": "gzip", "zst": "zstd"}.get(name.lower().rpartition(".")[2]):
         import pyarrow
 
         file = io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), codec), _BUFFER)
@@ -136,5 +133,5 @@ def _csv(file: IO[bytes], name: str, column: str, first: int) -> Values:
 
 _READERS: dict[str | None, Callable[[IO[bytes], str, str, int], Values]] = {
     **{".parquet": _parquet, ".arrow": _arrow, ".csv": _csv},
-    **dict.fromkeys((".jsonl", ".ndjson", ".json"), _json_lines),
+    **{".jsonl": _json_lines, ".ndjson": _json_lines, ".json": _json_lines},
 }

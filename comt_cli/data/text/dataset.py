@@ -24,6 +24,7 @@ from comt_cli.data.text.corpora.token_files import TokenFiles
 from comt_cli.data.text.rows import MaskedRows, PackedRows, PaddedRows, Rows
 from comt_cli.data.text.settings import (
     FORMAT,
+    REVISION,
     SPLITS,
     Corpus,
     DataSettings,
@@ -39,13 +40,12 @@ from comt_cli.data.text.settings import (
     TextSettings,
     vocabulary_identity,
 )
-from comt_cli.data.text.splits import IN_BLOCKS, REVISION, source_of, split_in, streams_of, train_texts
+from comt_cli.data.text.splits import source_of, split_in, streams_of, train_texts
 from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer, train_sentencepiece
 from comt_cli.data.tokenizer_files import file_tokenizer, fitting, hub_commit
 from comt_cli.errors import UserError
 from comt_cli.files import Unreadable, atomic_file, cache_folder, canonical_json, read_json, sha256, write_json
 
-SHARED = "The corpus has few documents, and each is cut into blocks: the splits share documents"
 OFFSET_DTYPE = np.dtype("<u4")
 _CHUNK_DOCUMENTS = 512
 _CHUNK_CHARACTERS = 4_000_000
@@ -61,9 +61,9 @@ class Dataset(PreparedTokens[Rows]):
     @property
     def facts(self) -> dict[str, str]:
         """Entries of the result of a run on this data: the revision on the hub, and whether splits share documents."""
-        known = self._manifest.corpus
-        facts = {"data_revision": known.get(REVISION), "data_note": SHARED if IN_BLOCKS in known else None}
-        return {key: value for key, value in facts.items() if value is not None}
+        known, note = self._manifest.corpus, self._manifest.note
+        revision = {"data_revision": known[REVISION]} if REVISION in known else {}
+        return revision | ({} if note is None else {"data_note": note})
 
     def split(self, name: SplitName) -> Rows:
         held = [part.of(name) for part in self._manifest.parts]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
 import re
@@ -20,9 +19,8 @@ from comt_cli.data.settings import DataSection, Named, name_of
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.tokenizer import LONG_LINES_CUT, TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION, Extra
 from comt_cli.data.tokenizer_files import FORMS, file_tokenizer
-from comt_cli.errors import UserError
 from comt_cli.files import canonical_json, sha256
-from comt_cli.recipe.settings import MAX_LENGTH, MAX_VOCABULARY, Tokens, Vocabulary, WholeNumber, matching
+from comt_cli.recipe.settings import MAX_LENGTH, Tokens, Vocabulary, WholeNumber, matching
 
 FORMAT = 4  # version, as tests/contract/test_cache_versions.py says
 
@@ -33,6 +31,9 @@ SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, SplitName] = ("train", "validation")
 
 VALIDATION_SHARE = 0.05  # of the documents, held out by default where a corpus has no validation split
+
+REVISION, IN_BLOCKS = "revision", "in_blocks"  # keys of `splits.source_of` in a manifest's `corpus`
+SHARED = "The corpus has few documents, and each is cut into blocks: the splits share documents"
 
 PART_BYTES = 128 * 1024 * 1024
 """The size of parts limits the loss by a kill, and the number of open files (160 for the largest corpus)."""
@@ -108,7 +109,7 @@ class TextSettings(DataSection):
     """The corpus and its tokenizer, which has the special tokens `extras` besides padding, end and unknown."""
 
     kind = Corpus
-    later: ClassVar[frozenset[str]] = frozenset({"folder", "dtype"})
+    later: ClassVar[frozenset[str]] = frozenset({"folder"})
     extras: ClassVar[tuple[Extra, ...]] = ()
 
     corpus: Annotated[str, name_of(Corpus)] = "python-docs"
@@ -127,10 +128,7 @@ class TextSettings(DataSection):
     def contradictions(self) -> Iterator[str]:
         fixed = self._fixed(self.tokenizer)
         if fixed is None and self.vocabulary is None:
-            size = "for instance 2048"
-            if self.tokenizer_file is not None:
-                with contextlib.suppress(UserError):  # reported when the data is identified
-                    size = f"{file_tokenizer(self.tokenizer_file, MAX_VOCABULARY).vocabulary_size} or more"
+            size = "for instance 2048" if self.tokenizer_file is None else "or that of the model's embedding"
             yield f"vocabulary: is missing; give the size of the tokenizer {self.tokenizer}, {size}"
         if fixed is not None and self.vocabulary not in (None, fixed):
             yield f"vocabulary: the tokenizer {self.tokenizer} has {fixed} tokens; leave the key out"
@@ -153,11 +151,11 @@ class TextSettings(DataSection):
         return self.tokenizer if is_file else None
 
     def stored(self, *without: str) -> dict[str, Any]:
-        """Without the names of published weights and of files of tokenizers and tokens, which can have several: the
-        data's content covers them."""
+        """Without the names of published weights and of files of tokenizers and tokens, which can have several, and
+        without the type of tokens: the data's content covers them."""
         tokenizer = "weights" if self.weights is not None else "file" if self.tokenizer_file else self.tokenizer
         corpus = "tokens" if self.corpus.startswith("tokens:") else self.corpus
-        return super().stored(*without) | {"tokenizer": tokenizer, "corpus": corpus}
+        return super().stored("dtype", *without) | {"tokenizer": tokenizer, "corpus": corpus}
 
     @property
     def vocabulary_size(self) -> int:
@@ -234,6 +232,10 @@ class TextManifest(Manifest):
     tokenizer: FileRecord
     parts: tuple[Part, ...]
     files: tuple[FileRecord, ...] = Field((), exclude=True)  # stored in tokenizer and parts
+
+    @property
+    def note(self) -> str | None:
+        return SHARED if IN_BLOCKS in self.corpus else None
 
     def all_files(self) -> list[FileRecord]:
         return [self.tokenizer, *(file for part in self.parts for file in part.files())]

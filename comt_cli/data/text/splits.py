@@ -6,14 +6,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from comt_cli.data.text import settings
 from comt_cli.data.text.settings import VALIDATION_SHARE, Corpus, Document, Place, SplitName, Stream, split_of
 
 FEW = 100
 """More documents are never cut."""
-REVISION, IN_BLOCKS = "revision", "in_blocks"  # keys of `source_of`
 BLOCKS, SHORTEST = 200, 1000
 """Blocks have about a 200th of the whole text, but not fewer than 1,000 characters."""
 
@@ -51,21 +52,21 @@ def streams_of(corpus: Corpus, validation_fraction: float | None) -> Sequence[St
 def source_of(corpus: Corpus, validation_fraction: float | None) -> dict[str, Any]:
     """What the documents depend on besides the identity: the revision, and whether they are cut. Mostly empty."""
     is_cut = any(stream.in_blocks for stream in streams_of(corpus, validation_fraction))
-    return ({} if corpus.revision is None else {REVISION: corpus.revision}) | ({IN_BLOCKS: True} if is_cut else {})
+    revision = {} if corpus.revision is None else {settings.REVISION: corpus.revision}
+    return revision | ({settings.IN_BLOCKS: True} if is_cut else {})
 
 
 def _pieces(stream: Stream, characters: int, validation_fraction: float | None, start: Place) -> Iterator[Document]:
     """Documents in pieces, the longest runs of blocks of one split, from piece `start[1]` on."""
-    size, sizes = max(SHORTEST, characters // BLOCKS), dict[bytes, int]()
+    size, sizes = max(SHORTEST, characters // BLOCKS), Counter[bytes]()
     for document in stream.documents((0, 0)):
         for block in _blocks(document.text, size):
-            sizes[_hash(block)] = sizes.get(_hash(block), 0) + len(block)
+            sizes[_hash(block)] += len(block)
     held, room = set[bytes](), (validation_fraction or VALIDATION_SHARE) * characters
     for each in sorted(sizes)[:-1]:  # one is left for training
-        if room <= 0:
-            break
-        held.add(each)
-        room -= sizes[each]
+        if room > 0:
+            held.add(each)
+            room -= sizes[each]
     pieces: Iterator[tuple[SplitName, str]] = (
         ("validation" if is_held else "train", "".join(run))
         for document in stream.documents((0, 0))

@@ -35,10 +35,8 @@ class TranslationRun(EncoderDecoderRun[PairBatch]):
         return split.numbers(batch)
 
     def longest(self, *source: Tensor) -> list[int]:
-        pad, extra = (
-            self.dataset.tokenizer.special.need("pad"),
-            self.spec.settings_as(TranslationSettings).decode.max_extra,
-        )
+        extra = self.spec.settings_as(TranslationSettings).decode.max_extra
+        pad = self.dataset.tokenizer.special.need("pad")
         return [int(length) + extra for length in (source[0] != pad).sum(1)]
 
     def scores(self, split: str, numbers: Sequence[int], texts: Sequence[str]) -> Mapping[str, Score]:

@@ -58,10 +58,10 @@ def test_a_run_takes_what_its_like_took(corpus, tmp_path):
     finish(tiny_spec(corpus, steps=50, warmup_steps=2), tmp_path, 1e9)
     estimate = estimator(tmp_path, 2, 1).of(spec)
     evaluation = 10 * cost_of(spec).flops_per_row / 3
-    assert estimate.seconds == pytest.approx((total_flops(spec) + evaluation) / 1e9)
+    assert estimate.value == pytest.approx((total_flops(spec) + evaluation) / 1e9)
     assert estimate.source == "runs finished on this device (A processor, 1 thread)"
     often = tiny_spec(corpus, steps=100, evaluate_every=25)
-    assert estimator(tmp_path, 2, 1).of(often).seconds == pytest.approx((total_flops(often) + 4 * evaluation) / 1e9)
+    assert estimator(tmp_path, 2, 1).of(often).value == pytest.approx((total_flops(often) + 4 * evaluation) / 1e9)
 
 
 def test_the_most_similar_run_counts_and_quite_another_size_tells_nothing(corpus, tmp_path, monkeypatch):
@@ -75,7 +75,7 @@ def test_the_most_similar_run_counts_and_quite_another_size_tells_nothing(corpus
     }
     for number, (spec, told) in enumerate(others.values(), 1):
         finish(spec, tmp_path, number * 1e9)
-        reached = total_flops(wanted) / 1e9 / estimator(tmp_path, 1, 1).of(wanted).seconds
+        reached = total_flops(wanted) / 1e9 / estimator(tmp_path, 1, 1).of(wanted).value
         assert reached == pytest.approx(told, rel=0.05), "each is more similar than those before"
 
 
@@ -98,7 +98,7 @@ def test_runs_that_say_nothing_are_passed_over(corpus, tmp_path, monkeypatch, ke
         (tmp_path / "by-id" / name).mkdir()
         (tmp_path / "by-id" / name / "result.json").write_text(text)
     estimate = estimator(tmp_path, 1, 1).of(tiny_spec(corpus))
-    assert estimate.seconds == pytest.approx(total_flops(tiny_spec(corpus)) / 5e9)
+    assert estimate.value == pytest.approx(total_flops(tiny_spec(corpus)) / 5e9)
     assert estimate.source == "the speed of matrix products here (a rough estimate)"
 
 
@@ -108,25 +108,25 @@ def test_runs_at_once_share_the_cores(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "usable_cores", lambda: 2)
     specs = [tiny_spec(corpus, seed=seed) for seed in range(1, 9)]
     finish(tiny_spec(corpus, seed=9), tmp_path, 1e6)
-    seconds = estimator(tmp_path, 1, 1).of(specs[0]).seconds
+    seconds = estimator(tmp_path, 1, 1).of(specs[0]).value
     eight = estimator(tmp_path, 8, 1)
-    assert eight.of(specs[0]).seconds == pytest.approx(4 * seconds)
+    assert eight.of(specs[0]).value == pytest.approx(4 * seconds)
     assert eight.makespan([*specs, specs[0]]) == pytest.approx(START_SECONDS + 4 * seconds)
     assert eight.makespan(specs[:3:2]) == pytest.approx(START_SECONDS + seconds)
     assert eight.makespan([]) == 0
-    assert estimator(tmp_path, 2, 2).of(specs[0]).seconds == pytest.approx(2 * seconds)
-    assert estimator(tmp_path, 1, 64).of(specs[0]).seconds == pytest.approx(seconds), "nobody to share with"
+    assert estimator(tmp_path, 2, 2).of(specs[0]).value == pytest.approx(2 * seconds)
+    assert estimator(tmp_path, 1, 64).of(specs[0]).value == pytest.approx(seconds), "nobody to share with"
 
 
 def test_gpus_are_shared_by_runs_and_processes_have_one_each(corpus, tmp_path, monkeypatch):
     two = Hardware("cuda", "NVIDIA H200", 2)
     finish(tiny_spec(corpus, seed=9), tmp_path, 1e6, device="NVIDIA H200")
     seconds = estimator(tmp_path, 2, None, two).of(tiny_spec(corpus)).seconds
-    assert estimator(tmp_path, 6, None, two).of(tiny_spec(corpus)).seconds == pytest.approx(3 * seconds)
+    assert estimator(tmp_path, 6, None, two).of(tiny_spec(corpus)).value == pytest.approx(3 * seconds)
     monkeypatch.setattr(devices, "measured_matmul_flops", lambda *_: 5e9 / 0.4)
     seconds = total_flops(tiny_spec(corpus)) / 5e9
     for where, count in ((CPU, 1), (two, 2)):
-        assert estimator(tmp_path, 1, None, where, 2).of(tiny_spec(corpus)).seconds == pytest.approx(seconds / count)
+        assert estimator(tmp_path, 1, None, where, 2).of(tiny_spec(corpus)).value == pytest.approx(seconds / count)
 
 
 class Clock:

@@ -9,8 +9,7 @@ from kinds import FakeCorpus, sentences
 
 from comt_cli.data.prepare import kind_of, prepare
 from comt_cli.data.text import splits
-from comt_cli.data.text.dataset import SHARED
-from comt_cli.data.text.settings import DataSettings, split_of
+from comt_cli.data.text.settings import SHARED, DataSettings, split_of
 from comt_cli.data.text.splits import FEW, source_of, split_in, streams_of, train_texts
 from comt_cli.errors import UserError
 

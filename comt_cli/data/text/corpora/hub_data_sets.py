@@ -30,6 +30,8 @@ CONVERTED = "refs/convert/parquet"
 VALIDATION = ("validation", "valid", "val", "dev", "eval")
 _CONVERTED_FILE = re.compile(r"([^/]+)/([^/]+)/[^/]+\.parquet")
 
+_CONVERT = "Download and convert it to Parquet, then use corpus: files:GLOB#COLUMN"
+
 Files = dict[str, list[str]]  # of each split
 
 
@@ -46,8 +48,11 @@ class HubDataSet(Corpus):
         super().__init__(data)
         self.endless = data.max_train_tokens is not None
         asked: Any = re.fullmatch(self.pattern, data.corpus)
-        self.name, self._revision, self.config, column = asked.group("name", "revision", "config", "column")
-        self.column = column or COLUMN
+        self.name, self._revision, self.config = asked.group("name", "revision", "config")
+        self.column = asked["column"] or COLUMN
+        command = f"hf download {self.name} --repo-type dataset --local-dir FOLDER"
+        instead = f"Without network: {command} (elsewhere), then corpus: files:FOLDER/**/*.parquet#{self.column}"
+        self._reachable = functools.partial(hub.reachable, data.corpus, self.name, instead)
 
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
         asked, most = [self.name, self._revision, self.config, self.column], self.validation_tokens
@@ -63,10 +68,11 @@ class HubDataSet(Corpus):
             said = f"corpus: {self.data.corpus} has no split named train; its splits: {', '.join(files)}"
             raise UserError(said, "Download it, and give its files: corpus: files:GLOB#COLUMN")
         train = functools.partial(self._documents, files["train"])
-        own = next((name for name in VALIDATION if name in files), None)
-        if own is None or self.data.validation_fraction is not None:
-            return [Stream(None, train)]
-        return [Stream("validation", functools.partial(self._documents, files[own])), Stream("train", train)]
+        for own in VALIDATION if self.data.validation_fraction is None else ():
+            if own in files:
+                held = functools.partial(self._documents, files[own])
+                return [Stream("validation", held), Stream("train", train)]
+        return [Stream(None, train)]
 
     def _documents(self, files: Sequence[str], start: Place) -> Iterator[Document]:
         repository, order = self._found["repository"], [*files]
@@ -74,18 +80,11 @@ class HubDataSet(Corpus):
         with self._reachable():
             from huggingface_hub import HfFileSystem
 
-            system = HfFileSystem()
             for number, path in enumerate(order[start[0] :], start[0]):
                 first = start[1] if number == start[0] else 0
-                with system.open(f"datasets/{repository}@{self.revision}/{path}", "rb") as file:
+                with HfFileSystem().open(f"datasets/{repository}@{self.revision}/{path}", "rb") as file:
                     for row, text in read_column(file, f"{repository}/{path}", self.column, first):
-                        if text.strip():
-                            yield Document(text, (number, row))
-
-    def _reachable(self) -> contextlib.AbstractContextManager[None]:
-        command = f"hf download {self.name} --repo-type dataset --local-dir FOLDER"
-        instead = f"Without network: {command} (elsewhere), then corpus: files:FOLDER/**/*.parquet#{self.column}"
-        return hub.reachable(self.data.corpus, self.name, instead)
+                        yield Document(text, (number, row))
 
     @cached_property
     def _found(self) -> dict[str, Any]:
@@ -111,8 +110,7 @@ class HubDataSet(Corpus):
             with contextlib.suppress(RevisionNotFoundError):
                 return self._ask(CONVERTED)
         what = f"files of other formats ({', '.join(sorted(others))})" if others else "no data"
-        said = f"corpus: {self.data.corpus} has {what}, and the hub has not converted it to Parquet"
-        raise UserError(said, "Download and convert it to Parquet, then use corpus: files:GLOB#COLUMN")
+        raise UserError(f"corpus: {self.data.corpus} has {what}, and the hub has not converted it to Parquet", _CONVERT)
 
     def _own(self, repository: str, revision: str) -> Files:
         """The files of the splits, as `datasets` finds them; none where it needs a script or knows none."""
@@ -126,9 +124,9 @@ class HubDataSet(Corpus):
         except (datasets.data_files.EmptyDatasetError, datasets.exceptions.DataFilesNotFoundError):
             return {}
         except RuntimeError as error:
-            if "scripts are no longer supported" in str(error):
-                return {}
-            raise
+            if "scripts are no longer supported" not in str(error):
+                raise
+            return {}
         files, root = builder.config.data_files or {}, f"hf://datasets/{repository}@{revision}/"
         if not all(path.startswith(root) for paths in files.values() for path in paths):
             said = f"corpus: the folder {repository} in {Path.cwd()} hides the data set of that name"
@@ -141,19 +139,18 @@ class HubDataSet(Corpus):
         for path in sorted(paths):
             if part := _CONVERTED_FILE.fullmatch(path):
                 found.setdefault(part[1], {}).setdefault(part[2], []).append(path)
-        config = self.config or (next(iter(found)) if len(found) == 1 else "default")
-        self._check_config([*found], config)
-        if cut := [split for split in found.get(config, ()) if split.startswith("partial-")]:
+        if self.config is not None or "default" not in found:
+            self._check_config([*found])
+        files = found.get(self.config or "default") or next(iter(found.values()), {})
+        if cut := [split for split in files if split.startswith("partial-")]:
             said = f"corpus: the hub has converted only the beginning of {self.name} to Parquet ({', '.join(cut)})"
-            raise UserError(said, "Download and convert it, then use corpus: files:GLOB#COLUMN")
-        return found.get(config, {})
+            raise UserError(said, _CONVERT)
+        return files
 
-    def _check_config(self, known: Sequence[str], config: str | None = None) -> None:
-        """Raise `UserError` if the configuration is missing, or not one of those."""
-        if known and (config or self.config) not in known:
-            if self.config is not None:
-                raise UserError(
-                    f"corpus: {self.name} has no configuration {self.config!r}", nearest(self.config, known)
-                )
+    def _check_config(self, known: Sequence[str]) -> None:
+        """Raise `UserError` if a configuration has to be named and is not, or is none of these."""
+        if self.config is not None and known and self.config not in known:
+            raise UserError(f"corpus: {self.name} has no configuration {self.config!r}", nearest(self.config, known))
+        if self.config is None and len(known) > 1:
             said = f"corpus: {self.name} has several configurations, of which {self.data.corpus} names none"
             raise UserError(said, f"Choose one, as in hf:{self.name}:{known[0]}; valid: {', '.join(known)}")

@@ -36,61 +36,52 @@ class LocalFiles(Corpus):
         return [Stream(None, self.documents)]
 
     def documents(self, start: Place = (0, 0)) -> Iterator[Document]:
-        """The documents from `start` on. Empty ones are left out. Raises `UserError` if a file cannot be read."""
+        """The documents from `start` on: rows as they are, texts without byte order mark and with one character per
+        line end. Empty ones are left out. Raises `UserError` if a file cannot be read."""
         _, paths, column = self._matched
         for number, path in enumerate(paths[start[0] :], start[0]):
             try:
-                for row, text in _texts(path, column, start[1] if number == start[0] else 0):
-                    if text.strip():
-                        yield Document(text, (number, row))
+                if column is not None:
+                    with open_file(path) as file:
+                        first = start[1] if number == start[0] else 0
+                        for row, text in read_column(file, str(path), column, first):
+                            yield Document(text, (number, row))
+                elif (text := read_text(path).replace("\r\n", "\n")).strip():
+                    yield Document(text, (number, 0))
             except (OSError, ValueError) as error:
-                said = f"corpus: cannot read {path}: {first_line(error)}"
-                raise UserError(said, "Texts are in UTF-8.") from error
+                hint = "It may be damaged or cut off. Texts, CSV and JSON lines are in UTF-8."
+                raise UserError(f"corpus: cannot read {path}: {first_line(error)}", hint) from error
 
     @cached_property
     def _matched(self) -> tuple[Path, list[Path], str | None]:
         """The files' folder, the files by name, and the column that is read (None: they are texts)."""
         asked = self.data.corpus.removeprefix("files:")
-        column: str | None = None
-        root, paths = _match(asked)
-        if not paths and "#" in asked:  # names may have a number sign
-            pattern, _, column = asked.rpartition("#")
-            root, paths = _match(pattern)
-        if not paths:
-            hint = f"Paths are relative to {Path.cwd()}. Match files, not folders: ** stands for any folders, as in "
-            hint += "files:texts/**/*.txt; write [[] for a bracket in a name."
-            raise UserError(f"corpus: no file matches {self.data.corpus}", hint)
+        pattern, root, paths = matching_files(self.data.corpus, asked, asked.rpartition("#")[0])
+        column = asked[len(pattern) + 1 :] or None
         kinds = {format_of(path.name): path.name for path in reversed(paths)}
         if len(kinds) > 1:
             named = ", ".join(sorted(f"{name} ({(kind or '.text')[1:]})" for kind, name in kinds.items()))
             hint = "Match files of one kind by their ending, for instance files:data/**/*.parquet."
             raise UserError(f"corpus: {self.data.corpus} matches files of several kinds: {named}", hint)
-        if None not in kinds:
-            return root, paths, column or COLUMN
-        if column is not None:
+        if None in kinds and column is not None:
             said = f"corpus: {self.data.corpus} names the column {column!r}, but {paths[0].name} is a text"
             raise UserError(said, "Only files of rows have columns: .parquet, .arrow, .jsonl and .csv.")
-        return root, paths, None
+        return root, paths, None if None in kinds else column or COLUMN
 
 
-def _texts(path: Path, column: str | None, first: int) -> Iterator[tuple[int, str]]:
-    """The texts of a file from number `first` on, with their numbers: one text, without byte order mark and with one
-    character per line end, or those of its rows as they are."""
-    if column is None:
-        yield 0, read_text(path).replace("\r\n", "\n")
-        return
-    with open_file(path) as file:
-        yield from read_column(file, str(path), column, first)
-
-
-def _match(pattern: str) -> tuple[Path, list[Path]]:
-    """The folder before the first wildcard, and the matching files by name; an existing name has priority."""
-    parts = Path(pattern).expanduser().absolute().parts
-    wild = [i for i, part in enumerate(parts) if glob.has_magic(part) and not Path(*parts[: i + 1]).exists()]
-    if not wild:
-        path = Path(*parts)
-        return path.parent, [path] if path.is_file() else []
-    root, rest = Path(*parts[: wild[0]]), "/".join(parts[wild[0] :])
-    # Unlike `Path.glob`, and as in a shell: wildcards do not match names that begin with a dot.
-    names = {Path(name).as_posix() for name in glob.glob(rest, root_dir=root, recursive=True)}  # noqa: PTH207
-    return root, [root / name for name in sorted(names) if (root / name).is_file()]
+def matching_files(corpus: str, *patterns: str) -> tuple[str, Path, list[Path]]:
+    """The first of the patterns that matches any files (names may have a number sign, too), the folder before its first
+    wildcard, and the files by name. An existing name has priority over a wildcard. Raises `UserError`."""
+    for pattern in patterns:
+        parts = Path(pattern).expanduser().absolute().parts
+        wild = [i for i, part in enumerate(parts) if glob.has_magic(part) and not Path(*parts[: i + 1]).exists()]
+        first = wild[0] if wild else len(parts) - 1
+        root, rest = Path(*parts[:first]), "/".join(parts[first:])
+        # Unlike `Path.glob`, and as in a shell: wildcards do not match names that begin with a dot.
+        names = glob.glob(rest, root_dir=root, recursive=True) if wild else [rest]  # noqa: PTH207
+        found = [root / name for name in sorted({Path(name).as_posix() for name in names})]
+        if paths := [path for path in found if path.is_file()]:
+            return pattern, root, paths
+    hint = f"Paths are relative to {Path.cwd()}. Match files, not folders: ** stands for any folders, as in "
+    hint += "texts/**/*.txt; write [[] for a bracket in a name."
+    raise UserError(f"corpus: no file matches {corpus}", hint)

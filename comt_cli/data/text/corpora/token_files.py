@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 from comt_cli.data.prepare import FileRecord
 from comt_cli.data.published import read_object
 from comt_cli.data.storage import ProgressCallback, hash_files, no_progress
-from comt_cli.data.text.corpora.local_files import _match
+from comt_cli.data.text.corpora.local_files import matching_files
 from comt_cli.data.text.settings import SPLITS, Corpus, Part, SplitName, SplitPart, Stream
 from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.errors import UserError
@@ -36,7 +36,9 @@ CHUNK_TYPES = {
 _DECISIVE = ("data_format", "compression", "ipc_compression", "encryption")
 VALIDATION = re.compile(r"(?<![a-z])val(id(ation)?)?(?![a-z])", re.IGNORECASE)
 RECORD = "shards.json"
-_BLOCK = 1 << 24
+_BLOCK = 1 << 20  # ids in memory at a time
+FEW_IDS = 64
+"""Fewer do not tell whether their type is right."""
 
 
 class Shard(NamedTuple):
@@ -87,10 +89,7 @@ class TokenFiles(Corpus):
     @cached_property
     def splits(self) -> dict[SplitName, list[Shard]]:
         """The shards of each split. Raises `UserError` naming the file that cannot be read."""
-        root, paths = _match(self.data.corpus.partition(":")[2])
-        if not paths:
-            hint = f"Paths are relative to {Path.cwd()}. Match files, not folders, as in tokens:data/*.bin."
-            raise UserError(f"corpus: no file matches {self.data.corpus}", hint)
+        _, root, paths = matching_files(self.data.corpus, self.data.corpus.removeprefix("tokens:"))
         every = [self._shard(path) for path in paths]
         if (share := self.data.validation_fraction) is not None:
             tokens = sum(shard.tokens for shard in every)
@@ -112,29 +111,32 @@ class TokenFiles(Corpus):
     def record(self, folder: Path, tokenizer: Tokenizer, progress: ProgressCallback) -> Part:
         """Check all ids, and write the hashes of the files into `folder`. The text of the validation split is decoded
         to count its bytes. Raises `UserError` naming the file and the position of an id that is not the tokenizer's."""
-        for name in SPLITS:
-            for number, shard in enumerate(self.splits[name]):
-                progress(f"checking files of tokens ({name})", number, len(self.splits[name]))
-                self._check(shard, tokenizer.vocabulary_size)
+        every = [shard for name in SPLITS for shard in self.splits[name]]
+        for number, shard in enumerate(every):
+            progress("checking files of tokens", number, len(every))
+            self._check(shard, tokenizer.vocabulary_size)
         write_json(folder / RECORD, self.identity())
-        progress("counting the bytes of the validation text", 0, None)
-        text_bytes = bytes_of(self.arrays("validation"), tokenizer)
-        if not text_bytes:
+        train, validation = (sum(shard.tokens for shard in self.splits[name]) for name in SPLITS)
+        text_bytes = bytes_of(self.arrays("validation"), tokenizer, progress)
+        if validation and not text_bytes:
             raise UserError("corpus: the validation split has no text", "Check data.tokenizer and data.dtype.")
-        counts = {name: {"tokens": sum(shard.tokens for shard in self.splits[name]), "documents": 0} for name in SPLITS}
-        train = SplitPart(**counts["train"], bytes=0, files=(FileRecord.of(folder / RECORD),))
-        validation = SplitPart(**counts["validation"], bytes=text_bytes, files=())
-        return Part(number=0, after=(0, 0, 0), train=train, validation=validation)
+        first = SplitPart(tokens=train, documents=0, bytes=0, files=(FileRecord.of(folder / RECORD),))
+        second = SplitPart(tokens=validation, documents=0, bytes=text_bytes, files=())
+        return Part(number=0, after=(0, 0, 0), train=first, validation=second)
 
     def _check(self, shard: Shard, vocabulary: int) -> None:
-        ids = shard.ids()
+        ids, hint = shard.ids(), "Name the tokenizer that made the files in data.tokenizer, and check data.dtype."
+        # Read as a smaller type, an id has the bits above it, here as an id of its own.
+        if len(ids) >= FEW_IDS and ids[1:_BLOCK:2].max() <= (vocabulary - 1) >> 8 * ids.itemsize:
+            raise UserError(f"corpus: {shard.path}: every second id is nearly 0: they are no {shard.dtype}", hint)
         for start in range(0, len(ids), _BLOCK):
             block = ids[start : start + _BLOCK]
             if block.max() >= vocabulary or block.min() < 0:
                 at = int(((block < 0) | (block >= vocabulary)).argmax())
                 said = f"corpus: {shard.path}: id {shard.first + start + at:,} (from 0) is {block[at]}"
-                said += f", but the tokenizer {self.data.tokenizer} has ids from 0 to {vocabulary - 1}"
-                raise UserError(said, "Name the tokenizer that made the files in data.tokenizer, and check data.dtype.")
+                raise UserError(
+                    f"{said}, but the tokenizer {self.data.tokenizer} has ids from 0 to {vocabulary - 1}", hint
+                )
 
     def _shard(self, path: Path) -> Shard:
         """A whole file. Raises `UserError`."""
@@ -144,7 +146,7 @@ class TokenFiles(Corpus):
             dtype, begin, stated = _chunk(path) if CHUNK.fullmatch(path.name) else _header(head, self.data.dtype)
             if self.data.dtype not in (None, dtype):
                 raise ValueError(f"its ids are {dtype}, not data.dtype {self.data.dtype}; leave the key out")
-            tokens, left = divmod(size - begin, int(dtype.lstrip("uint")) // 8)
+            tokens, left = divmod(size - begin, int(dtype.removeprefix("u")[3:]) // 8)
             if left or tokens <= 0 or stated not in (None, tokens):
                 wanted = "a number of" if stated is None else f"{stated:,}"
                 raise ValueError(f"its ids have {max(0, size - begin):,} bytes, which are not {wanted} {dtype}")
@@ -192,10 +194,18 @@ def cut(shards: Sequence[Shard], tokens: int) -> tuple[list[Shard], list[Shard]]
     return first, rest
 
 
-def bytes_of(arrays: Sequence[Any], tokenizer: Tokenizer) -> int:
-    """The bytes of the text of `arrays`, decoded document by document: a character may have several tokens."""
+def bytes_of(arrays: Sequence[Any], tokenizer: Tokenizer, progress: ProgressCallback = no_progress) -> int:
+    """The bytes of the text of `arrays`, decoded document by document, since a character may have several tokens;
+    documents of more than `_BLOCK` tokens in parts."""
     import numpy as np
 
-    ids = np.concatenate([*arrays])
-    documents = np.split(ids, np.flatnonzero(ids == tokenizer.special.end))
-    return sum(len(tokenizer.decode(each.tolist()).encode()) for each in documents)
+    text_bytes, rest = 0, np.empty(0, dtype=np.int64)
+    blocks = (array[start : start + _BLOCK] for array in arrays for start in range(0, len(array), _BLOCK))
+    for number, block in enumerate(blocks):
+        progress("counting the bytes of the validation text (millions of tokens)", number, None)
+        ids = np.concatenate([rest, block])
+        *documents, rest = np.split(ids, np.flatnonzero(ids == tokenizer.special.end) + 1)
+        if len(rest) >= _BLOCK:
+            documents, rest = [*documents, rest], rest[:0]
+        text_bytes += sum(len(tokenizer.decode(each.tolist()).encode()) for each in documents)
+    return text_bytes + len(tokenizer.decode(rest.tolist()).encode())
