@@ -46,25 +46,22 @@ def reachable(corpus: str, repository: str, instead: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        named = {"name": repository, "page": f"https://huggingface.co/datasets/{repository}", "corpus": corpus}
-        causes = {*_causes(error)}
-        for said, hint in (_REFUSALS[kind] for kind in _REFUSALS if kind in causes):
-            raise UserError(f"corpus: {said.format(**named)}", hint.format(**named)) from error
+        causes = {*_causes(error), *(["GatedRepoError"] if "is a gated dataset" in str(error) else [])}
+        for meaning in (_MEANINGS[kind] for kind in _MEANINGS if kind in causes):
+            hint = f"See https://huggingface.co/datasets/{repository}. {_LOG_IN}"
+            raise UserError(f"corpus: {repository} {meaning}: {corpus}", hint) from error
         said = f"corpus: cannot read {corpus} from huggingface.co/datasets/{repository}: {first_line(error)}"
         hint = f"{corpus} needs the network once: run the same command again with a network. {instead}"
         raise UserError(said, hint) from error
 
 
-_LOG_IN = "log in by hf auth login, or set HF_TOKEN."
-_REFUSALS = {
-    "GatedRepoError": ("{name} is given only to those who ask for it", f"Ask at {{page}}, then {_LOG_IN}"),
-    "RevisionNotFoundError": ("{name} has no such revision: {corpus}", "See {page}."),
-    "RepositoryNotFoundError": (
-        "the hub has no data set {name}, or a private one",
-        f"See {{page}}. If private, {_LOG_IN}",
-    ),
+_LOG_IN = "For private and gated data sets log in by hf auth login, or set HF_TOKEN."
+_MEANINGS = {
+    "GatedRepoError": "is given only to those who ask for it",
+    "RevisionNotFoundError": "has no such revision",
+    "RepositoryNotFoundError": "is no data set of the hub, or a private one",
 }
-"""What the hub's errors mean, and what helps; the first is a special case of the last."""
+"""The hub's errors, the special case first."""
 
 
 def _causes(error: BaseException | None) -> Iterator[str]:

@@ -28,9 +28,9 @@ def memory_of(spec: RunSpec, processes: int = 1, rows_at_once: int | None = None
 
     Counted are weights; for trained weights also gradients and the optimiser's state (Adam's two moments, or one of SGD
     and Muon); and the saved activations of one micro-batch. With `train.sharding: fsdp` (`training.parallel.shard`) a
-    process has ceil(rows / processes) rows of every parameter. FSDP2 shards gradients only without accumulation. It
-    holds in full the parameters outside blocks, two blocks (the present one and the next), and gradients of as many;
-    with accumulation those of one other block. `recipes/RUNNING.md` has what is not counted. A compiled step needs less.
+    process has ceil(rows / processes) rows of every parameter. FSDP2 shards gradients only without accumulation. In
+    full it holds parameters outside blocks, two blocks (the present one and the next), and gradients of as many; with
+    accumulation those of one other block. `recipes/RUNNING.md` has what is not counted. A compiled step needs less.
     """
     cost, train = cost_of(spec), spec.settings.train
     share = math.ceil(train.batch_size / processes)

@@ -289,11 +289,12 @@ def plan(
 def at_line(path: Path, data: Section, error: UserError) -> UserError:
     """An error about a key of `data`, `key: what is wrong`, with the recipe's file, and the line that gives the key. A
     key of a setup or of an argument has no line."""
-    name, _, said = error.message.partition(": ")
-    name, document = name.removeprefix("data."), read(path)
-    same = (at for at in document.lines if functools.reduce(getitem, at, document.data) == getattr(data, name, None))
-    found = next((at for at in same if at[-2:] == ("data", name)), None)
-    return UserError(f"{path}: {error.message if found is None else document.problem(found, said)}", error.hint)
+    name, _, said = error.message.removeprefix("data.").partition(": ")
+    document, value = read(path), getattr(data, name, None)
+    for at in (each for each in document.lines if each[-2:] == ("data", name)):
+        if functools.reduce(getitem, at, document.data) == value:
+            return UserError(f"{path}: {document.problem(at, said)}", error.hint)
+    return UserError(f"{path}: {error.message}", error.hint)
 
 
 def chosen_runs(

@@ -336,7 +336,7 @@ class TokenTask(Task[S]):
     unit: ClassVar = Unit("tokens", "tok")
     runtime_keys: ClassVar = {
         "train": frozenset({"save_every", "keep_every", "observe_every", "sharding", "kernels", "cuda_graphs"}),
-        "data": frozenset({"folder"}),
+        "data": frozenset({"folder", "dtype"}),
     }
     checkpoint_parts: ClassVar = ("vocabulary", "tokenizer")
     differs: ClassVar = "whose width and vocabulary are other ones"

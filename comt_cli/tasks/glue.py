@@ -61,7 +61,7 @@ class Glue(TokenTask["GlueSettings"]):
     sites: ClassVar = ENCODER_SITES
     plain_method: ClassVar = "post-ln"
     plain: ClassVar = "the plain Post-LN BERT of the same size"
-    runtime_keys: ClassVar = {**TokenTask.runtime_keys, "data": frozenset({"folder", "glue_folder"})}
+    runtime_keys: ClassVar = {**TokenTask.runtime_keys, "data": frozenset({"folder", "dtype", "glue_folder"})}
     shows_median: ClassVar = True
     description: ClassVar = (
         "BERT {model.size}: {shape.layers} layers, {shape.width} wide, {shape.heads} heads{size}. {data.task}, "

@@ -110,8 +110,7 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
     own = {"format": FORMAT, "corpus": corpus.identity() | source, "dtype": dtype.str}
     own |= {"vocabulary_size": tokenizer.vocabulary_size, "tokenizer": FileRecord.of(folder / TOKENIZER)}
     manifest = kind.record(name, folder, (), **own, parts=tuple(parts))
-    commit = hub_commit(data.tokenizer)
-    return manifest.model_copy(update={"versions": manifest.versions | commit})
+    return manifest.model_copy(update={"versions": manifest.versions | hub_commit(data.tokenizer)})
 
 
 def _keep_only(source: dict[str, Any], folder: Path) -> None:

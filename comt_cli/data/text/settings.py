@@ -109,7 +109,7 @@ class TextSettings(DataSection):
     """The corpus and its tokenizer, which has the special tokens `extras` besides padding, end and unknown."""
 
     kind = Corpus
-    later: ClassVar[frozenset[str]] = frozenset({"folder"})
+    later: ClassVar[frozenset[str]] = frozenset({"folder", "dtype"})
     extras: ClassVar[tuple[Extra, ...]] = ()
 
     corpus: Annotated[str, name_of(Corpus)] = "python-docs"
@@ -151,11 +151,11 @@ class TextSettings(DataSection):
         return self.tokenizer if is_file else None
 
     def stored(self, *without: str) -> dict[str, Any]:
-        """Without the names of published weights and of files of tokenizers and tokens, which can have several, and
-        without the type of tokens: the data's content covers them."""
+        """Without the names of published weights and of files of tokenizers and tokens, which can have several: the
+        data's content covers them."""
         tokenizer = "weights" if self.weights is not None else "file" if self.tokenizer_file else self.tokenizer
         corpus = "tokens" if self.corpus.startswith("tokens:") else self.corpus
-        return super().stored("dtype", *without) | {"tokenizer": tokenizer, "corpus": corpus}
+        return super().stored(*without) | {"tokenizer": tokenizer, "corpus": corpus}
 
     @property
     def vocabulary_size(self) -> int:

@@ -121,7 +121,7 @@ def test_runs_at_once_share_the_cores(corpus, tmp_path, monkeypatch):
 def test_gpus_are_shared_by_runs_and_processes_have_one_each(corpus, tmp_path, monkeypatch):
     two = Hardware("cuda", "NVIDIA H200", 2)
     finish(tiny_spec(corpus, seed=9), tmp_path, 1e6, device="NVIDIA H200")
-    seconds = estimator(tmp_path, 2, None, two).of(tiny_spec(corpus)).seconds
+    seconds = estimator(tmp_path, 2, None, two).of(tiny_spec(corpus)).value
     assert estimator(tmp_path, 6, None, two).of(tiny_spec(corpus)).value == pytest.approx(3 * seconds)
     monkeypatch.setattr(devices, "measured_matmul_flops", lambda *_: 5e9 / 0.4)
     seconds = total_flops(tiny_spec(corpus)) / 5e9

@@ -146,8 +146,12 @@ def test_a_broken_connection_keeps_what_was_prepared(client, hub):
 
 
 REFUSED = [
-    ("lab/none", "corpus: the hub has no data set lab/none, or a private one", "HF_TOKEN"),
-    ("lab/gated", "corpus: lab/gated is given only to those who ask for it", "datasets/lab/gated, then log in"),
+    ("lab/none", "corpus: lab/none is no data set of the hub, or a private one", "HF_TOKEN"),
+    (
+        "lab/gated",
+        "corpus: lab/gated is given only to those who ask for it",
+        "datasets/lab/gated. For private and gated",
+    ),
     ("lab/bare@new", "corpus: lab/bare has no such revision: hf:lab/bare@new", "huggingface.co/datasets/lab/bare"),
     ("lab/prose:c", "corpus: lab/prose has no configuration 'c'", "valid: a, b"),
     ("lab/prose", "corpus: lab/prose has several configurations, of which hf:lab/prose names none", "hf:lab/prose:a;"),

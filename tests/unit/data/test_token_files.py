@@ -12,6 +12,8 @@ from foreign_tokens import END, byte_level, llm_c, nanogpt, write_litdata, write
 from kinds import fingerprint, sentences
 
 from comt_cli.data.prepare import prepare
+from comt_cli.data.text.corpora import token_files
+from comt_cli.data.text.corpora.token_files import bytes_of
 from comt_cli.data.text.settings import DataSettings, MaskedData
 from comt_cli.errors import UserError
 
@@ -76,6 +78,21 @@ def test_the_content_identifies_them_wherever_they_are(here):
     Path("copy/val.bin").write_bytes(nanogpt([*VALIDATION[:-1], 7]))
     assert fingerprint(again) != name
     assert prepare(settings("tokens:copy/*.bin", **RAW)).content_hash != first.content_hash
+
+
+def test_documents_of_any_length_are_counted_in_parts(here, monkeypatch):
+    tokenizer = prepare(settings(**RAW)).tokenizer
+    arrays = [np.array(VALIDATION[:50], "<u2"), np.array(VALIDATION[50:], "<u2")]
+    whole = bytes_of(arrays, tokenizer)
+    assert whole == sum(len(text.encode()) for text in TEXTS[60:])
+    monkeypatch.setattr(token_files, "_BLOCK", 7)
+    assert bytes_of(arrays, tokenizer) == whole  # the texts are ASCII
+    assert bytes_of([], tokenizer) == 0
+
+
+def test_too_small_a_share_is_named(here):
+    with pytest.raises(UserError, match=r"the validation split of tokens:.* has 0 tokens"):
+        prepare(settings(validation_fraction=1e-9, **RAW))
 
 
 @pytest.mark.parametrize(("magic", "version", "dtype"), [(20240520, 1, "<u2"), (20240801, 7, "<u4")])
@@ -173,6 +190,11 @@ WRONG = {
         put("train.bin", b"\x93NUMPY" + bytes(90)),
         RAW,
         "it has a header of NumPy",
+    ),
+    "a smaller type": (
+        put("train.bin", nanogpt(TRAIN, "<u4")),
+        RAW,
+        "train.bin: every second id is nearly 0: they are no uint16",
     ),
     "no validation": (
         lambda: None,
