@@ -43,7 +43,7 @@ def file_tokenizer(asked: str, vocabulary: int) -> Tokenizer:
 def fitting(tokenizer: Tokenizer, asked: str, vocabulary: int) -> Tokenizer:
     """`tokenizer`, whose ids are below `vocabulary`. Raises `UserError` otherwise."""
     if (most := tokenizer.vocabulary_size) > vocabulary:
-        said = f"data.vocabulary is {vocabulary}, but the tokenizer of {asked} has {most} tokens"
+        said = f"data.vocabulary: {vocabulary} is too small: the tokenizer of {asked} has {most} tokens"
         raise UserError(said, f"Set data.vocabulary: {most}, or the larger size of the model's embedding.")
     return tokenizer
 

@@ -51,7 +51,7 @@ class _Observer:
         self.several = len(model.stacks) > 1
         self.of_source = {*reads_source(model)} if isinstance(model, EncoderDecoder) else set()
         self.source_BS: Tensor | None = None
-        self.is_known, self.read_BT = read_BT is not None, read_BT
+        self.read_BT = read_BT
         self.found: dict[str, list[Tensor]] = {}
 
     @contextlib.contextmanager
@@ -67,7 +67,8 @@ class _Observer:
                 stack.enter_context(replaced([*model.blocks, *units], "joined", self.joined))
             else:
                 stack.enter_context(replaced(connections_of(model), "step", self.step))
-                stack.enter_context(replaced([model.embedding], "forward", self.embedded))
+                if self.read_BT is None:
+                    stack.enter_context(replaced([model.embedding], "forward", self.embedded))
             if self.of_source:
                 stack.enter_context(replaced([model], "source_stream", self.source_stream))
             yield
@@ -77,8 +78,7 @@ class _Observer:
         return x_BSD, self.source_BS
 
     def embedded(self, _: nn.Module, own: Callable[..., Tensor], ids_BT: Tensor) -> Tensor:
-        if not self.is_known:
-            self.read_BT = ids_BT != PAD
+        self.read_BT = ids_BT != PAD
         return own(ids_BT)
 
     def scaled(

@@ -52,7 +52,7 @@ def show(
     """Print the plan of a recipe: its runs and their cost.
 
     Parameters and FLOPs are counted on the real model. The paper's increase of parameters is next to the counted one.
-    Nothing is trained or downloaded.
+    Nothing is trained, and nothing but a tokenizer of the hub (hf:NAME) is downloaded.
 
     Examples:
       comt show table3
@@ -244,7 +244,7 @@ def _print_cost(plan: Plan, estimator: Estimator, price: float | None) -> None:
 
 
 def _print_memory(plan: Plan, room: float, gpus: int) -> None:
-    """Print the parts of the largest estimate of memory, whether runs fit in a GPU with `room`, and else what helps."""
+    """Print the parts of the largest estimate of memory, whether runs fit in a GPU with `room`, and what helps."""
     spec, most = max(zip(plan.specs, plan.rows, strict=True), key=lambda each: int(each[1]["estimated_memory_bytes"]))
     needed = most["estimated_memory_bytes"]
     parts = {name.replace("zer", "ser state"): part for name, part in most["estimated_memory"].items() if part}
@@ -258,17 +258,15 @@ def _print_memory(plan: Plan, room: float, gpus: int) -> None:
         f"{listing(f'{name} {_memory(part)}' for name, part in parts.items())}): {verdict}. "
         "CUDA's context, NCCL's buffers and temporary tensors are not counted."
     )
-    if not over:
-        return
     other = under_fsdp(spec)
-    if other is None:
-        say("These settings exclude train.sharding=fsdp; lower train.micro_batch_size.")
-    elif gpus == 1 or other == spec:
-        say("More GPUs with train.sharding=fsdp help, or a lower train.micro_batch_size.")
-    else:
+    if other is not None and other != spec and gpus > 1:
         sharded = memory_of(other, gpus).total
         fits = "fits" if sharded <= room else "does not fit either; lower train.micro_batch_size"
         say(f"Each GPU holds a copy of the network. With train.sharding=fsdp it is {_memory(sharded)}, which {fits}.")
+    elif over and other is None:
+        say("These settings exclude train.sharding=fsdp; lower train.micro_batch_size.")
+    elif over:
+        say("More GPUs with train.sharding=fsdp help, or a lower train.micro_batch_size.")
 
 
 def _print_bases(rows: Sequence[dict[str, Any]]) -> None:

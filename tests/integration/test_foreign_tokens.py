@@ -108,7 +108,7 @@ def test_a_plan_names_the_line_of_what_is_missing(here: Path, tiny_corpus: str) 
     (run,) = json.loads(comt("show", "mine.yaml", "--json"))
     assert run["settings"]["data"]["tokenizer"] == "./bpe"
     said = comt("show", "mine.yaml", "--set", "data.vocabulary=100", status=2)
-    assert "mine.yaml: data.vocabulary is 100, but the tokenizer of ./bpe has 290 tokens" in said
+    assert "mine.yaml: data.vocabulary: 100 is too small: the tokenizer of ./bpe has 290 tokens" in said
     assert "mine.yaml: data.tokenizer: there is no ./other" in comt(
         "show", "mine.yaml", "--set", "data.tokenizer=./other", status=2
     )

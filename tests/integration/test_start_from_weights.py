@@ -176,7 +176,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "untied": ({"model__tied_embeddings": False}, "model.tied_embeddings is false, theirs is true"),
     "more tokens": ({"data__vocabulary": 300}, "data.vocabulary is 300, theirs is 257"),
-    "fewer tokens": ({"data__vocabulary": 200}, "data.vocabulary is 200, but the tokenizer of llama has 257 tokens"),
+    "fewer tokens": ({"data__vocabulary": 200}, "200 is too small: the tokenizer of llama has 257 tokens"),
     "no identity": (
         {"rows": {"r": "post-ln"}},
         "r (method post-ln) would not start with the weights' function",

@@ -8,8 +8,7 @@ import io
 import itertools
 import json
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import IO, Any
 
 from comt_cli.errors import UserError
@@ -44,8 +43,8 @@ def _not_text(name: str, column: str, found: object) -> UserError:
     return UserError(f"corpus: the column {column!r} of {name} has no text, but {found}", _HINT)
 
 
-def _check(name: str, column: str, columns: Iterable[str], where: str = "") -> None:
-    if column not in (known := list(columns)):
+def _check(name: str, column: str, known: Collection[str], where: str = "") -> None:
+    if column not in known:
         said = f"corpus: {name} has no column {column!r}{where}; its columns: {', '.join(known) or 'none'}"
         raise UserError(said, _HINT)
 
@@ -116,7 +115,7 @@ def _json_lines(file: IO[bytes], name: str, column: str, first: int) -> Values:
 
 
 def _csv(file: IO[bytes], name: str, column: str, first: int) -> Values:
-    csv.field_size_limit(sys.maxsize)  # 128 KiB by default
+    csv.field_size_limit(1 << 28)  # 128 KiB by default; with none, an open quote would take the rest of the file
     rows = csv.reader(_lines(file, name), strict=True)
     try:
         head = next(rows, [])

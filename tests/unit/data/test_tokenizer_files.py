@@ -92,7 +92,9 @@ def test_ids_may_have_gaps_and_models_more_ids(folder, cache, tmp_path):
     size = file_tokenizer(str(folder), 298).vocabulary_size
     assert size == 298
     assert file_tokenizer(str(folder), 300).decode([295, 296, *library.encode("gate").ids]) == "gate"
-    with pytest.raises(UserError, match=r"vocabulary is 297, but the tokenizer of .* has 298 tokens") as caught:
+    with pytest.raises(
+        UserError, match=r"data.vocabulary: 297 is too small: the tokenizer of .* has 298 tokens"
+    ) as caught:
         prepare(settings(folder, tmp_path, vocabulary=297))
     assert "Set data.vocabulary: 298, or" in str(caught.value)
     with pytest.raises(
