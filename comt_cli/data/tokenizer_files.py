@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from comt_cli.data.published import CONFIG, TOKENIZER, hub_folder, read_object
-from comt_cli.data.storage import first_line, stamp_of
+from comt_cli.data.storage import first_line
 from comt_cli.data.tokenizer import LibraryTokenizer, SentencePieceTokenizer, Tokenizer, library_of
 from comt_cli.errors import UserError
 from comt_cli.files import read_bytes, read_text
@@ -33,9 +33,8 @@ def file_tokenizer(asked: str, vocabulary: int) -> Tokenizer:
     """The tokenizer of a folder, a file, or `hf:OWNER/NAME[@REVISION]`, for a model with this `vocabulary`. Raises
     `UserError` if it is missing, damaged, too large, has no end token, or is random."""
     path = _located(asked)
-    files = (path, *(path.with_name(name) for name, _ in _STATING))
     try:
-        return fitting(_read(path, stamp_of(each for each in files if each.exists())), asked, vocabulary)
+        return fitting(_read(path), asked, vocabulary)
     except (OSError, ValueError) as error:
         raise UserError(f"data.tokenizer: cannot read {path}: {error}") from None
 
@@ -82,8 +81,7 @@ def _fetched(name: str) -> Path:
         raise UserError(f"data.tokenizer: {HUB}{name}: {error.message}", error.hint) from None
 
 
-@functools.lru_cache(maxsize=8)
-def _read(path: Path, stamp: str) -> Tokenizer:  # noqa: ARG001 - the stamp is that of the files
+def _read(path: Path) -> Tokenizer:
     is_model = path.suffix == ".model"
     content: Any = read_bytes(path) if is_model else read_text(path)
     try:

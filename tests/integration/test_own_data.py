@@ -78,6 +78,7 @@ def test_one_text_trains_and_the_table_says_that_its_splits_share_it(tmp_path):
     assert SHARED in " ".join((done.stdout + done.stderr).split())
     (result,) = (tmp_path / "runs" / "by-id").glob("*/result.json")
     assert json.loads(result.read_text())["data_note"] == SHARED
+    assert SHARED in " ".join(comt(tmp_path, "show", "own.yaml").stdout.split())
     (page,) = (tmp_path / "runs" / "results").rglob("own.md")
     assert page.read_text().count(SHARED) == 1
 

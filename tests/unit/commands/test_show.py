@@ -138,6 +138,7 @@ def test_the_memory_of_a_plan_is_that_of_the_recipes_sharding():
         (("rtx4090", "--set", "train.sharding=none"), [
             "too little for 1 of 1 run", "Each GPU holds a copy of the network. With train.sharding=fsdp it is",
         ]),
+        (("h200", "--set", "train.sharding=none"), ["all fit", "With train.sharding=fsdp it is", "which fits."]),
         (("rtx3090", "--set", "train.micro_batch_size=64"), ["too little", "More GPUs with train.sharding=fsdp help"]),
         (("rtx4090", "--set", "train.optimizer=muon", "--set", "train.sharding=none", "--set",
           "train.micro_batch_size=64"), ["These settings exclude train.sharding=fsdp"]),
