@@ -235,8 +235,8 @@ def _print_plan(planned: Planned, where: Where, *, fresh: bool) -> None:
 def _print_cost(plan: Plan, estimator: Estimator, price: float | None) -> None:
     """Print the GPU-hours of the runs to do, with their range, and their price."""
     open_runs = {spec.id: spec for spec, row in zip(plan.specs, plan.rows, strict=True) if row["state"] not in ENDED}
-    every = [estimator.gpu_hours(spec) for spec in open_runs.values()]
-    hours = [math.fsum(each[index] for each in every) for index in range(3)]
+    every = [(each.value, each.least, each.most) for each in map(estimator.gpu_hours, open_runs.values())]
+    hours = [math.fsum(each) for each in zip(*every, strict=True)] or [0.0] * 3
     said = "{} GPU-hours (from {} to {})".format(*map(_amount, hours))
     if price is not None:
         said += " at {:g}: {} (from {} to {})".format(price, *(_amount(each * price) for each in hours))
