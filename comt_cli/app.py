@@ -37,6 +37,8 @@ _GROUPS = {
         "status": ("verbs.runs", "Show the progress of each table."),
         "runs": ("verbs.runs", "List runs with their state and metric."),
         "rm": ("verbs.runs", "Delete runs."),
+        "push": ("verbs.transfer", "Copy runs to a folder, a server or a bucket."),
+        "pull": ("verbs.transfer", "Copy runs from there."),
     },
     "Tables": {
         "report": ("verbs.report", "Write the tables of finished runs."),

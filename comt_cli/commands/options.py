@@ -124,6 +124,12 @@ _JOBS = (
 Jobs = Annotated[int | None, typer.Option(min=1, metavar="N", help=_JOBS)]
 _SLURM = "Submit every open run as a Slurm job with the resources in this file, and exit."
 Slurm = Annotated[Path | None, typer.Option(metavar="SITE.YAML", dir_okay=False, help=_SLURM)]
+_ENGINE = "skypilot: train the runs in a managed job of SkyPilot, in a cloud or on Kubernetes, and exit."
+Engine = Annotated[str | None, typer.Option(metavar="skypilot", help=_ENGINE)]
+_RESOURCES = "The machine of --engine: H100:1; also infra=aws, use_spot=true, cpus=8+, memory=64+, disk_size=500."
+Resources = Annotated[str | None, typer.Option(metavar="GPU:N,KEY=VALUE", help=_RESOURCES)]
+_STORAGE = "Where the job of --engine keeps its runs: s3:// or gs://BUCKET/FOLDER. The bucket must exist."
+Storage = Annotated[str | None, typer.Option(metavar="URL", help=_STORAGE)]
 Track = Annotated[
     list[str] | None,
     typer.Option(
@@ -166,6 +172,9 @@ class Where:
     gpus: Gpus = 1
     jobs: Jobs = None
     slurm: Slurm = None
+    engine: Engine = None
+    resources: Resources = None
+    storage: Storage = None
     track: Track = None
     runs: Runs = DEFAULT_RUNS
     results: Results = DEFAULT_RESULTS
