@@ -97,7 +97,8 @@ class _Program(VerbGroup):
         formatter.write_paragraph()
         formatter.write_dl(rows)
         formatter.write_dl(
-            (f"{'' if number else 'Options':<9}{name}", text) for number, (name, text) in enumerate(records)
+            (f"{'' if number else 'Options':<9}{name}", text.partition(", to copy it")[0])
+            for number, (name, text) in enumerate(records)
         )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
@@ -110,8 +111,7 @@ app = typer.Typer(
     name="comt",
     cls=_Program,
     help="""Train and compare networks with learnable residual connections and gates. A recipe (a YAML file) holds the
-    runs of one published table. Begin with `comt show table3`, which prints a plan and trains nothing. `comt
-    COMMAND --help` has options and examples.
+    runs of one published table. `comt COMMAND --help` has options and examples.
 
     Examples:
       comt show table3

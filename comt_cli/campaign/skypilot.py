@@ -22,15 +22,18 @@ from comt_cli.campaign.queue import TrainingFailed
 from comt_cli.commit import git_commit
 from comt_cli.errors import UserError
 from comt_cli.files import make_folder, write_text
+from comt_cli.training.trackers import VARIABLE, trackers_in_use
 
 FOLDER = "skypilot"
 """Folder of the task files, below the runs."""
 MOUNT = "/comt-storage"
 PUSH_SECONDS = 60
-_KEYS = {"infra": r"\S+", "use_spot": "true|false", "cpus": r"\d+\+?", "memory": r"\d+\+?", "disk_size": r"\d+"}
-_ACCELERATOR = r"[A-Za-z][A-Za-z0-9-]*(:[1-9]\d*)?"
-_STORAGE = re.compile(r"(?P<bucket>(s3|gs)://[a-z0-9][a-z0-9._-]+)(?P<folder>(/[A-Za-z0-9][\w.+-]*)+)/?", re.ASCII)
-_OF_THIS_MACHINE = {"--engine", "--resources", "--storage", "--runs", "--results"}
+_KEYS = {
+    "accelerators": r"[A-Za-z][A-Za-z0-9-]*(:[1-9]\d*)?",
+    **{"infra": r"\S+", "use_spot": "true|false", "cpus": r"\d+\+?", "memory": r"\d+\+?", "disk_size": r"\d+"},
+    "storage": r"(s3|gs)://[a-z0-9][a-z0-9._-]+(/[A-Za-z0-9][\w.+-]*)+/?",
+}
+_OF_THIS_MACHINE = {"--engine", "--resources", "--runs", "--results"}
 
 TASK = """\
 # {launch}
@@ -52,46 +55,43 @@ run: |
   (while sleep {seconds}; do comt push {store} || true; done) > push.log 2>&1 &
   status=0
 {command} || status=$?
-  kill $!
+  kill $! || true
   comt push {store} || status=$?
   exit $status
 """
 
 
 class Engine(NamedTuple):
-    """The resources of a job as SkyPilot names them, the bucket, and the folder of runs in it."""
+    """The resources of a job as SkyPilot names them, and the URL of the folder in a bucket that keeps its runs."""
 
     resources: dict[str, str | int | bool]
-    bucket: str
-    folder: str
+    storage: str
 
 
-def read_engine(engine: str | None, resources: str | None, storage: str | None) -> Engine | None:
+def read_engine(engine: str | None, resources: str | None) -> Engine | None:
     """The engine that the options state; None without one. Raises `UserError`."""
-    if engine is None:
-        if resources is None and storage is None:
-            return None
-        raise UserError(f"--{'storage' if resources is None else 'resources'} needs --engine skypilot")
-    if engine != "skypilot":
+    if engine not in (None, "skypilot"):
         raise UserError(f"there is no engine {engine!r}", "Give --engine skypilot, or for Slurm --slurm SITE.YAML.")
-    if resources is None or storage is None:
-        wrong = f"--engine skypilot needs --{'resources' if resources is None else 'storage'}"
-        raise UserError(wrong, "For example --resources H100:1,use_spot=true --storage s3://BUCKET/FOLDER.")
-    asked: dict[str, str | int | bool] = {}
+    if engine is None and resources is None:
+        return None
+    hint = "For example --engine skypilot --resources H100:1,use_spot=true,storage=s3://BUCKET/FOLDER."
+    if engine is None or resources is None:
+        raise UserError("--engine and --resources need each other", hint)
+    asked: dict[str, str] = {}
     for part in resources.split(","):
         key, is_key, value = part.partition("=")
         key, value = (key, value) if is_key else ("accelerators", part)
-        if key in asked or not re.fullmatch({"accelerators": _ACCELERATOR, **_KEYS}.get(key, "(?!)"), value, re.ASCII):
-            hint = f"For example H100:1,use_spot=true. Keys are {', '.join(_KEYS)}; other ones belong in the task file."
-            raise UserError(f"--resources {resources}: {part!r} is wrong or repeated", hint)
-        asked[key] = value == "true" if key == "use_spot" else int(value) if key == "disk_size" else value
-    if (found := _STORAGE.fullmatch(storage)) is None:
-        hint = "Give s3://BUCKET/FOLDER or gs://BUCKET/FOLDER; the bucket must exist."
-        raise UserError(f"--storage {storage} is no folder in a bucket", hint)
-    return Engine(asked, found["bucket"], found["folder"])
+        if key in asked or not re.fullmatch(_KEYS.get(key, "(?!)"), value, re.ASCII):
+            keys = f"Keys are {', '.join(_KEYS)}; others can be added to the task file."
+            raise UserError(f"--resources {resources}: {part!r} is wrong or repeated", f"{hint} {keys}")
+        asked[key] = value
+    if (storage := asked.pop("storage", None)) is None:
+        raise UserError(f"--resources {resources} names no storage for the runs", hint)
+    values = {key: json.loads(value) if key in ("use_spot", "disk_size") else value for key, value in asked.items()}
+    return Engine(values, storage.rstrip("/"))
 
 
-def launch(engine: Engine, recipes: Sequence[Path], runs: Path, trackers: Sequence[str]) -> None:
+def launch(engine: Engine, recipes: Sequence[Path], runs: Path) -> None:
     """Write the task file of this process's command below `runs`, and start its job if there is a `sky`; else print the
     command. Raises `UserError` if the job would lack a file (nothing was started), or `sky` failed."""
     clone = Path(__file__).resolve().parents[2]
@@ -108,19 +108,20 @@ def launch(engine: Engine, recipes: Sequence[Path], runs: Path, trackers: Sequen
         if path.is_absolute() and path.exists() and (clone not in path.parents or str(path) in words):
             raise UserError(f"{path} would not be in the job", f"Put it below {clone}, and give the path from there.")
     table = recipes[0].stem if len(recipes) == 1 else words[0]
-    name = f"comt-{re.sub('[^a-z0-9]+', '-', table.lower()).strip('-')}"
+    name = re.sub("[^a-z0-9]+", "-", f"comt-{table.lower()}").strip("-")
     file = runs / FOLDER / f"{name}.yaml"
+    trackers, bucket = ",".join(trackers_in_use()), "/".join(engine.storage.split("/")[:3])
     command = ["sky", "jobs", "launch", "--detach-run", str(file)]
     task = TASK.format(
         launch=shlex.join(command),
         name=name,
         resources=json.dumps(engine.resources),
-        envs=json.dumps({"COMT_COMMIT": git_commit() or ""}),
+        envs=json.dumps({"COMT_COMMIT": git_commit() or "", VARIABLE: trackers}),
         mount=MOUNT,
-        bucket=engine.bucket,
+        bucket=bucket,
         python=f"{sys.version_info.major}.{sys.version_info.minor}",
-        project=shlex.quote(f".[{','.join(trackers)}]" if trackers else "."),
-        store=MOUNT + engine.folder,
+        project=shlex.quote(f".[{trackers}]" if trackers else "."),
+        store=engine.storage.replace(bucket, MOUNT),
         seconds=PUSH_SECONDS,
         command=textwrap.indent(shlex.join(["comt", *words]), "  "),
     )
@@ -134,5 +135,5 @@ def launch(engine: Engine, recipes: Sequence[Path], runs: Path, trackers: Sequen
         if status := subprocess.run([*command, *answer], check=False).returncode:
             raise TrainingFailed(f"sky ended with status {status}", f"Its task is {file}.")
     elsewhere = "" if runs == Path("runs") else f" --runs {shlex.quote(str(runs))}"
-    print(f"For its runs: comt pull {engine.bucket}{engine.folder}{elsewhere}")
-    print("Then this command, without --engine, --resources and --storage, writes the tables and figures.")
+    print(f"For its runs: comt pull {engine.storage}{elsewhere}")
+    print("Then this command, without --engine and --resources, writes the tables and figures.")

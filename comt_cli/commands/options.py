@@ -124,12 +124,11 @@ _JOBS = (
 Jobs = Annotated[int | None, typer.Option(min=1, metavar="N", help=_JOBS)]
 _SLURM = "Submit every open run as a Slurm job with the resources in this file, and exit."
 Slurm = Annotated[Path | None, typer.Option(metavar="SITE.YAML", dir_okay=False, help=_SLURM)]
-_ENGINE = "skypilot: train the runs in a managed job of SkyPilot, in a cloud or on Kubernetes, and exit."
-Engine = Annotated[str | None, typer.Option(metavar="skypilot", help=_ENGINE)]
-_RESOURCES = "The machine of --engine: H100:1; also infra=aws, use_spot=true, cpus=8+, memory=64+, disk_size=500."
-Resources = Annotated[str | None, typer.Option(metavar="GPU:N,KEY=VALUE", help=_RESOURCES)]
-_STORAGE = "Where the job of --engine keeps its runs: s3:// or gs://BUCKET/FOLDER. The bucket must exist."
-Storage = Annotated[str | None, typer.Option(metavar="URL", help=_STORAGE)]
+Engine = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Train in a job of skypilot (clouds, Kubernetes), and exit.")
+]
+_RESOURCES = "Machine of that job, and storage of its runs: H100:1,use_spot=true,storage=s3://BUCKET/FOLDER."
+Resources = Annotated[str | None, typer.Option(metavar="LIST", help=_RESOURCES)]
 Track = Annotated[
     list[str] | None,
     typer.Option(
@@ -174,7 +173,6 @@ class Where:
     slurm: Slurm = None
     engine: Engine = None
     resources: Resources = None
-    storage: Storage = None
     track: Track = None
     runs: Runs = DEFAULT_RUNS
     results: Results = DEFAULT_RESULTS

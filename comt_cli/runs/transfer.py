@@ -12,7 +12,6 @@ absent. Nothing that is read is trusted, and nothing is unpickled.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import hashlib
 import os
 import pickletools
@@ -21,7 +20,7 @@ import shutil
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Annotated, NamedTuple
 
@@ -41,8 +40,6 @@ FORMS = "Give a folder, ssh://HOST/FOLDER, s3://BUCKET/FOLDER, gs://BUCKET/FOLDE
 WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "oci", "oss", "tos"}
 """Object stores: to make a folder there could make a bucket."""
 BLOCK = 2**22
-LEFT_FOR = datetime.timedelta(days=1)
-"""The age at which a version without a manifest is taken for what a killed transfer has left."""
 
 _UNFINISHED = r"(spec|environment)\.json|(metrics|timings|gradients)\.jsonl|(checkpoint|(best|weights)-\d{1,9})\.pt"
 _FINISHED = rf"{_UNFINISHED}|result\.json|metrics\.csv|outputs/final/\w[\w.-]*\.txt|evaluations/\w[\w.,@+=-]*\.json"
@@ -70,11 +67,6 @@ class Copy:
     files: Mapping[str, Entry]
     open: Callable[[str], AbstractContextManager[IO[bytes]]]
     folder: str = ""
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return sum(entry.size for entry in self.files.values())
 
     def begins_with(self, entry: Entry, name: str) -> bool:
         """Whether the file `name` has the content of `entry`, or begins with it."""
@@ -169,7 +161,7 @@ def logged_bytes(checkpoint: IO[bytes], path: Path) -> dict[str, int]:
             for code, value, _ in pickletools.genops(archive.read(record)):
                 if isinstance(value, str):
                     key = value
-                elif key.endswith("_bytes") and isinstance(value, int) and code.name.startswith(("BININT", "LONG")):
+                elif key.endswith("_bytes") and isinstance(value, int) and not code.name.endswith("PUT"):
                     found[key.removesuffix("_bytes") + _LOG], key = value, ""
         if not found:
             raise ValueError("it states no step")
@@ -201,7 +193,7 @@ class Store:
 
         self.url = re.sub(r"(?<=://)([^/@:]*):[^/@]*@", r"\1@", url).rstrip("/")  # without a password
         self._report, self._has_written = report, False
-        self._parts: dict[str, str] = {}  # a file of each version without a manifest
+        self._leftovers: set[str] = set()  # versions without a manifest
         try:
             self.fs, root = url_to_fs(url)
         except ImportError as error:
@@ -210,7 +202,7 @@ class Store:
             raise UserError(f"{self.url}: a driver is missing: {first_line(error)}", install_package(package)) from None
         except Exception as error:  # each driver has its own kinds
             raise UserError(f"{self.url} cannot be used: {first_line(error)}", FORMS) from None
-        self.root = str(root).rstrip("/")
+        self.root, self._has_folders = str(root).rstrip("/"), url.partition("://")[0] not in WITHOUT_FOLDERS
 
     @contextlib.contextmanager
     def _reaching(self) -> Iterator[None]:
@@ -238,7 +230,7 @@ class Store:
                 said = "is a folder of runs itself" if of_runs else "has other files, but no runs of comt push"
                 raise UserError(f"{self.url} {said}", "Use it by --runs." if of_runs else "Give a folder of its own.")
             folders = sorted(found[1] for found in places if found[2] == MANIFEST)
-            self._parts = {found[1]: f"{self.root}/{found[0]}" for found in places if found[1] not in folders}
+            self._leftovers = {found[1] for found in places} - {*folders}
             contents = self.fs.cat([f"{self.root}/{each}/{MANIFEST}" for each in folders]) if folders else {}
         whole: dict[str, list[Copy]] = {}
         refused: dict[str, str] = {}
@@ -289,28 +281,19 @@ class Store:
                 with here.open(name) as source:
                     self._put(f"{folder}/{name}", _blocks(source, entry.size), entry)
             self._put(f"{folder}/{MANIFEST}", [manifest], Entry(size=len(manifest), sha256=sha256(manifest)))
-        self._remove(old.folder for old in there if old.folder != folder)
-        self._remove(left for left in self._left_of(run.id) if left != folder)
-        return Outcome("sent", size=here.size)
+        left = [f"{self.root}/{each}" for each in self._leftovers if each.startswith(run.id)]
+        self._remove({*left, *(old.folder for old in there)} - {folder})
+        return Outcome("sent", size=sum(entry.size for entry in here.files.values()))
 
     def _put(self, path: str, blocks: Iterable[bytes], entry: Entry) -> None:
         with self._reaching():
-            if WITHOUT_FOLDERS.isdisjoint(
-                [self.fs.protocol] if isinstance(self.fs.protocol, str) else self.fs.protocol
-            ):
+            if self._has_folders:
                 self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
             with self.fs.open(path, "wb") as target:
                 self._has_written = True
                 digest = _digest(blocks, target.write, lambda block: self._report(len(block)))
             if digest != entry.sha256 or self.fs.size(path) != entry.size:
-                raise UserError(f"{path} did not arrive whole", "Give the command again.")
-
-    def _left_of(self, run: str) -> Iterator[str]:
-        """The folders that killed transfers of a run left a day ago; a newer one may be another machine's transfer."""
-        for folder, path in self._parts.items():
-            with contextlib.suppress(Exception):  # not every driver knows times
-                if folder.startswith(run) and datetime.datetime.now(datetime.UTC) - self.fs.modified(path) > LEFT_FOR:
-                    yield f"{self.root}/{folder}"
+                raise StorageError(f"{path} did not arrive whole", "Give the command again.")
 
     def _remove(self, folders: Iterable[str]) -> None:
         """Remove versions. One that cannot be removed stays, and is not read."""
@@ -319,71 +302,53 @@ class Store:
                 self.fs.rm(folder, recursive=True)
 
     def fetch(self, there: Copy, name: str, path: Path) -> bool:
-        """Read a file of a version, unless an earlier call has. Returns whether it is the one of the manifest; else it
-        is removed again. Raises also `OSError`."""
-        entry = there.files[name]
-        if path.is_file() and path.stat().st_size == entry.size:
-            with path.open("rb") as before:
-                if _digest(_blocks(before, entry.size)) == entry.sha256:
-                    return True
+        """Read a file of a version; returns whether it is the one of the manifest, else removes it. Raises also
+        `OSError`."""
         make_folder(path.parent)
-        path.unlink(missing_ok=True)
-        with there.open(name) as source, path.open("xb") as target:
-            digest = _digest(_blocks(source, entry.size), target.write, lambda block: self._report(len(block)))
+        with there.open(name) as source, path.open("wb") as target:
+            blocks = _blocks(source, there.files[name].size)
+            digest = _digest(blocks, target.write, lambda block: self._report(len(block)))
             target.flush()
             os.fsync(target.fileno())
-        if digest != entry.sha256:
+        if digest != there.files[name].sha256:
             path.unlink()
-        return digest == entry.sha256
+        return path.exists()
 
     def pull(self, spec: RunSpec, runs: Path, there: Copy, *, weights: bool) -> Outcome:
-        """Read a version of the run `spec` into `runs`; or say why not. Its files are collected beside its directory,
-        checked, and moved there while it is locked, the result last. Raises also `OSError`."""
-        wanted = {name: entry for name, entry in there.files.items() if weights or not name.endswith(".pt")}
-        if RESULT not in wanted and CHECKPOINT not in wanted:
+        """Read a version of the run `spec` into `runs`; or say why not. Its files are read to another folder and
+        checked. A new run's folder is then renamed; else the run is locked, and the files are moved to it, logs before
+        the checkpoint and the result last: it can be resumed at any moment. Raises also `OSError`."""
+        there = replace(
+            there, files={name: each for name, each in there.files.items() if weights or name[-3:] != ".pt"}
+        )
+        if RESULT not in there.files and CHECKPOINT not in there.files:
             return Outcome("without a checkpoint to receive")
-        there = Copy(wanted, there.open, there.folder)
-        directory, aside = RunDirectory.of(runs, spec), RunDirectory(runs / BY_ID / f".pull-{spec.id}")
-        try:
-            if (owner := directory.owner()) is not None:
-                raise directory.held_by(owner)
-            if isinstance(names := _missing(directory, there), Outcome):
-                return names
-            with aside.lock():
-                for name in names:
-                    if not self.fetch(there, name, aside.path / name):
-                        said = f"the checksum of {name} is wrong. Delete {there.folder}, and push the run again."
-                        return Outcome("damaged", said)
-                with directory.lock():
-                    if isinstance(_missing(directory, there), Outcome):  # it was trained meanwhile
-                        return Outcome("differ", "it was changed meanwhile. Give the command again.")
-                    _publish(directory, aside.path, names, there)
-        except BeingTrained as busy:
-            return Outcome("in use here", busy.message)
+        directory, aside = RunDirectory.of(runs, spec), runs / BY_ID / f".pull-{spec.id}"
+        shutil.rmtree(aside, ignore_errors=True)  # of a killed transfer
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, aside, ignore_errors=True)
+            if is_here := directory.path.exists():
+                try:
+                    stack.enter_context(directory.lock())
+                except BeingTrained as busy:
+                    return Outcome("in use here", busy.message)
+            here = copy_of(directory, stack)
+            if here.files and loss(there, here) is None:
+                return Outcome("here before")
+            if lost := loss(here, there, stays=True):
+                return Outcome("differ", f"compared with {directory.shown}, {lost} there. Nothing was replaced.")
+            names = [name for name, entry in there.files.items() if here.files.get(name) != entry]
+            for name in names:
+                if not self.fetch(there, name, aside / name):
+                    return Outcome("damaged", f"the checksum of {name} is wrong. Delete {there.folder}; push it again.")
+            if not is_here:
+                aside.rename(directory.path)
+            for name in sorted(names if is_here else (), key=lambda name: (name == RESULT, name == CHECKPOINT)):
+                make_folder((directory.path / name).parent)
+                (aside / name).replace(directory.path / name)
+            for path in directory.path.glob("*-*.pt") if CHECKPOINT in names else ():
+                if re.fullmatch(_FINISHED, path.name) and path.name not in there.files:
+                    path.unlink()  # weights that belong to an earlier checkpoint
+            directory.error_file.unlink(missing_ok=True)
         directory.link(spec.changed)
-        shutil.rmtree(aside.path, ignore_errors=True)
-        return Outcome("received", size=sum(wanted[name].size for name in names))
-
-
-def _missing(directory: RunDirectory, there: Copy) -> list[str] | Outcome:
-    """The files of a version to receive, in the order in which they are moved; or why there are none."""
-    with ExitStack() as stack:
-        here = copy_of(directory, stack)
-        if here.files and loss(there, here) is None:
-            return Outcome("here before")
-        if lost := loss(here, there, stays=True):
-            return Outcome("differ", f"compared with {directory.shown}, {lost} there. Nothing was replaced.")
-        names = [name for name, entry in there.files.items() if here.files.get(name) != entry]
-        return sorted(names, key=lambda name: (name == RESULT, name == CHECKPOINT))
-
-
-def _publish(directory: RunDirectory, source: Path, names: Sequence[str], there: Copy) -> None:
-    """Move files to a run directory. After each move the run can be resumed: its logs are those that the checkpoint
-    states, or continue them. Weights that an earlier checkpoint needed are removed."""
-    for name in names:
-        make_folder((directory.path / name).parent)
-        (source / name).replace(directory.path / name)
-    for path in directory.path.glob("*-*.pt") if CHECKPOINT in names else ():
-        if re.fullmatch(_FINISHED, path.name) and path.name not in there.files:
-            path.unlink()
-    directory.error_file.unlink(missing_ok=True)
+        return Outcome("received", size=sum(there.files[name].size for name in names))

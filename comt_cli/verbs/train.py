@@ -216,7 +216,8 @@ def train_tables(
         print_all(selected, where) if overview else print_plans(selected, where, fresh=fresh)
         return
     if engine is not None:
-        launch(engine, [planned.loaded.path for planned in tables], where.runs, where.track or ())
+        with tracking(where.track):
+            launch(engine, [planned.loaded.path for planned in tables], where.runs)
         return
     sweeps = [planned for planned in selected if planned.has_trials]
     if sweeps and rank_and_size():  # its processes cannot agree on the values that the trials chose
@@ -344,7 +345,7 @@ def _slurm_site(where: Where) -> Site | None:
 
 def _engine(where: Where, *, fresh: bool) -> Engine | None:
     """The engine of `--engine`; None without one. Raises `UserError`."""
-    engine = read_engine(where.engine, where.resources, where.storage)
+    engine = read_engine(where.engine, where.resources)
     if engine is not None and (fresh or where.slurm is not None or rank_and_size()):
         raise UserError("--engine cannot be combined with --fresh, --slurm or torchrun", "Leave these out.")
     return engine

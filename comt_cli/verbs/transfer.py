@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +21,7 @@ from comt_cli.files import cache_folder, check_writable, sha256
 from comt_cli.report import format
 from comt_cli.runs.known import KnownRun
 from comt_cli.runs.plan import BY_ID
-from comt_cli.runs.transfer import SPEC, Outcome, Store, latest
+from comt_cli.runs.transfer import SPEC, Outcome, Report, Store, latest
 from comt_cli.verbs.select import listed_runs
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="A folder, ssh://HOST/FOLDER, s3://BUCKET/FOLDER ...")]
@@ -45,19 +45,17 @@ def push(url: Url, selectors: Selectors = None, *, of: OfRuns, without_checkpoin
     """
     if not (of.runs / BY_ID).is_dir():
         raise UserError(f"{of.runs} is no folder of runs: it has no {BY_ID}", "Give another one by --runs.")
-    chosen = {run.name: run for run, _ in listed_runs(selectors or (), of) if not run.is_replaced}
-    moved = _Moved()
-    store = Store(url, moved.add)
+    chosen = [run for run in _chosen(selectors, of) if not run.is_replaced]
+    store = Store(url, _counter())
     with file_lock(cache_folder() / "push" / f"{sha256(url)[:16]}.lock"):  # two would write the same files
-        there, damaged = store.versions()
+        there, _ = store.versions()
 
         def send(run: KnownRun) -> Outcome:
             if run.spec is None:
                 return Outcome("unreadable", run.problem)
             return store.push(run, there.get(run.id, ()), weights=not without_checkpoints)
 
-        moved.each(chosen.values(), send)
-    moved.end(f"from {of.runs} to {store.url}", {name: why for name, why in damaged.items() if name[:12] not in chosen})
+        _move(chosen, send, f"from {of.runs} to {store.url}", {})
 
 
 def pull(url: Url, selectors: Selectors = None, *, of: OfRuns, without_checkpoints: WithoutCheckpoints = False) -> None:
@@ -72,64 +70,65 @@ def pull(url: Url, selectors: Selectors = None, *, of: OfRuns, without_checkpoin
       comt pull s3://bucket/runs --without-checkpoints
     """
     check_writable(of.runs / BY_ID, "--runs")
-    moved = _Moved()
-    store = Store(url, moved.add)
+    store = Store(url, _counter())
     there, damaged = store.versions()
 
     def receive(run: KnownRun) -> Outcome:
         if run.spec is None or run.spec.id != run.id:
-            return Outcome("refused", run.problem or f"its {SPEC} is another run's")
-        if (newest := latest(there[run.id])) is None:
+            return Outcome("refused", (run.problem or f"its {SPEC} is another run's").replace(outline, store.url))
+        if (version := newest[run.id]) is None:
             return Outcome("differ", f"{store.url} has two trainings of it. Neither was copied.")
-        return store.pull(run.spec, of.runs, newest, weights=not without_checkpoints)
+        return store.pull(run.spec, of.runs, version, weights=not without_checkpoints)
 
-    with tempfile.TemporaryDirectory() as outline:  # specs alone: a folder of runs for selectors
+    lock = file_lock(of.runs / BY_ID / ".pull.lock")
+    with lock, tempfile.TemporaryDirectory() as outline:  # specs alone: a folder of runs for selectors
+        newest = {name: latest(versions) for name, versions in there.items()}
         for name, versions in there.items():
-            if not store.fetch(versions[0], SPEC, Path(outline, BY_ID, name, SPEC)):
+            if not store.fetch(newest[name] or versions[0], SPEC, Path(outline, BY_ID, name, SPEC)):
                 damaged[name] = f"the checksum of {SPEC} is wrong"
         try:
-            moved.each([run for run, _ in listed_runs(selectors or (), replace(of, runs=Path(outline)))], receive)
+            chosen = _chosen(selectors, replace(of, runs=Path(outline)))
         except UserError as error:
-            error.message = error.message.replace(outline, store.url)
-            raise
-    moved.end(f"from {store.url} to {of.runs}", damaged)
+            raise UserError(error.message.replace(outline, store.url), error.hint) from None
+        _move(chosen, receive, f"from {store.url} to {of.runs}", damaged)
 
 
-class _Moved:
-    """Counts outcomes and bytes, and shows them on the error stream."""
+def _chosen(selectors: list[str] | None, of: OfRuns) -> list[KnownRun]:
+    return list({run.name: run for run, _ in listed_runs(selectors or (), of)}.values())
 
-    def __init__(self) -> None:
-        self.counts, self.size, self.has_problem = Counter[str](), 0, False
-        self._shown = 0
 
-    def add(self, count: int) -> None:
-        """Count bytes; on a terminal, show them."""
-        self._shown += count
-        if sys.stderr.isatty():
-            print(f"\r{format.size(self._shown)} ", end="", file=sys.stderr, flush=True)
-
-    def each(self, runs: Iterable[KnownRun], move: Callable[[KnownRun], Outcome]) -> None:
-        """Move the runs, and print a line for each with transferred bytes or a problem."""
-        for number, run in enumerate(every := [*dict.fromkeys(runs)], start=1):
-            word, problem, size = move(run)
-            self.counts[word] += 1
-            self.size += size
+def _move(
+    runs: Sequence[KnownRun], move: Callable[[KnownRun], Outcome], where: str, damaged: Mapping[str, str]
+) -> None:
+    """Move runs. Print a line for each that was transferred or has a problem, and for those that are `damaged`; then
+    the counts. Raises `typer.Exit` if there is a problem."""
+    counts, total, problems = Counter[str](), 0, len(damaged)
+    for number, run in enumerate(runs, start=1):
+        word, problem, size = move(run)
+        counts[word] += 1
+        total += size
+        problems += problem is not None
+        if size or problem:
             name = run_name(run.spec, with_table=True) if run.spec is not None else run.name
-            if size or problem:
-                self._print(
-                    f"[{number}/{len(every)}] {name}: {word}{f', {format.size(size)}' if size else ''}", problem
-                )
+            said = f": {problem}" if problem else f", {format.size(size)}"
+            typer.echo(f"[{number}/{len(runs)}] {name}: {word}{said}", err=True)
+    for name, problem in damaged.items():
+        counts["damaged"] += 1
+        typer.echo(f"{name}: damaged: {problem}", err=True)
+    listed = ", ".join(f"{count} {word}" for word, count in counts.items()) or "none"
+    typer.echo(f"{format.plural(counts.total(), 'run')} {where}: {listed}; {format.size(total)}")
+    if problems:
+        raise typer.Exit(1)
 
-    def end(self, where: str, damaged: dict[str, str]) -> None:
-        """Print the counts. Raises `typer.Exit` if there was a problem."""
-        for name, why in damaged.items():
-            self.counts["damaged"] += 1
-            self._print(f"{name}: damaged", why)
-        listed = ", ".join(f"{count} {word}" for word, count in self.counts.items()) or "none"
-        typer.echo(f"{format.plural(self.counts.total(), 'run')} {where}: {listed}; {format.size(self.size)}")
-        if self.has_problem:
-            raise typer.Exit(1)
 
-    def _print(self, line: str, problem: str | None) -> None:
-        self.has_problem = self.has_problem or problem is not None
-        typer.echo(f"{line}\n  {problem}" if problem is not None else line, err=True)
+def _counter() -> Report:
+    """A function that adds up bytes, and shows them on a terminal."""
+    total = 0
+
+    def add(count: int) -> None:
+        nonlocal total
+        total += count
+        if sys.stderr.isatty():
+            print(f"\r{format.size(total)} ", end="", file=sys.stderr, flush=True)
+
+    return add

@@ -26,7 +26,7 @@ from comt_cli.errors import UserError
 
 ROOT = Path(__file__).parents[3]
 STORAGE = "s3://my-bucket/tables/table3"
-OPTIONS = ["--engine", "skypilot", "--resources", "H100:1,use_spot=true", "--storage", STORAGE]
+OPTIONS = ["--engine", "skypilot", "--resources", f"H100:1,use_spot=true,storage={STORAGE}"]
 
 Check = Callable[[Any], bool]
 
@@ -120,7 +120,7 @@ def test_the_task_gives_the_same_command(cloned, sky, monkeypatch):
     ]
     assert task["resources"] == {"accelerators": "H100:1", "use_spot": True}
     assert task["file_mounts"] == {"/comt-storage": {"source": "s3://my-bucket", "mode": "MOUNT"}}
-    assert task["envs"] == {"COMT_COMMIT": "0123456789ab-dirty"}
+    assert task["envs"] == {"COMT_COMMIT": "0123456789ab-dirty", "COMT_TRACK": ""}
     assert task["workdir"] == "."
     (line,) = [line for line in task["run"].splitlines() if line.startswith("comt train-lm")]
     assert line == (
@@ -136,11 +136,13 @@ def test_the_task_gives_the_same_command(cloned, sky, monkeypatch):
 
 
 def test_without_sky_the_command_is_printed(cloned, monkeypatch):
-    result = comt(monkeypatch, "train-lm", "table3", *OPTIONS, "--track", "wandb")
+    result = comt(monkeypatch, "train-lm", "table3", *OPTIONS, "--track", "tensorboard")
     assert result.exit_code == 0
     assert "wrote runs/skypilot/comt-table3.yaml" in result.output
     assert "To start the job: sky jobs launch --detach-run runs/skypilot/comt-table3.yaml" in result.output
-    assert "--editable '.[wandb]'" in task_in(cloned / "runs/skypilot/comt-table3.yaml")["setup"]
+    task = task_in(cloned / "runs/skypilot/comt-table3.yaml")
+    assert "--editable '.[tensorboard]'" in task["setup"]
+    assert task["envs"]["COMT_TRACK"] == "tensorboard"
 
 
 def test_every_training_verb_has_the_engine(cloned, monkeypatch):
@@ -174,38 +176,42 @@ def test_resources_and_storage():
         **{"accelerators": "A100-80GB:8", "infra": "k8s/my-context", "use_spot": False},
         **{"cpus": "8+", "memory": "64", "disk_size": 500},
     }
-    assert read_engine("skypilot", asked, "gs://b.1-x/y/z_2/") == Engine(expected, "gs://b.1-x", "/y/z_2")
-    assert read_engine("skypilot", "cpus=4", STORAGE) == Engine({"cpus": "4"}, "s3://my-bucket", "/tables/table3")
+    assert read_engine("skypilot", f"storage=gs://b.1-x/y/z_2/,{asked}") == Engine(expected, "gs://b.1-x/y/z_2")
+    assert read_engine("skypilot", f"cpus=4,storage={STORAGE}") == Engine({"cpus": "4"}, STORAGE)
     assert_fits(expected, RESOURCES)
-    assert read_engine(None, None, None) is None
+    assert read_engine(None, None) is None
 
 
 @pytest.mark.parametrize(
-    ("engine", "resources", "storage", "said"),
+    ("engine", "resources", "said"),
     [
-        ("slurm", "H100:1", STORAGE, "no engine 'slurm'\n  Give --engine skypilot, or for Slurm --slurm SITE.YAML"),
-        (None, "H100:1", None, "--resources needs --engine"),
-        (None, None, STORAGE, "--storage needs --engine"),
-        ("skypilot", None, STORAGE, "needs --resources"),
-        ("skypilot", "H100:1", None, "needs --storage"),
-        ("skypilot", "H100:0", STORAGE, "'H100:0' is wrong or repeated"),
-        ("skypilot", "H100:x", STORAGE, "'H100:x' is wrong or repeated"),
-        ("skypilot", "H100,,cpus=1", STORAGE, "'' is wrong or repeated"),
-        ("skypilot", "H100,A100", STORAGE, "'A100' is wrong or repeated"),
-        ("skypilot", "H100,spot", STORAGE, "'spot' is wrong or repeated"),
-        ("skypilot", "H100,use_spot=yes", STORAGE, "'use_spot=yes' is wrong or repeated"),
-        ("skypilot", "H100,region=eu", STORAGE, "'region=eu' is wrong or repeated\n  For example H100:1"),
-        ("skypilot", "accelerators=H100 && rm", STORAGE, "is wrong or repeated"),
-        ("skypilot", "H100", "my-bucket/x", "is no folder in a bucket"),
-        ("skypilot", "H100", "s3://my-bucket", "is no folder in a bucket"),
-        ("skypilot", "H100", "s3://my-bucket/a/../b", "is no folder in a bucket"),
-        ("skypilot", "H100", "s3://my-bucket/a b;c", "is no folder in a bucket"),
-        ("skypilot", "H100", "ssh://host/x", "is no folder in a bucket"),
+        ("slurm", "H100:1", "no engine 'slurm'\n  Give --engine skypilot, or for Slurm --slurm SITE.YAML"),
+        (None, "H100:1", "--engine and --resources need each other"),
+        (
+            "skypilot",
+            None,
+            "--engine and --resources need each other\n  For example --engine skypilot --resources H100:1",
+        ),
+        ("skypilot", "H100:1", "names no storage"),
+        ("skypilot", "H100:0", "'H100:0' is wrong or repeated"),
+        ("skypilot", "H100:x", "'H100:x' is wrong or repeated"),
+        ("skypilot", "H100,,cpus=1", "'' is wrong or repeated"),
+        ("skypilot", "H100,A100", "'A100' is wrong or repeated"),
+        ("skypilot", "H100,spot", "'spot' is wrong or repeated"),
+        ("skypilot", "H100,use_spot=yes", "'use_spot=yes' is wrong or repeated"),
+        ("skypilot", "H100,region=eu", "'region=eu' is wrong or repeated\n  For example --engine"),
+        ("skypilot", "H100,cpus=1\n", "is wrong or repeated"),
+        ("skypilot", "accelerators=H100 && rm", "is wrong or repeated"),
+        ("skypilot", "H100,storage=my-bucket/x", "'storage=my-bucket/x' is wrong"),
+        ("skypilot", "H100,storage=s3://my-bucket", "'storage=s3://my-bucket' is wrong"),
+        ("skypilot", "H100,storage=s3://my-bucket/a/../b", "is wrong"),
+        ("skypilot", "H100,storage=s3://my-bucket/a b;c", "is wrong"),
+        ("skypilot", "H100,storage=ssh://host/x", "is wrong"),
     ],
 )
-def test_wrong_options(engine, resources, storage, said):
+def test_wrong_options(engine, resources, said):
     with pytest.raises(UserError) as raised:
-        read_engine(engine, resources, storage)
+        read_engine(engine, resources)
     assert said in str(raised.value)
     assert raised.value.exit_status == 2
 
@@ -230,7 +236,7 @@ def test_what_the_job_would_lack_is_refused(cloned, tmp_path, monkeypatch):
     (cloned / "pyproject.toml").unlink()
     result = comt(monkeypatch, "train-lm", "table3", *OPTIONS)
     assert "not installed from a clone" in result.exception.hint
-    assert not list(tmp_path.rglob("comt-*.yaml"))
+    assert not list(tmp_path.rglob("skypilot/comt-*.yaml"))
 
 
 # ---- the script of a job, with a program that trains in the place of comt train-lm

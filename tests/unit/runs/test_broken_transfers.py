@@ -1,0 +1,290 @@
+"""Transfers that are killed, damaged files, and what strangers write: nothing half or unknown becomes a run."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from comt_cli.files import canonical_json, read_json, sha256, write_json
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.known import known_runs
+from comt_cli.runs.plan import BY_ID
+from comt_cli.runs.transfer import copy_of, logged_bytes
+from tests.copied_runs import files, finished, own_cache, trained
+from tests.shelf import Shelf, comt, shelf
+
+__all__ = ["own_cache", "shelf"]
+ROOT = Path(__file__).parents[3]
+
+
+# ---- damage
+
+
+def only(pattern: str) -> Path:
+    (found,) = Path("store").glob(pattern)
+    return found
+
+
+def damage_content(name: str) -> None:
+    path = only(f"*/*/{name}")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda: damage_content("checkpoint.pt"), "the checksum of checkpoint.pt is wrong. Delete "),
+        (lambda: damage_content("spec.json"), "the checksum of spec.json is wrong"),
+        (lambda: damage_content("manifest.json"), "its manifest is damaged"),
+        (lambda: only("*/*/checkpoint.pt").write_bytes(b"cut"), "checkpoint.pt is missing or was cut off"),
+        (lambda: only("*/*/result.json").unlink(), "result.json is missing or was cut off"),
+    ],
+)
+def test_damage_at_the_url_is_noticed(shelf: Shelf, harm, said):
+    finished(shelf.spec("pre-ln"))
+    comt("push", "store")
+    harm()
+    sound = finished(shelf.spec("a/b"))
+    comt("push", "store", "mine/gates:a/b")
+    result = comt("pull", "store", "--runs", "other")
+    assert result.exit_code == 1
+    assert said in result.output
+    assert "1 damaged" in result.output
+    assert [run.id for run in known_runs(Path("other"))] == [sound.path.name]
+    if "cut off" in said:  # a repeated push mends it
+        assert "1 sent" in comt("push", "store", "mine/gates:pre-ln").output
+        assert comt("pull", "store", "--runs", "other").exit_code == 0
+
+
+def test_a_damaged_checkpoint_here_is_not_pushed(shelf: Shelf):
+    directory = trained(shelf.spec("pre-ln"), 5)
+    content = directory.checkpoint_file.read_bytes()
+    for damaged in (
+        content[:-30],
+        b"weights",
+        zip_of(b"\x80\x02}."),
+        zip_of(b"\x80\x02X\xff"),
+        zip_of(b"", deflated=True),
+    ):
+        directory.checkpoint_file.write_bytes(damaged)
+        result = comt("push", "store")
+        assert result.exit_code == 1
+        assert "checkpoint.pt is damaged" in result.output
+        assert not Path("store").exists()
+
+
+def zip_of(pickled: bytes, *, deflated: bool = False) -> bytes:
+    with zipfile.ZipFile("made.zip", "w", zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED) as archive:
+        archive.writestr("archive/data.pkl", pickled)
+    return Path("made.zip").read_bytes()
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.mkdir, ("unpickled",)
+
+
+def test_nothing_is_unpickled(shelf: Shelf):
+    directory = trained(shelf.spec("pre-ln"), 5)
+    bomb = pickle.dumps({"bomb": Bomb(), "metrics_bytes": 10, "timings_bytes": 300}, protocol=2)
+    directory.checkpoint_file.write_bytes(zip_of(bomb))
+    with directory.checkpoint_file.open("rb") as handle:
+        assert logged_bytes(handle, directory.checkpoint_file) == {"metrics.jsonl": 10, "timings.jsonl": 300}
+    comt("push", "store")
+    comt("pull", "store", "--runs", "other")
+    assert not Path("unpickled").exists()
+
+
+# ---- what strangers write
+
+
+def forged(change, run: str | None = None) -> None:
+    """The version in the store with a changed manifest, whose hash is right."""
+    version = only("*/*")
+    files = change(read_json(version / "manifest.json"), version)
+    content = canonical_json(files)
+    new = version.parent.with_name(run or version.parent.name) / sha256(content)[:16]
+    new.parent.mkdir(exist_ok=True)
+    version.rename(new)
+    (new / "manifest.json").write_text(content)
+
+
+@pytest.mark.parametrize(
+    "name", ["../../evil.json", "/tmp/evil.json", "model.py", "outputs/final/../../x.txt", ".lock", "weights-1.pt\n"]
+)
+def test_unknown_files_are_refused(shelf: Shelf, name):
+    finished(shelf.spec("pre-ln"))
+    comt("push", "store")
+
+    def change(files, version):
+        return files | {name: {"size": 4, "sha256": sha256(b"evil")}}
+
+    forged(change)
+    result = comt("pull", "store", "--runs", "other")
+    assert result.exit_code == 1
+    assert "is no file of a run" in result.output
+    assert known_runs(Path("other")) == []
+
+
+NO_ENTRIES = [
+    *({"size": -1, "sha256": "0" * 64}, {"size": "4", "sha256": "0" * 64}, {"size": 4, "sha256": "../x"}),
+    *({"size": 4}, [4, "0" * 64]),
+]
+
+
+@pytest.mark.parametrize("entry", NO_ENTRIES)
+def test_other_manifests_are_refused(shelf: Shelf, entry):
+    finished(shelf.spec("pre-ln"))
+    comt("push", "store")
+    forged(lambda files, version: files | {"metrics.csv": entry})
+    result = comt("pull", "store", "--runs", "other")
+    assert result.exit_code == 1
+    assert "1 damaged" in result.output
+
+
+def test_a_run_under_another_id_or_of_another_version_is_refused(shelf: Shelf):
+    for value, run in (("0" * 12, "0" * 12), (None, None), (None, "0" * 12)):
+        shutil.rmtree("store", ignore_errors=True)
+        finished(shelf.spec("pre-ln"))
+        comt("push", "store")
+
+        def change(files, version, value=value, run=run):
+            if value is None and run is not None:
+                return files  # under another id
+            spec = read_json(version / "spec.json") | {"seed": 7, **({"id": value} if value else {})}
+            write_json(version / "spec.json", spec)
+            content = (version / "spec.json").read_bytes()
+            return files | {"spec.json": {"size": len(content), "sha256": sha256(content)}}
+
+        forged(change, run)
+        result = comt("pull", "store", "--runs", "other")
+        assert result.exit_code == 1
+        assert "1 refused" in result.output
+        assert "store" in result.output
+        assert known_runs(Path("other")) == []
+
+
+# ---- killed transfers
+
+CODE = """
+import os, signal, sys
+from pathlib import Path
+from comt_cli.runs import transfer
+from comt_cli.tasks import Task
+Task.identify = lambda self, settings: ("asked-feed", "c0ffee0123456789")
+transfer.BLOCK, left, blocks, replace = 256, int(sys.argv.pop(1)), transfer._blocks, Path.replace
+
+def happened():
+    global left
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def dying_blocks(source, size):
+    for block in blocks(source, size):
+        happened()
+        yield block
+        happened()
+
+def dying_replace(path, target):
+    happened()
+    replace(path, target)
+    happened()
+
+transfer._blocks, Path.replace = dying_blocks, dying_replace
+from comt_cli.__main__ import main
+main()
+"""
+
+
+def killed_at(moment: int, *command: str) -> bool:
+    """Whether the command was killed then; else it has ended well."""
+    words = [sys.executable, "-c", CODE, str(moment), *command]
+    done = subprocess.run(
+        words, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode != 0
+
+
+def moments(first: int = 1):
+    """1, 3, 8, 18 ...: some early, some late."""
+    while True:
+        yield first
+        first = first * 2 + 2
+
+
+def test_a_killed_transfer_leaves_nothing_half(shelf: Shelf):
+    """Killed at many moments, one after the other; then the same command goes on."""
+    spec = shelf.spec("pre-ln")
+    trained(spec, 5)
+    comt("push", "store")
+    comt("pull", "store", "--runs", "other")
+    earlier, copy = files(Path("other", BY_ID, spec.id)), RunDirectory.of(Path("other"), spec)
+    done = finished(spec)
+    for moment in moments():
+        if not killed_at(moment, "push", "store"):
+            break
+        assert "1 here before" in comt("pull", "store", "--runs", "other").output, "what is there is the earlier state"
+        assert files(copy.path) == earlier
+    assert moment > 30, "it was killed several times"
+    for moment in moments():
+        if not killed_at(moment, "pull", "store", "--runs", "other"):
+            break
+        assert copy.result() in (None, done.result())
+        if copy.result() is None:  # it can be resumed: every log has what the checkpoint states
+            with ExitStack() as stack:
+                state = copy_of(copy, stack)
+                assert (
+                    state.files["metrics.jsonl"].size
+                    == logged_bytes(stack.enter_context(copy.checkpoint_file.open("rb")), copy.path)["metrics.jsonl"]
+                )
+        assert [run.id for run in known_runs(Path("other"))] == [spec.id]
+    assert moment > 30
+    assert files(copy.path) == files(done.path)
+    assert sorted(path.name for path in Path("other", BY_ID).iterdir()) == [".pull.lock", spec.id]
+
+
+def test_a_first_pull_that_is_killed_leaves_no_run(shelf: Shelf):
+    finished(shelf.spec("pre-ln"))
+    comt("push", "store")
+    assert killed_at(20, "pull", "store", "--runs", "other")
+    assert known_runs(Path("other")) == []
+    assert comt("pull", "store", "--runs", "other").exit_code == 0
+
+
+def test_leftovers_of_killed_transfers_are_removed(shelf: Shelf):
+    spec, other = shelf.spec("pre-ln"), shelf.spec("a/b")
+    for run in (spec.id, other.id):
+        path = Path("store", run, "0123456789abcdef", "checkpoint.pt")
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"half")
+    finished(spec)
+    assert "1 sent" in comt("push", "store").output
+    assert len(list(Path("store", spec.id).iterdir())) == 1
+    assert Path("store", other.id, "0123456789abcdef").exists()  # it may be another machine's
+
+
+def test_two_pushes_do_not_write_at_once(shelf: Shelf):
+    finished(shelf.spec("pre-ln"))
+    lock = Path(os.environ["COMT_CACHE"], "push", f"{sha256('store')[:16]}.lock")
+    lock.parent.mkdir()
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        words = [sys.executable, "-m", "comt_cli", "push", "store"]
+        process = subprocess.Popen(words, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(4)
+    assert process.communicate()[0].decode().startswith("1 run from runs to store: 1 ")
