@@ -19,7 +19,7 @@ from comt_cli.files import canonical_json, read_json, sha256, write_json
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.known import known_runs
 from comt_cli.runs.plan import BY_ID
-from comt_cli.runs.transfer import copy_of, logged_bytes
+from comt_cli.runs.transfer import Store, copy_of, logged_bytes
 from tests.copied_runs import files, finished, own_cache, trained
 from tests.shelf import Shelf, comt, shelf
 
@@ -237,7 +237,9 @@ def test_a_killed_transfer_leaves_nothing_half(shelf: Shelf):
     for moment in moments():
         if not killed_at(moment, "push", "store"):
             break
-        assert "1 here before" in comt("pull", "store", "--runs", "other").output, "what is there is the earlier state"
+        result = comt("pull", "store", "--runs", "other")
+        assert result.exit_code == 0
+        assert "1 here before" in result.output, "what is there is the earlier state"
         assert files(copy.path) == earlier
     assert moment > 30, "it was killed several times"
     for moment in moments():
@@ -277,14 +279,38 @@ def test_leftovers_of_killed_transfers_are_removed(shelf: Shelf):
     assert Path("store", other.id, "0123456789abcdef").exists()  # it may be another machine's
 
 
-def test_two_pushes_do_not_write_at_once(shelf: Shelf):
+def test_the_result_is_moved_last(shelf: Shelf, monkeypatch):
+    spec, moved, replace = shelf.spec("pre-ln"), list[str](), Path.replace
+    trained(spec, 5, runs="other")
+    finished(spec)
+    comt("push", "store")
+
+    def noted(path: Path, target: Path) -> Path:
+        if ".pull-" in str(path):
+            moved.append(target.name)
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", noted)
+    assert "1 received" in comt("pull", "store", "--runs", "other").output
+    assert "metrics.jsonl" in moved[:-2]
+    assert moved[-2:] == ["checkpoint.pt", "result.json"]
+
+
+def test_two_pushes_do_not_write_at_once(shelf: Shelf, monkeypatch):
+    """The store is read and written under a lock of its URL."""
     finished(shelf.spec("pre-ln"))
-    lock = Path(os.environ["COMT_CACHE"], "push", f"{sha256('store')[:16]}.lock")
-    lock.parent.mkdir()
-    with lock.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        words = [sys.executable, "-m", "comt_cli", "push", "store"]
-        process = subprocess.Popen(words, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(4)
-    assert process.communicate()[0].decode().startswith("1 run from runs to store: 1 ")
+    path, held = Path(os.environ["COMT_CACHE"], "push", f"{sha256('store')[:16]}.lock"), list[bool]()
+    usual = Store.versions
+
+    def noted(store: Store):
+        with path.open("w") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held.append(False)
+            except BlockingIOError:
+                held.append(True)
+        return usual(store)
+
+    monkeypatch.setattr(Store, "versions", noted)
+    assert comt("push", "store").exit_code == 0
+    assert held == [True]
