@@ -7,8 +7,8 @@ from tiny_runs import Stopped, assert_same_run, tiny_spec, train
 from typer.testing import CliRunner
 
 from comt_cli.app import app
+from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory, RunState
-from comt_cli.runs.transfer import logged_bytes
 from comt_cli.training.events import Event, StepReport
 
 
@@ -39,8 +39,8 @@ def test_a_run_moves_to_other_machines(tiny_corpus, tmp_path):
         assert comt("push", store, "--runs", here)
         comt("pull", store, "--runs", late)
         copy = RunDirectory.of(runs, spec)
-        with copy.checkpoint_file.open("rb") as handle:
-            assert copy.metrics_file.stat().st_size == logged_bytes(handle, copy.path)["metrics.jsonl"]
+        progress = read_state(copy.checkpoint_file)["progress"]
+        assert (progress["step"], progress["metrics_bytes"]) == (step, copy.metrics_file.stat().st_size)
         assert max(line["step"] for line in copy.metrics()) == step
         assert_same_run(train(spec, runs), expected)
     assert "1 sent" in comt("push", store, "--runs", late)

@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 from comt_cli.app import app
 from comt_cli.campaign import skypilot
 from comt_cli.campaign.queue import TrainingFailed
-from comt_cli.campaign.skypilot import Engine, read_engine
+from comt_cli.campaign.skypilot import read_resources
 from comt_cli.errors import UserError
 
 ROOT = Path(__file__).parents[3]
@@ -36,14 +36,15 @@ def text(pattern: str) -> Check:
 
 
 # The keys that we use of `get_task_schema`, `get_resources_schema` and `get_storage_schema` in SkyPilot's
-# sky/utils/schemas.py, and the checks of sky/task.py: names, and paths of mounts that do not end with a slash.
+# sky/utils/schemas.py, and the checks of sky/task.py: names, and paths of mounts that do not end with a slash. Its
+# documentation takes an empty value in `envs` for one that `sky` must be given.
 TASK: dict[str, Check] = {
     "name": text(r"[a-zA-Z0-9]+(?:[._-]{1,2}[a-zA-Z0-9]+)*"),
     "workdir": text(r".+"),
     "resources": lambda value: isinstance(value, dict),
     "envs": lambda value: (
         all(text(r"[a-zA-Z_][a-zA-Z0-9_]*")(name) for name in value)
-        and all(isinstance(each, str) for each in value.values())
+        and all(isinstance(each, str) and each for each in value.values())
     ),
     "file_mounts": lambda value: isinstance(value, dict) and all(text(r"/.*[^/]")(path) for path in value),
     "setup": text(r"(?s).+"),
@@ -54,8 +55,8 @@ RESOURCES: dict[str, Check] = {
     "accelerators": text(r"[A-Za-z][A-Za-z0-9-]*(:\d+)?"),
     "infra": text(rf"({CLOUD})(/.+)?"),
     "use_spot": lambda value: isinstance(value, bool),
-    "cpus": text(r"\d+\+?"),
-    "memory": text(r"\d+\+?"),
+    "cpus": lambda value: re.fullmatch(r"\d+\+?", str(value)) is not None,
+    "memory": lambda value: re.fullmatch(r"\d+\+?", str(value)) is not None,
     "disk_size": lambda value: isinstance(value, int) and not isinstance(value, bool),
 }
 STORE: dict[str, Check] = {"source": text(r"(s3|gs)://[^/]+"), "mode": text("MOUNT|COPY|MOUNT_CACHED")}
@@ -120,7 +121,7 @@ def test_the_task_gives_the_same_command(cloned, sky, monkeypatch):
     ]
     assert task["resources"] == {"accelerators": "H100:1", "use_spot": True}
     assert task["file_mounts"] == {"/comt-storage": {"source": "s3://my-bucket", "mode": "MOUNT"}}
-    assert task["envs"] == {"COMT_COMMIT": "0123456789ab-dirty", "COMT_TRACK": ""}
+    assert task["envs"] == {"COMT_COMMIT": "0123456789ab-dirty"}
     assert task["workdir"] == "."
     (line,) = [line for line in task["run"].splitlines() if line.startswith("comt train-lm")]
     assert line == (
@@ -170,50 +171,50 @@ def test_a_failure_of_sky_is_told(cloned, sky, monkeypatch):
     assert "runs/skypilot/comt-table3.yaml" in result.exception.hint
 
 
-def test_resources_and_storage():
+def test_resources(cloned, monkeypatch):
     asked = "A100-80GB:8,infra=k8s/my-context,use_spot=false,cpus=8+,memory=64,disk_size=500"
-    expected = {
+    resources = f"storage=gs://b.1-x/y/z_2,{asked}"
+    assert comt(monkeypatch, "train-lm", "table3", "--engine", "skypilot", "--resources", resources).exit_code == 0
+    task = task_in(cloned / "runs/skypilot/comt-table3.yaml")
+    assert task["resources"] == {
         **{"accelerators": "A100-80GB:8", "infra": "k8s/my-context", "use_spot": False},
-        **{"cpus": "8+", "memory": "64", "disk_size": 500},
+        **{"cpus": "8+", "memory": 64, "disk_size": 500},
     }
-    assert read_engine("skypilot", f"storage=gs://b.1-x/y/z_2/,{asked}") == Engine(expected, "gs://b.1-x/y/z_2")
-    assert read_engine("skypilot", f"cpus=4,storage={STORAGE}") == Engine({"cpus": "4"}, STORAGE)
-    assert_fits(expected, RESOURCES)
-    assert read_engine(None, None) is None
+    assert task["file_mounts"]["/comt-storage"]["source"] == "gs://b.1-x"
+    assert "comt pull /comt-storage/y/z_2\n" in task["run"]
 
 
 @pytest.mark.parametrize(
-    ("engine", "resources", "said"),
+    ("resources", "said"),
     [
-        ("slurm", "H100:1", "no engine 'slurm'\n  Give --engine skypilot, or for Slurm --slurm SITE.YAML"),
-        (None, "H100:1", "--engine and --resources need each other"),
-        (
-            "skypilot",
-            None,
-            "--engine and --resources need each other\n  For example --engine skypilot --resources H100:1",
-        ),
-        ("skypilot", "H100:1", "names no storage"),
-        ("skypilot", "H100:0", "'H100:0' is wrong or repeated"),
-        ("skypilot", "H100:x", "'H100:x' is wrong or repeated"),
-        ("skypilot", "H100,,cpus=1", "'' is wrong or repeated"),
-        ("skypilot", "H100,A100", "'A100' is wrong or repeated"),
-        ("skypilot", "H100,spot", "'spot' is wrong or repeated"),
-        ("skypilot", "H100,use_spot=yes", "'use_spot=yes' is wrong or repeated"),
-        ("skypilot", "H100,region=eu", "'region=eu' is wrong or repeated\n  For example --engine"),
-        ("skypilot", "H100,cpus=1\n", "is wrong or repeated"),
-        ("skypilot", "accelerators=H100 && rm", "is wrong or repeated"),
-        ("skypilot", "H100,storage=my-bucket/x", "'storage=my-bucket/x' is wrong"),
-        ("skypilot", "H100,storage=s3://my-bucket", "'storage=s3://my-bucket' is wrong"),
-        ("skypilot", "H100,storage=s3://my-bucket/a/../b", "is wrong"),
-        ("skypilot", "H100,storage=s3://my-bucket/a b;c", "is wrong"),
-        ("skypilot", "H100,storage=ssh://host/x", "is wrong"),
+        ("H100:1", "storage must be a folder in a bucket"),
+        ("H100:", "'H100:' is wrong or repeated\n  For example --engine"),
+        ("H100,,cpus=1", "'' is wrong or repeated"),
+        ("H100,A100", "'A100' is wrong or repeated"),
+        ("H100,spot", "'spot' is wrong or repeated"),
+        ("H100,cpus=1\n", "is wrong or repeated"),
+        ("H100,labels={a: b}", "is wrong or repeated"),
+        ("accelerators=H100 && rm", "is wrong or repeated"),
+        ("H100,storage=my-bucket/x", "storage must be"),
+        ("H100,storage=s3://my-bucket", "storage must be"),
+        ("H100,storage=s3://my-bucket/a/../b", "storage must be"),
+        ("H100,storage=s3://my-bucket/a b;c", "is wrong or repeated"),
+        ("H100,storage=ssh://host/x", "storage must be"),
     ],
 )
-def test_wrong_options(engine, resources, said):
+def test_wrong_resources(resources, said):
     with pytest.raises(UserError) as raised:
-        read_engine(engine, resources)
+        read_resources(resources)
     assert said in str(raised.value)
     assert raised.value.exit_status == 2
+
+
+@pytest.mark.parametrize("options", [OPTIONS[:2], OPTIONS[2:], ["--engine", "slurm", *OPTIONS[2:]]])
+def test_wrong_options(cloned, monkeypatch, options):
+    result = comt(monkeypatch, "train-lm", "table3", *options)
+    status = result.exception.exit_status if isinstance(result.exception, UserError) else result.exit_code
+    assert status == 2
+    assert not Path("runs").exists()
 
 
 def test_what_the_job_would_lack_is_refused(cloned, tmp_path, monkeypatch):
@@ -221,9 +222,13 @@ def test_what_the_job_would_lack_is_refused(cloned, tmp_path, monkeypatch):
     shutil.copy(ROOT / "recipes/comt/table3.yaml", outside)
     site = tmp_path / "site.yaml"
     site.write_text("time: 60\n")
+    (tmp_path / "text.txt").write_text("A text of my own.\n")
     for words, said in (
         ([str(outside)], f"{outside} would not be in the job"),
         ([str(cloned / "mine/Table 3!.yaml")], "would not be in the job"),
+        (["table3", "--set", f"data.corpus=files:{tmp_path}/*.txt"], f"{tmp_path}/*.txt would not be in the job"),
+        (["table3", "--set", "data.corpus=files:../*.txt"], "../*.txt would not be in the job"),
+        (["table3", "--also", "a={name:\n comt}"], "cannot hold"),
         (["table3", "--fresh"], "--engine cannot be combined with --fresh"),
         (["table3", "--slurm", str(site)], "--engine cannot be combined with"),
     ):
@@ -235,7 +240,7 @@ def test_what_the_job_would_lack_is_refused(cloned, tmp_path, monkeypatch):
     assert f"cd {cloned}" in result.exception.hint
     (cloned / "pyproject.toml").unlink()
     result = comt(monkeypatch, "train-lm", "table3", *OPTIONS)
-    assert "not installed from a clone" in result.exception.hint
+    assert "sends a clone of comt" in result.exception.message
     assert not list(tmp_path.rglob("skypilot/comt-*.yaml"))
 
 
@@ -244,10 +249,10 @@ def test_what_the_job_would_lack_is_refused(cloned, tmp_path, monkeypatch):
 TRAIN = """\
 #!/usr/bin/env python3
 # A run of 40 steps that saves every fifth of them; push and pull are comt's.
-import json, os, pickle, runpy, sys, time, zipfile
+import json, os, runpy, sys, time
 from pathlib import Path
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.runs.transfer import logged_bytes
+from comt_cli.exchange.checkpoint import read_state
 from comt_cli.files import write_json
 from comt_cli.tasks import Task
 
@@ -255,14 +260,15 @@ Task.identify = lambda self, settings: ("asked-feed", "c0ffee0123456789")
 if sys.argv[1] != "train-lm":
     sys.exit(runpy.run_module("comt_cli", run_name="__main__"))
 
+import torch
 from comt_cli.verbs.plan import plan_recipe
 spec = plan_recipe("table3", "smoke", None, rows="pre-ln", columns=None, seeds="1").specs[0]
 run = RunDirectory.of(Path("runs"), spec)
 run.create(spec)
 begun = 0
 if run.checkpoint_file.exists():
-    with run.checkpoint_file.open("rb") as handle, run.metrics_file.open("rb+") as log:
-        log.truncate(logged_bytes(handle, run.checkpoint_file)["metrics.jsonl"])
+    with run.metrics_file.open("rb+") as log:
+        log.truncate(read_state(run.checkpoint_file)["progress"]["metrics_bytes"])
     begun = len(run.metrics())
 with open(os.environ["STARTS"], "a") as starts:
     print(begun, file=starts)
@@ -271,8 +277,8 @@ for step in range(begun, 40):
         log.write(json.dumps({"step": step}) + "\\n")
     if step % 5 == 4:
         counters = {"metrics_bytes": run.metrics_file.stat().st_size}
-        with zipfile.ZipFile(run.path / "new", "w") as archive:
-            archive.writestr("a/data.pkl", pickle.dumps(counters, protocol=2))
+        state = {"format": 1, "spec": {}, "id": spec.id, "model": {}, "progress": counters}
+        torch.save(state, run.path / "new")
         (run.path / "new").replace(run.checkpoint_file)
     time.sleep(0.25)
 write_json(run.result_file, {"state": "done", "perplexity": 1.0})
