@@ -27,30 +27,6 @@ MOUNT, PUSH_SECONDS = "/comt-storage", 60
 EXAMPLE = "For example --engine skypilot --resources H100:1,use_spot=true,storage=s3://BUCKET/FOLDER."
 _FOLDER = r"(s3|gs)://[a-z0-9][\w.-]+(/\w[\w.+-]*)+"
 _OF_THIS_MACHINE = {"--engine", "--resources", "--runs", "--results"}
-TASK = """\
-# {launch}
-name: {name}
-workdir: .
-resources:
-  {resources}
-envs: {envs}
-file_mounts: {{{mount}: {{source: {bucket}, mode: MOUNT}}}}
-setup: |
-  set -e
-  command -v uv > /dev/null || pip install --quiet uv
-  [ -x .venv/bin/python ] || uv venv --python {python} .venv
-  uv pip install --quiet --constraint constraints.txt --editable {project}
-run: |
-  set -e
-  PATH="$PWD/.venv/bin:$PATH"
-  comt pull {store}
-  (while sleep {seconds}; do comt push {store} || true; done) > push.log 2>&1 &
-  status=0
-  {command} || status=$?
-  kill $! || true
-  comt push {store} || status=$?
-  exit $status
-"""
 
 
 def read_resources(text: str) -> dict[str, str]:
@@ -92,23 +68,36 @@ def launch(resources: dict[str, str], recipes: Sequence[Path], specs: Sequence[R
         raise UserError(f"the argument {odd[0]!r} has characters that a task file cannot hold", "Leave them out.")
     table = recipes[0].stem if len(recipes) == 1 else words[0]
     name = re.sub("[^a-z0-9]+", "-", f"comt-{table.lower()}").strip("-")
-    file, storage, trackers = runs / "skypilot" / f"{name}.yaml", resources["storage"], ",".join(trackers_in_use())
-    bucket, folder = storage.rsplit("/", storage.count("/") - 2)[0], storage.split("/", 3)[3]
-    command = ["sky", "jobs", "launch", "--detach-run", str(file)]
+    file, trackers = runs / "skypilot" / f"{name}.yaml", ",".join(trackers_in_use())
+    scheme, _, bucket, folder = resources["storage"].split("/", 3)
+    command, store = ["sky", "jobs", "launch", "--detach-run", str(file)], f"{MOUNT}/{folder}"
     environment = {"COMT_COMMIT": git_commit(), VARIABLE: trackers}  # sky takes "" for a value that must be given
-    task = TASK.format(
-        launch=shlex.join(command),
-        name=name,
-        resources="\n  ".join(f"{key}: {value}" for key, value in resources.items() if key != "storage"),
-        envs=json.dumps({key: value for key, value in environment.items() if value}),
-        mount=MOUNT,
-        bucket=bucket,
-        python=f"{sys.version_info.major}.{sys.version_info.minor}",
-        project=shlex.quote(f".[{trackers}]" if trackers else "."),
-        store=f"{MOUNT}/{folder}",
-        seconds=PUSH_SECONDS,
-        command=shlex.join(["comt", *words]),
-    )
+    machine = "\n  ".join(f"{key}: {value}" for key, value in resources.items() if key != "storage")
+    task = f"""\
+# {shlex.join(command)}
+name: {name}
+workdir: .
+resources:
+  {machine}
+envs: {json.dumps({key: value for key, value in environment.items() if value})}
+file_mounts:
+  {MOUNT}: {{source: {scheme}//{bucket}, mode: MOUNT}}
+setup: |
+  set -e
+  command -v uv > /dev/null || pip install --quiet uv
+  [ -x .venv/bin/python ] || uv venv --python {sys.version_info.major}.{sys.version_info.minor} .venv
+  uv pip install --quiet --constraint constraints.txt --editable {shlex.quote(f".[{trackers}]" if trackers else ".")}
+run: |
+  set -e
+  PATH="$PWD/.venv/bin:$PATH"
+  comt pull {store}
+  (while sleep {PUSH_SECONDS}; do comt push {store} || true; done) > push.log 2>&1 &
+  status=0
+  {shlex.join(["comt", *words])} || status=$?
+  kill $! || true
+  comt push {store} || status=$?
+  exit $status
+"""
     make_folder(file.parent)
     write_text(file, task)
     print(f"wrote {file}")
@@ -118,5 +107,5 @@ def launch(resources: dict[str, str], recipes: Sequence[Path], specs: Sequence[R
         answer = [] if sys.stdin.isatty() else ["--yes"]  # on a terminal, sky shows the price and asks
         if status := subprocess.run([*command, *answer], check=False).returncode:
             raise TrainingFailed(f"sky ended with status {status}", f"Its task is {file}.")
-    print(f"For its runs: comt pull {storage} --runs {shlex.quote(str(runs))}")
+    print(f"For its runs: comt pull {resources['storage']} --runs {shlex.quote(str(runs))}")
     print("Then this command, without --engine and --resources, writes the tables and figures.")

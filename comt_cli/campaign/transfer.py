@@ -37,10 +37,6 @@ _FINISHED = rf"{_UNFINISHED}|result\.json|metrics\.csv|outputs/final/\w[\w.-]*\.
 _PLACE = re.compile(r"([0-9a-f]{12}/[0-9a-f]{16})/(.+)")
 
 
-class NotCopied(UserError):
-    """One run cannot be copied; others can."""
-
-
 @dataclass(frozen=True)
 class Copy:
     """The files of a run with their sizes and hashes, and a function that opens one; at a URL, the `folder`."""
@@ -48,11 +44,6 @@ class Copy:
     files: Mapping[str, tuple[int, str]]
     open: Callable[[str], AbstractContextManager[IO[bytes]]]
     folder: str = ""
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return sum(size for size, _ in self.files.values())
 
 
 def loss(old: Copy, new: Copy, *, stays: bool = False) -> str | None:
@@ -78,7 +69,7 @@ def loss(old: Copy, new: Copy, *, stays: bool = False) -> str | None:
 
 def copy_of(directory: RunDirectory, stack: ExitStack) -> Copy:
     """The copy of a run directory, whose files stay open in `stack`. An unfinished run, which may be being trained, is
-    copied at its last checkpoint, with the logs up to there; without a checkpoint its copy is empty. Raises `NotCopied`
+    copied at its last checkpoint, with the logs up to there; without a checkpoint its copy is empty. Raises `UserError`
     if the checkpoint is damaged, or replaced at this moment; `OSError`."""
     path, is_finished, checkpoint = directory.path, directory.result_file.exists(), directory.checkpoint_file
     opened: dict[str, IO[bytes]] = {}
@@ -93,25 +84,21 @@ def copy_of(directory: RunDirectory, stack: ExitStack) -> Copy:
         opened[name].seek(0)
         return contextlib.nullcontext(opened[name])
 
+    ends: dict[str, int] = {}
+    digests: dict[str, str] = {}
     if is_finished:
-        digests = hash_files([path / name for name in opened], no_progress, "runs")
-        sizes = [os.fstat(handle.fileno()).st_size for handle in opened.values()]
-        return Copy(dict(zip(opened, zip(sizes, digests, strict=True), strict=True)), reopened)
-    files = {}
-    if opened:
+        digests = dict(zip(opened, hash_files([path / name for name in opened], no_progress, "runs"), strict=True))
+    elif opened:
         from comt_cli.exchange.checkpoint import read_own  # with torch
 
-        try:
-            ends = read_own(checkpoint, path.name, parts=False)["progress"]
-        except UserError as error:
-            raise NotCopied(error.message) from None
+        ends = read_own(checkpoint, path.name, parts=False)["progress"]
         # Training removes the weights that belong to a checkpoint after it wrote the next one.
         if not os.path.samestat(os.fstat(opened[CHECKPOINT].fileno()), checkpoint.stat()):
-            raise NotCopied(f"{directory.shown} saves at this moment; give the command again")
-        for name, handle in opened.items():
-            size = ends[name.replace(LOG, "_bytes")] if name.endswith(LOG) else os.fstat(handle.fileno()).st_size
-            with reopened(name) as source:
-                files[name] = size, _digest(source, size)
+            raise UserError(f"{directory.shown} saves at this moment; give the command again")
+    files = {}
+    for name, handle in opened.items():
+        size = ends.get(name.replace(LOG, "_bytes"), os.fstat(handle.fileno()).st_size)
+        files[name] = size, digests.get(name) or _digest(handle, size)
     return Copy(files, reopened)
 
 
@@ -127,8 +114,8 @@ def _digest(source: IO[bytes], size: int, target: IO[bytes] | None = None) -> st
 
 
 class Store:
-    """The copies of runs at a URL. `damaged`: why versions cannot be read. Methods raise `UserError` if the URL cannot
-    be used, `NotCopied`, `OSError`."""
+    """The copies of runs at a URL. `damaged`: why versions cannot be read. Methods raise `StorageError` if the URL or
+    the disk cannot be used; other `UserError` and `OSError` if one run cannot be copied."""
 
     def __init__(self, url: str) -> None:
         from fsspec.core import url_to_fs
@@ -154,9 +141,11 @@ class Store:
             yield
         except UserError:
             raise
-        except Exception as error:  # each driver has its own kinds
+        except Exception as error:
             told = of_surroundings(error) or UserError(f"{self.url}: {self._said(error)}")
-            raise StorageError(told.message, "The same command goes on.") if self._has_written else told from error
+            failed = StorageError(told.message, "The same command goes on." if self._has_written else told.hint)
+            failed.exit_status = 1 if self._has_written else 2
+            raise failed from error
 
     def versions(self) -> dict[str, list[Copy]]:
         """The complete versions of each run, by its id."""
@@ -204,7 +193,7 @@ class Store:
             if any(loss(here, old) is None for old in there):
                 return "there before", 0
             if lost := next((lost for old in there if (lost := loss(old, here))), None):
-                raise NotCopied(f"compared with {self.url}, {lost} here; nothing was replaced")
+                raise UserError(f"compared with {self.url}, {lost} here; nothing was replaced")
             folder = f"{self.root}/{directory.path.name}/{secrets.token_hex(8)}"
             for name, entry in sorted(here.files.items(), key=lambda each: each[1]):
                 with here.open(name) as source:
@@ -215,7 +204,7 @@ class Store:
             with contextlib.suppress(Exception):  # one that cannot be removed stays, and is not read
                 self.fs.rm(f"{self.root}/{old.folder}/{MANIFEST}")  # first, so that no part looks whole
                 self.fs.rm(f"{self.root}/{old.folder}", recursive=True)
-        return "sent", here.size
+        return "sent", sum(size for size, _ in here.files.values())
 
     def _put(self, path: str, source: IO[bytes], size: int, digest: str) -> None:
         with self._reaching():
@@ -225,7 +214,7 @@ class Store:
                 self._has_written = True
                 is_same = _digest(source, size, target) == digest
             if not is_same or self.fs.size(path) != size:
-                raise StorageError(f"{path} did not arrive whole", "Give the command again.")
+                raise UserError(f"{path} did not arrive whole; give the command again")
 
     def _fetch(self, there: Copy, name: str, path: Path) -> None:
         make_folder(path.parent)
@@ -236,27 +225,23 @@ class Store:
             os.fsync(target.fileno())
         if not is_same:
             bad = f"{self.url}/{there.folder}"
-            raise NotCopied(f"damaged: the checksum of {name} is wrong; delete {bad}, and push the run again")
+            raise UserError(f"damaged: the checksum of {name} is wrong; delete {bad}, and push the run again")
 
     def pull(self, runs: Path, run: str, versions: Sequence[Copy]) -> tuple[str, int]:
         """Read the latest of a run's versions into `runs`: all files to another folder, where they are checked. A new
         run's folder is then renamed; else the run is locked, and the files are moved to it, the checkpoint after the
-        logs and the result last, so that it can be resumed at any moment. Returns what was done, and the bytes. Raises
-        also `BeingTrained`."""
+        logs and the result last, so that it can be resumed at any moment. Returns what was done, and the bytes."""
         there = next((new for new in versions if not any(loss(old, new) for old in versions if old is not new)), None)
         if there is None:
-            raise NotCopied(f"{self.url} has two trainings of it; neither was copied")
+            raise UserError(f"{self.url} has two trainings of it; neither was copied")
         aside = runs / BY_ID / f".pull-{run}"
         shutil.rmtree(aside, ignore_errors=True)  # of a killed transfer
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, aside, ignore_errors=True)
             self._fetch(there, SPEC, aside / SPEC)
-            try:
-                spec = RunDirectory(aside).spec()
-            except UserError as error:
-                raise NotCopied(error.message) from None
+            spec = RunDirectory(aside).spec()
             if spec.id != run:
-                raise NotCopied(f"its {SPEC} is that of run {spec.id}")
+                raise UserError(f"its {SPEC} is that of run {spec.id}")
             directory = RunDirectory.of(runs, spec)
             if is_here := directory.path.exists():
                 stack.enter_context(directory.lock())
@@ -264,7 +249,7 @@ class Store:
             if here.files and loss(there, here) is None:
                 return "here before", 0
             if lost := loss(here, there, stays=True):
-                raise NotCopied(f"compared with {directory.shown}, {lost} there; nothing was replaced")
+                raise UserError(f"compared with {directory.shown}, {lost} there; nothing was replaced")
             names = [name for name, entry in there.files.items() if here.files.get(name) != entry or name == SPEC]
             for name in names:
                 self._fetch(there, name, aside / name)
@@ -277,4 +262,4 @@ class Store:
                 directory.keep_best(None)
             directory.error_file.unlink(missing_ok=True)
         directory.link(spec.changed)
-        return "received", there.size
+        return "received", sum(there.files[name][0] for name in names)

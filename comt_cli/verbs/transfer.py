@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated
 
 import typer
 
 from comt_cli.campaign.queue import run_name
-from comt_cli.campaign.transfer import NotCopied, Store
+from comt_cli.campaign.transfer import Store
 from comt_cli.commands import options
 from comt_cli.commands.options import OfRuns
 from comt_cli.data.storage import file_lock, first_line
-from comt_cli.errors import UserError
+from comt_cli.errors import StorageError, UserError
 from comt_cli.files import cache_folder, check_writable, sha256
 from comt_cli.report import format
-from comt_cli.runs.directory import BeingTrained
-from comt_cli.runs.known import KnownRun
 from comt_cli.runs.plan import BY_ID
 from comt_cli.verbs.select import listed_runs
 
@@ -33,23 +31,23 @@ def push(url: Url, selectors: Selectors = None, *, of: OfRuns) -> None:
     Finished runs are copied, and unfinished ones as at their last checkpoint, also while they are trained. Nothing is
     lost there: a run that neither equals nor continues the one there is named, and the exit status is 1.
 
-    Example:
+    Examples:
       comt push /mnt/group/runs table3
+      comt push s3://bucket/runs
     """
     if not (of.runs / BY_ID).is_dir():
         raise UserError(f"{of.runs} is no folder of runs: it has no {BY_ID}", "Give another one by --runs.")
     chosen = {run.id: run for run, _ in listed_runs(selectors or (), of) if not run.is_replaced}.values()
+    unreadable = {run.id: str(run.problem) for run in chosen if run.spec is None}
     store = Store(url)
     with file_lock(cache_folder() / "push" / f"{sha256(url)[:16]}.lock"):  # two would send the same files
         there = store.versions()
-
-        def send(run: KnownRun) -> tuple[str, int]:
-            if run.spec is None:
-                raise NotCopied(run.problem or f"{run.directory.path} cannot be read")
-            return store.push(run.directory, there.get(run.id, ()))
-
-        names = [run_name(run.spec, with_table=True) if run.spec is not None else run.id for run in chosen]
-        _move(zip(names, [partial(send, run) for run in chosen], strict=True), f"from {of.runs} to {store.url}", {})
+        moves = [
+            (run_name(run.spec, with_table=True), partial(store.push, run.directory, there.get(run.id, ())))
+            for run in chosen
+            if run.spec is not None
+        ]
+        _move(moves, f"from {of.runs} to {store.url}", unreadable)
 
 
 def pull(url: Url, *, runs: options.Runs = options.DEFAULT_RUNS) -> None:
@@ -58,8 +56,9 @@ def pull(url: Url, *, runs: options.Runs = options.DEFAULT_RUNS) -> None:
     Checksums and ids are checked. Nothing is lost here: a run that neither equals nor continues the one here is named,
     and the exit status is 1.
 
-    Example:
+    Examples:
       comt pull ssh://me@host/data/runs
+      comt pull s3://bucket/runs --runs /data/runs
     """
     check_writable(runs / BY_ID, "--runs")
     store = Store(url)
@@ -69,7 +68,7 @@ def pull(url: Url, *, runs: options.Runs = options.DEFAULT_RUNS) -> None:
         _move(moves, f"from {store.url} to {runs}", store.damaged)
 
 
-def _move(moves: Iterable[tuple[str, Callable[[], tuple[str, int]]]], where: str, damaged: Mapping[str, str]) -> None:
+def _move(moves: Sequence[tuple[str, Callable[[], tuple[str, int]]]], where: str, damaged: Mapping[str, str]) -> None:
     """Move runs, each with its name. Print a line for each that was moved or has a problem, also the `damaged`; then
     the counts. Raises `typer.Exit` if there is a problem."""
     counts, total = Counter({"damaged": len(damaged)}), 0
@@ -80,7 +79,9 @@ def _move(moves: Iterable[tuple[str, Callable[[], tuple[str, int]]]], where: str
             word, size = move()
             if size:
                 typer.echo(f"{name}: {word}, {format.size(size)}", err=True)
-        except (NotCopied, BeingTrained, OSError) as error:
+        except StorageError:
+            raise
+        except (UserError, OSError) as error:
             word, size = "not copied", 0
             typer.echo(f"{name}: not copied: {first_line(error)}", err=True)
         counts[word] += 1
