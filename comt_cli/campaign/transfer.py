@@ -89,15 +89,20 @@ def copy_of(directory: RunDirectory, stack: ExitStack) -> Copy:
     if is_finished:
         digests = dict(zip(opened, hash_files([path / name for name in opened], no_progress, "runs"), strict=True))
     elif opened:
+        # Training removes the weights that belong to a checkpoint after it wrote the next one.
+        number = opened[CHECKPOINT].fileno()
+        if not os.path.samestat(os.fstat(number), checkpoint.stat()):
+            raise UserError(f"{directory.shown} saves at this moment; give the command again")
         from comt_cli.exchange.checkpoint import read_own  # with torch
 
-        ends = read_own(checkpoint, path.name, parts=False)["progress"]
-        # Training removes the weights that belong to a checkpoint after it wrote the next one.
-        if not os.path.samestat(os.fstat(opened[CHECKPOINT].fileno()), checkpoint.stat()):
-            raise UserError(f"{directory.shown} saves at this moment; give the command again")
+        try:  # not by its name: it may be replaced meanwhile
+            ends = read_own(Path(f"/dev/fd/{number}"), path.name, parts=False)["progress"]
+        except UserError as error:
+            raise UserError(error.message.replace(f"/dev/fd/{number}", str(checkpoint))) from None
     files = {}
     for name, handle in opened.items():
         size = ends.get(name.replace(LOG, "_bytes"), os.fstat(handle.fileno()).st_size)
+        handle.seek(0)
         files[name] = size, digests.get(name) or _digest(handle, size)
     return Copy(files, reopened)
 

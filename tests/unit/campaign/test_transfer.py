@@ -13,8 +13,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import known_implementations
 from one_process import answers
 
+from comt_cli.campaign import transfer
 from comt_cli.campaign.transfer import Copy, loss
 from comt_cli.errors import UserError
+from comt_cli.exchange import checkpoint
 from comt_cli.files import read_json, sha256
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import BY_ID
@@ -167,6 +169,34 @@ def test_a_run_in_use_is_pushed_at_its_checkpoint_and_not_pulled_over(shelf: She
     assert result.exit_code == 1
     assert f"is being trained by process {os.getpid()}" in result.output
     assert len(copy.metrics()) == 9
+
+
+def test_a_checkpoint_that_is_replaced_during_a_push(shelf: Shelf, monkeypatch):
+    """Before all files are open, the run is named; after that, the open state is sent."""
+    spec = shelf.spec("pre-ln")
+    trained(spec, 5)
+    (RunDirectory.of(Path("runs"), spec).path / "best-3.pt").write_bytes(b"")
+
+    def opening(path: Path):
+        if path.name == "best-3.pt":
+            trained(spec, 7)
+        return path.open("rb")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(transfer, "open_file", opening)
+        result = comt("push", "store")
+    assert result.exit_code == 1
+    assert "saves at this moment" in result.output
+    usual = checkpoint.read_own
+
+    def reading(*given, **options):
+        trained(spec, 9)
+        return usual(*given, **options)
+
+    monkeypatch.setattr(checkpoint, "read_own", reading)
+    assert "1 sent" in comt("push", "store").output
+    (metrics,) = Path("store").glob("*/*/metrics.jsonl")
+    assert len(metrics.read_text().splitlines()) == 7
 
 
 def test_a_new_run_that_has_no_checkpoint_is_left_out(shelf: Shelf):
