@@ -37,6 +37,8 @@ _GROUPS = {
         "status": ("verbs.runs", "Show the progress of each table."),
         "runs": ("verbs.runs", "List runs with their state and metric."),
         "rm": ("verbs.runs", "Delete runs."),
+        "push": ("verbs.transfer", "Copy runs to a folder, a server or a bucket."),
+        "pull": ("verbs.transfer", "Copy runs from there."),
     },
     "Tables": {
         "report": ("verbs.report", "Write the tables of finished runs."),
@@ -95,7 +97,8 @@ class _Program(VerbGroup):
         formatter.write_paragraph()
         formatter.write_dl(rows)
         formatter.write_dl(
-            (f"{'' if number else 'Options':<9}{name}", text) for number, (name, text) in enumerate(records)
+            (f"{'' if number else 'Options':<9}{name}", text.partition(", to copy it")[0])
+            for number, (name, text) in enumerate(records)
         )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
@@ -108,8 +111,7 @@ app = typer.Typer(
     name="comt",
     cls=_Program,
     help="""Train and compare networks with learnable residual connections and gates. A recipe (a YAML file) holds the
-    runs of one published table. Begin with `comt show table3`, which prints a plan and trains nothing. `comt
-    COMMAND --help` has options and examples.
+    runs of one published table. `comt COMMAND --help` has options and examples.
 
     Examples:
       comt show table3

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -124,6 +124,10 @@ _JOBS = (
 Jobs = Annotated[int | None, typer.Option(min=1, metavar="N", help=_JOBS)]
 _SLURM = "Submit every open run as a Slurm job with the resources in this file, and exit."
 Slurm = Annotated[Path | None, typer.Option(metavar="SITE.YAML", dir_okay=False, help=_SLURM)]
+_ENGINE = "Train in a job of SkyPilot (clouds, Kubernetes), and exit."
+Engine = Annotated[Literal["skypilot"] | None, typer.Option(help=_ENGINE)]
+_RESOURCES = "Machine of that job, and storage of its runs: H100:1,use_spot=true,storage=s3://BUCKET/FOLDER."
+Resources = Annotated[str | None, typer.Option(metavar="LIST", help=_RESOURCES)]
 Track = Annotated[
     list[str] | None,
     typer.Option(
@@ -166,6 +170,8 @@ class Where:
     gpus: Gpus = 1
     jobs: Jobs = None
     slurm: Slurm = None
+    engine: Engine = None
+    resources: Resources = None
     track: Track = None
     runs: Runs = DEFAULT_RUNS
     results: Results = DEFAULT_RESULTS

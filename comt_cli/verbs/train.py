@@ -17,6 +17,7 @@ import typer
 
 from comt_cli.campaign import executor
 from comt_cli.campaign.queue import Ending, Summary, TrainingFailed, run_name
+from comt_cli.campaign.skypilot import EXAMPLE, launch, read_resources
 from comt_cli.campaign.slurm import Site, begin_anew, read_site, submit
 from comt_cli.commands import completion, options
 from comt_cli.commands.options import Selection, Where
@@ -206,16 +207,18 @@ def train_tables(
     overview: bool = False,
 ) -> None:
     """Train the `selected` runs of `tables` as one queue, then write the whole tables and their `overview`. With
-    `--slurm` submit the runs instead; with `dry_run` only print the plan. Finished runs are skipped unless `fresh`
-    moves them aside. Raises `UserError` if an option or the results folder is wrong (nothing was started);
-    `TrainingFailed` if a run failed or was not trained, or if the best trial of a row is at the edge of the grid;
-    `typer.Exit` if a table was not written, after printing the reason."""
-    site = _slurm_site(where)
-    if dry_run and overview:
-        print_all(selected, where)
-    elif dry_run:
-        print_plans(selected, where, fresh=fresh)
+    `--slurm` or `--engine` submit the runs instead; with `dry_run` only print the plan. Finished runs are skipped
+    unless `fresh` moves them aside. Raises `UserError` if an option or the results folder is wrong (nothing was
+    started); `TrainingFailed` if a run failed or was not trained, or if the best trial of a row is at the edge of the
+    grid; `typer.Exit` if a table was not written, after printing the reason."""
+    site, resources = _slurm_site(where), _resources(where, fresh=fresh)
     if dry_run:
+        print_all(selected, where) if overview else print_plans(selected, where, fresh=fresh)
+        return
+    if resources is not None:
+        specs = [spec for planned in tables for spec in planned.specs]
+        with tracking(where.track):
+            launch(resources, [planned.loaded.path for planned in tables], specs, where.runs)
         return
     sweeps = [planned for planned in selected if planned.has_trials]
     if sweeps and rank_and_size():  # its processes cannot agree on the values that the trials chose
@@ -339,6 +342,15 @@ def _slurm_site(where: Where) -> Site | None:
         hint = "Every run is one job; set the GPUs of a job in the site file (gpus: N)."
         raise UserError("--slurm cannot be combined with --gpus, --jobs or torchrun", hint)
     return read_site(where.slurm)
+
+
+def _resources(where: Where, *, fresh: bool) -> dict[str, str] | None:
+    """The resources of `--engine skypilot`; None without it. Raises `UserError`."""
+    if (where.engine is None) != (where.resources is None):
+        raise UserError("--engine and --resources need each other", EXAMPLE)
+    if where.engine is not None and (fresh or where.slurm is not None or rank_and_size()):
+        raise UserError("--engine cannot be combined with --fresh, --slurm or torchrun", "Leave these out.")
+    return None if where.resources is None else read_resources(where.resources)
 
 
 def _submit(tables: Sequence[Planned], where: Where, site: Site, *, fresh: bool) -> None:
