@@ -113,10 +113,12 @@ class Costs(Exhibit):
                     look: Any = {"fmt": "o", "color": OKABE_ITO[5 if each["on_front"] else 0], "markersize": 3.6}
                     difference = each["difference"]
                     if abs(difference) > edge:
-                        at, side = (edge, "right") if difference > 0 else (-edge, "left")
-                        apart.plot(at, place, marker=">" if difference > 0 else "<", color=look["color"], markersize=3.6)
+                        at, marker, shift, side = (
+                            (edge, ">", -5, "right") if difference > 0 else (-edge, "<", 5, "left")
+                        )
+                        apart.plot(at, place, marker=marker, color=look["color"], markersize=3.6)
                         apart.annotate(f"{difference:+.0f}", (at, place), ha=side, va="center", fontsize=6.5,
-                                       xytext=(-5 if difference > 0 else 5, 0), textcoords="offset points")  # fmt: skip
+                                       xytext=(shift, 0), textcoords="offset points")  # fmt: skip
                     else:
                         bar = [[difference - each["low"]], [each["high"] - difference]]
                         apart.errorbar(difference, place, xerr=bar, **look)

@@ -110,9 +110,8 @@ def test_the_table_has_the_costs_and_the_figure_names_what_nothing_beats(trained
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_row_that_does_not_train_does_not_squeeze_the_others(sign: int) -> None:
     apart = [*range(-11, 0), 0, sign * 530]
-    lines = [{"row": f"row {n}", "column": "tiny", "step": 1.0, "error": 0.01, "on_front": False, "difference": float(n),
-              "low": n - 1.0, "high": n + 1.0} for n in apart]  # fmt: skip
-    frame = pd.DataFrame(lines)
+    same = {"column": "tiny", "step": 1.0, "error": 0.01, "on_front": False}
+    frame = pd.DataFrame([same | {"row": f"row {n}", "difference": n, "low": n - 1, "high": n + 1} for n in apart])
     frame.attrs = {"baseline": "row 0", "lower": {"tiny": True}, "unit": "%", "how": "of a step"}
     panel = Costs().draw(frame).axes[0]
     assert [each.get_text() for each in panel.texts] == [f"{sign * 530:+}"]
