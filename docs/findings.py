@@ -83,11 +83,11 @@ class Facts:
         (value,) = values(self.runs(table, row, column), key)
         return f"{int(value):,}" if value.isdigit() else value
 
-    def step(self, table: str, row: str, column: str) -> str:
-        """The ratio of a compiled step's time to the baseline's, from the costs of a sweep's recipe: `1.17`."""
+    def step(self, table: str, row: str, column: str, key: str = "compiled_step_ratio") -> float:
+        """A column of the costs of a recipe: by default the ratio of a compiled step's time to the baseline's."""
         costs = read_lines(self.overview.results / f"{table.removesuffix('-sweep')}-costs.csv")
-        (found,) = (line["compiled_step_ratio"] for line in costs if (line["row"], line["column"]) == (row, column))
-        return f"{float(found):.2f}"
+        (found,) = (line[key] for line in costs if (line["row"], line["column"]) == (row, column))
+        return float(found)
 
     def claim(self, claim: str, table: str, row: str, beside: str = "", *, column: str = "", holm: bool = False) -> str:
         """The difference of a cell, `-14.6 % [-17.0, -12.1]`. Raises `Untrue` where `claim` does not hold for it; with
@@ -133,6 +133,7 @@ def article(facts: Facts) -> str:
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), trim_blocks=True,
                                      undefined=jinja2.StrictUndefined, keep_trailing_newline=True)  # fmt: skip
     environment.filters["short"] = lambda text: text.partition(" [")[0]
+    environment.filters["times"] = "{:.2f}".format
     environment.tests |= {"improves": lambda cell, way: improves(cell) is way, "stands": lambda c: stands(c.adjusted)}
     environment.globals |= {claim: partial(facts.claim, claim) for claim in CLAIMS}
     environment.globals |= {"facts": facts, "holds": holds, "ours": ours, "counts": counts, "paper": facts.paper}

@@ -41,6 +41,7 @@ _RATIOS = {
 _TIMES = ("step", "compiled")
 _NEEDED = ("row", "column", "network", "baseline", "baseline_network", "device", "git_commit", *_RATIOS.values())
 LEAST = 3  # rows beside the baseline below which a figure says no more than the table
+FAR = 2.0  # times the 90 % quantile of the differences' sizes: the end of their axis
 
 
 class Costs(Exhibit):
@@ -96,7 +97,8 @@ class Costs(Exhibit):
         return notes("costs", frame.attrs, names=names)
 
     def draw(self, frame: pd.DataFrame) -> Figure:
-        """Two panels a column with a line a row, the best at the top: differences and times."""
+        """Two panels a column with a line a row, the best at the top: differences and times. A difference far beyond
+        the others, of a row that did not train, is an arrow with its number at the edge."""
         from comt_cli.report.figures.style import OKABE_ITO, QUIET, page_figure, style
 
         baseline, columns = frame.attrs["baseline"], [*frame.groupby("column", sort=False)]
@@ -106,10 +108,20 @@ class Costs(Exhibit):
             panels = figure.subplots(len(columns), 2, squeeze=False, sharex="col", sharey="row", height_ratios=heights)
             for (apart, time), (column, here) in zip(panels, columns, strict=True):
                 ordered = here.sort_values("difference", ascending=not frame.attrs["lower"][column], kind="stable")
+                edge = FAR * here["difference"].abs().quantile(0.9)
                 for place, each in enumerate(ordered.to_dict("records")):
                     look: Any = {"fmt": "o", "color": OKABE_ITO[5 if each["on_front"] else 0], "markersize": 3.6}
-                    bar = [[each["difference"] - each["low"]], [each["high"] - each["difference"]]]
-                    apart.errorbar(each["difference"], place, xerr=bar, **look)
+                    difference = each["difference"]
+                    if abs(difference) > edge:
+                        at, marker, shift, side = (
+                            (edge, ">", -5, "right") if difference > 0 else (-edge, "<", 5, "left")
+                        )
+                        apart.plot(at, place, marker=marker, color=look["color"], markersize=3.6)
+                        apart.annotate(f"{difference:+.0f}", (at, place), ha=side, va="center", fontsize=6.5,
+                                       xytext=(shift, 0), textcoords="offset points")  # fmt: skip
+                    else:
+                        bar = [[difference - each["low"]], [each["high"] - difference]]
+                        apart.errorbar(difference, place, xerr=bar, **look)
                     time.errorbar(each["step"], place, xerr=each["step"] * each["error"], **look)
                 apart.axvline(0, color=QUIET, linewidth=0.6)
                 time.axvline(1, color=QUIET, linewidth=0.6)

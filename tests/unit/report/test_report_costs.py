@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,6 +105,17 @@ def test_the_table_has_the_costs_and_the_figure_names_what_nothing_beats(trained
     written = write_exhibits("table", report.runs, report.csv)
     assert {path.suffix for path in written} == {".csv", ".png", ".pdf", ".txt", ".tex"}
     assert write_exhibits("table", report.runs, report.csv) == []
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_row_that_does_not_train_does_not_squeeze_the_others(sign: int) -> None:
+    apart = [*range(-11, 0), 0, sign * 530]
+    same = {"column": "tiny", "step": 1.0, "error": 0.01, "on_front": False}
+    frame = pd.DataFrame([same | {"row": f"row {n}", "difference": n, "low": n - 1, "high": n + 1} for n in apart])
+    frame.attrs = {"baseline": "row 0", "lower": {"tiny": True}, "unit": "%", "how": "of a step"}
+    panel = Costs().draw(frame).axes[0]
+    assert [each.get_text() for each in panel.texts] == [f"{sign * 530:+}"]
+    assert max(map(abs, panel.get_xlim())) < 30
 
 
 EVALUATED = (10, 20, 30, 40)
