@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 VERSIONS_OF_A_BLOCK = 8
 """Batch shapes, with and without gradients, for which a block may be compiled; each layer may have its own."""
+PATIENCE = datetime.timedelta(minutes=30)
+"""Time for which a process waits for the others: one of them may be scoring, or preparing data on its own disk."""
 _joined: list[Any] = []
 """The group that this process has joined, kept after leaving it (`join_world`)."""
 
@@ -59,6 +61,14 @@ class World:
             dist.all_reduce(tensor)
         return tensor
 
+    def largest(self, value: int) -> int:
+        """The largest of all processes' values."""
+        if self.size == 1:
+            return value
+        box = torch.tensor(value, device=self.device)
+        dist.all_reduce(box, dist.ReduceOp.MAX)
+        return int(box)
+
     def broadcast(self, value: object) -> object:
         """The main process's value, in every process; `value` is pickled."""
         if self.size == 1:
@@ -77,9 +87,16 @@ class World:
             dist.barrier()
 
 
+class ProcessLost(UserError):
+    """Another process of the run ended or cannot be reached."""
+
+    exit_status = 1
+
+
 @contextlib.contextmanager
 def join_world(device_name: str | None) -> Iterator[World]:
-    """This process's `World`, from the launcher's environment variables; a world of size 1 without them.
+    """This process's `World`, from the launcher's environment variables; a world of size 1 without them. Raises
+    `ProcessLost`, at once if another process dies, after `PATIENCE` if its machine no longer answers.
 
     A group is kept until the interpreter ends: its destructor runs with Python's lock held, and may wait for gloo's
     thread, which waits for the lock. A process can therefore join only once.
@@ -94,14 +111,30 @@ def join_world(device_name: str | None) -> Iterator[World]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=datetime.timedelta(minutes=30))
-    _joined.append(dist.group.WORLD)
-    world = World(device, rank, size)
+    with _losses_named(rank, size):
+        dist.init_process_group(backend, timeout=PATIENCE)
+        _joined.append(dist.group.WORLD)
+        world = World(device, rank, size)
+        try:
+            yield world
+            world.barrier()  # the first process serves the group's store: it must leave last
+        finally:
+            dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _losses_named(rank: int, size: int) -> Iterator[None]:
     try:
-        yield world
-        world.barrier()  # the first process serves the group's store: it must leave last
-    finally:
-        dist.destroy_process_group()
+        yield
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        if not isinstance(error, dist.DistError) and "gloo" not in reason.lower():
+            raise
+        wrong = f"process {rank} of {size} lost the connection to another one: {reason}"
+        hint = "The output of the others says why. What was saved is intact; the same commands resume from there."
+        if "connectFullMesh" in reason:
+            hint = "Name the network between the machines: GLOO_SOCKET_IFNAME=eth0 (ip addr lists the names)."
+        raise ProcessLost(wrong, hint) from error
 
 
 # ---- sharded models
