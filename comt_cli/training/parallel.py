@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import inspect
+import itertools
 import math
 import os
 import warnings
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from comt_cli.errors import UserError
+from comt_cli.errors import ProcessLost, UserError
 from comt_cli.models.base import Model
 from comt_cli.models.build import materialise
 from comt_cli.training.devices import pick_device
@@ -82,15 +83,20 @@ class World:
         if self.size > 1:
             dist.broadcast(tensor, src=0)
 
+    def check_equal(self, facts: list[str]) -> None:
+        """Raise `UserError` in every process unless all have the same `facts`."""
+        every = [facts] * self.size
+        if self.size > 1:
+            dist.all_gather_object(every, facts)
+        for rank, others in enumerate(every):
+            for first, other in itertools.zip_longest(every[0], others, fillvalue="no other run"):
+                if first != other:
+                    wrong = f"process 0 of {self.size} has {first}, but process {rank} has {other}"
+                    raise UserError(wrong, "Give all processes the same version of comt, recipe, options and data.")
+
     def barrier(self) -> None:
         if self.size > 1:
             dist.barrier()
-
-
-class ProcessLost(UserError):
-    """Another process of the run ended or cannot be reached."""
-
-    exit_status = 1
 
 
 @contextlib.contextmanager
@@ -111,7 +117,7 @@ def join_world(device_name: str | None) -> Iterator[World]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
-    with _losses_named(rank, size):
+    try:
         dist.init_process_group(backend, timeout=PATIENCE)
         _joined.append(dist.group.WORLD)
         world = World(device, rank, size)
@@ -120,12 +126,6 @@ def join_world(device_name: str | None) -> Iterator[World]:
             world.barrier()  # the first process serves the group's store: it must leave last
         finally:
             dist.destroy_process_group()
-
-
-@contextlib.contextmanager
-def _losses_named(rank: int, size: int) -> Iterator[None]:
-    try:
-        yield
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
         if not isinstance(error, dist.DistError) and "gloo" not in reason.lower():
