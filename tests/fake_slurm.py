@@ -73,11 +73,11 @@ class FakeSlurm:
         """What sbatch was given for a job or an array."""
         return (self.folder / f"{number}.sh").read_text(encoding="utf-8").splitlines()
 
-    def start(self, number: str, *, processes: int = 1, restarts: int = 0) -> subprocess.Popen[bytes]:
+    def start(self, number: str, *, processes: int = 1) -> subprocess.Popen[bytes]:
         """Run the script of a job or a task, as the head of a session of its own: killing that is a node's failure."""
         array, _, task = number.partition("_")
         self.put(number, "RUNNING", "node7")
-        said = {"SLURM_JOB_ID": array, "SLURM_NTASKS": str(processes), "SLURM_RESTART_COUNT": str(restarts)}
+        said = {"SLURM_JOB_ID": array, "SLURM_NTASKS": str(processes)}
         said |= {"SLURM_ARRAY_JOB_ID": array, "SLURM_ARRAY_TASK_ID": task} if task else {}
         said |= {"SLURM_JOB_NODELIST": "localhost"}
         script = str(self.folder / f"{array}.sh")

@@ -123,7 +123,7 @@ def test_the_rest_of_an_array_ends_while_a_node_fails_whose_task_goes_on(tiny_co
         assert words(runs, table[1]) == "queued (job 1_1)"
         assert [tasks[task].wait(150) for task in (0, 2)] == [0, 0]
         assert [each.state() for each in (first, fails, last)] == [RunState.done, RunState.unfinished, RunState.done]
-        tasks.append(slurm.start("1_1", restarts=1))
+        tasks.append(slurm.start("1_1"))
         assert tasks[-1].wait(150) == 0
     finally:
         for task in tasks:

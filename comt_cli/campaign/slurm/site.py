@@ -81,21 +81,13 @@ class Site(Section):
 
     @property
     def threads(self) -> int:
-        """The number of processors per process."""
+        """The number of CPUs per process."""
         return max(1, self.cpus // self.processes)
 
     @model_validator(mode="after")
     def _leaves_time_to_train(self) -> Self:
         if self.warning >= self.time * 60:
             raise ValueError(f"warning: {self.warning} seconds are not less than the time of a job")
-        return self
-
-    @model_validator(mode="after")
-    def _nodes_have_gpus(self) -> Self:
-        if self.nodes > 1 and not self.gpus:
-            raise ValueError(
-                f"nodes: {self.nodes} nodes need gpus, the number per node; without GPUs a run has one node"
-            )
         return self
 
 

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,19 +20,15 @@ from comt_cli.campaign.slurm.site import Site
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.files import make_folder, write_json
 from comt_cli.installing import install_extra
-from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.runs.directory import RunState
 from comt_cli.runs.known import SharedRun, adopt_contents, link_runs, needed_runs, set_aside, shared_runs
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training.processes import end_process, is_main_process, rank_and_size
+from comt_cli.training.processes import check_device, end_process, is_main_process, rank_and_size, share_of_batch
 from comt_cli.training.trackers import VARIABLE, trackers_in_use
 
 WARNING_SIGNAL = signal.SIGUSR2
 """Signal that Slurm sends before the time limit; submitit chose it for requeueing."""
 UNFINISHED_STATUS = 1
-LEASE_SECONDS = 120.0
-"""Time for which a requeued task waits for the lock of a failed node: NFS keeps it until its lease ends."""
-FIRST_PORT, PORTS = 10_000, 20_000
-"""The ports of jobs, below those that Linux gives to clients."""
 
 
 class Submission(NamedTuple):
@@ -55,21 +50,20 @@ class TrainJob:
 
         os.environ[VARIABLE] = ",".join(trackers)
         _join_processes()
-        run, status = RunSpec.model_validate(spec), 0
+        status = 0
         try:
-            _await_lock(run, Path(runs))
-            summary = train_on(1, [run], Path(runs), device, 1)
+            summary = train_on(1, [RunSpec.model_validate(spec)], Path(runs), device, 1)
+            if not all(outcome.ended for outcome in summary.outcomes):
+                status = UNFINISHED_STATUS  # the reason was printed: it failed, or is trained elsewhere
         except UserError as error:
-            _print(str(error))
+            if is_main_process() or not isinstance(error, RunInterrupted):
+                print(f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S} comt: {error}", file=sys.stderr, flush=True)
             if isinstance(error, RunInterrupted) and error.signal_number == WARNING_SIGNAL:
                 # Everything is saved, and submitit's handler is active again: in the first process it requeues the job
                 # and ends it, in the others it does nothing.
                 signal.raise_signal(WARNING_SIGNAL)
             else:
                 status = error.exit_status
-        else:
-            if not all(outcome.ended for outcome in summary.outcomes):
-                status = UNFINISHED_STATUS  # the reason was printed: it failed, or is trained elsewhere
         if rank_and_size():
             end_process(status)
         if status:
@@ -82,42 +76,30 @@ class TrainJob:
         return DelayedSubmission(self, *arguments)
 
 
-def _print(text: str) -> None:
-    print(f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S} comt: {text}", file=sys.stderr, flush=True)
-
-
 def _join_processes() -> None:
     """Set the variables with which torchrun would start this process, if the run has several."""
     from submitit import JobEnvironment
 
     job = JobEnvironment()
     if job.num_tasks > 1:
-        port = FIRST_PORT + int(job.raw_job_id) % PORTS
+        port = 10_000 + int(job.raw_job_id) % 20_000  # below those that Linux gives to clients
         here = {"RANK": job.global_rank, "LOCAL_RANK": job.local_rank, "WORLD_SIZE": job.num_tasks}
-        os.environ |= {name: str(number) for name, number in here.items()}
-        os.environ |= {"MASTER_ADDR": job.hostnames[0], "MASTER_PORT": str(port)}
-
-
-def _await_lock(spec: RunSpec, runs: Path) -> None:
-    """Let a requeued task wait while its run is locked, at most `LEASE_SECONDS`."""
-    if not int(os.environ.get("SLURM_RESTART_COUNT", "0")) or not is_main_process():
-        return
-    (known,) = adopt_contents([spec], runs)
-    directory, end = RunDirectory.of(runs, known), time.monotonic() + LEASE_SECONDS
-    if owner := directory.owner():
-        _print(f"waiting for the lock of {owner}")
-    while directory.owner() is not None and time.monotonic() < end:
-        time.sleep(1)
+        here |= {"MASTER_ADDR": job.hostnames[0], "MASTER_PORT": port}
+        os.environ |= {name: str(value) for name, value in here.items()}
 
 
 def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site) -> Iterator[Submission]:
     """Submit each distinct run of `specs` that has no result, is not being trained and has no queued job, and the runs
     from whose weights they start: in one array of tasks, or several if the cluster limits their size. Runs that wait
     for the same source are an array of their own, which begins after the source's job, also after a failure
-    (`afterany`): with `afterok` or `aftercorr` it would stay in the queue for ever. Raises `UserError` if submitit or
-    Slurm is missing, does not answer or refuses a job; `StorageError`."""
-    executor_class = _executor_class()
+    (`afterany`): with `afterok` or `aftercorr` it would stay in the queue for ever. Raises `UserError` if a batch does
+    not divide among the processes, or if submitit or Slurm is missing, does not answer or refuses a job;
+    `StorageError`."""
+    executor_class, processes = _executor_class(), site.nodes * site.processes
+    check_device(device, processes)
     distinct = needed_runs(adopt_contents(specs, runs, ambiguous=True), runs)
+    for shared in distinct:
+        share_of_batch(shared.spec.settings.train.batch_size, processes)
     sources = {shared.spec.source.id for shared in distinct if shared.spec.source is not None}
     states = {shared.id: shared.directory(runs).state() for shared in distinct}
     is_open = {name: state in (RunState.missing, RunState.unfinished) for name, state in states.items()}
@@ -167,9 +149,8 @@ def max_array_size() -> int:
     done = ask("scontrol", "show", "config")
     found = re.search(r"^MaxArraySize\s*=\s*(\d+)\s*$", done.stdout, re.MULTILINE)
     if found is None:
-        wrong = (
-            f"scontrol does not say the cluster's MaxArraySize: {done.stderr.strip() or f'status {done.returncode}'}"
-        )
+        reason = done.stderr.strip() or f"status {done.returncode}"
+        wrong = f"scontrol does not say the cluster's MaxArraySize: {reason}"
         raise UserError(wrong, "State it in the site file: array_size: 1000")
     return max(1, int(found[1]))
 

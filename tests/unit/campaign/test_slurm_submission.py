@@ -10,7 +10,6 @@ import pytest
 from fake_slurm import FakeSlurm
 from tiny_runs import tiny_spec
 
-from comt_cli.campaign.queue import Summary
 from comt_cli.campaign.slurm import submission
 from comt_cli.campaign.slurm.jobs import job_of, job_standings
 from comt_cli.campaign.slurm.site import Site, minutes, read_site
@@ -53,7 +52,7 @@ WHOLE = """\
 # A cluster's ways.
 partition: gpu
 time: 12:00:00
-nodes: 3
+nodes: 2
 gpus: 2
 cpus: 16
 memory: 64G
@@ -85,7 +84,7 @@ def test_sbatch_is_given_what_the_site_file_says(slurm, specs, runs, tmp_path):
     options = {line.removeprefix("#SBATCH ") for line in script if line.startswith("#SBATCH")}
     logs = runs.resolve() / "slurm" / specs[0].request
     assert {
-        *(f"--job-name=comt-{specs[0].request}", f"--output={logs}/%j_0_log.out", "--nodes=3", "--ntasks-per-node=2"),
+        *(f"--job-name=comt-{specs[0].request}", f"--output={logs}/%j_0_log.out", "--nodes=2", "--ntasks-per-node=2"),
         *("--time=720", "--partition=gpu", "--gpus-per-node=2", "--cpus-per-task=8", "--mem=64G", "--account=mine"),
         *("--qos=high", "--constraint='a100|h100'", "--mail-type=END", "--exclusive", "--signal=USR2@300"),
         *("--requeue", "--open-mode=append"),
@@ -100,6 +99,22 @@ def test_sbatch_is_given_what_the_site_file_says(slurm, specs, runs, tmp_path):
     numbers(specs[1:], runs)
     for option in ("--partition", "--gpus", "--mem", "--account", "--qos", "--constraint"):
         assert option not in "\n".join(slurm.script("2")), "what the site does not say sbatch is not given"
+
+
+def test_nodes_without_gpus_have_one_process_each(slurm, specs, runs):
+    numbers(specs[:1], runs, Site(time=60, nodes=2, cpus=8))
+    assert {"#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=1", "#SBATCH --cpus-per-task=8"} <= set(slurm.script("1"))
+    assert "export OMP_NUM_THREADS=8" in slurm.script("1")
+
+
+def test_what_the_processes_of_a_job_cannot_do_is_refused_before_it_is_submitted(slurm, specs, runs):
+    site = Site(time=60, nodes=3, gpus=3)
+    with pytest.raises(UserError, match=r"a batch of \d+ rows cannot be divided evenly among 9 processes"):
+        numbers(specs, runs, site)
+    with pytest.raises(UserError, match="--device cuda:0 names one device, but there are 9 processes"):
+        next(submit(specs, runs, "cuda:0", site))
+    assert not slurm.lines()
+    assert not runs.exists()
 
 
 def test_a_run_is_submitted_once(slurm, specs, runs):
@@ -256,31 +271,6 @@ def test_the_processes_of_a_job_are_those_of_one_run(task, specs, runs, capsys, 
     assert [os.environ[name] for name in variables] == ["4", "1", "6", "gpu07", "15001"]
 
 
-def test_a_requeued_task_waits_for_the_lock_of_a_failed_node(task, specs, runs, capsys, monkeypatch):
-    directory = RunDirectory.of(runs, specs[0])
-    directory.create(specs[0])
-    lock = directory.lock()
-    monkeypatch.setattr(submission.time, "sleep", lambda seconds: lock.close())
-    trained = []
-
-    def train_on(*asked):
-        trained.append(directory.owner())
-        return Summary(())
-
-    monkeypatch.setattr("comt_cli.campaign.executor.train_on", train_on)
-    call = specs[0].model_dump(mode="json"), str(runs), "cpu", []
-    TrainJob()(*call)
-    assert trained.pop() is not None, "a first start leaves the run to its owner"
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    TrainJob()(*call)
-    assert trained == [None]
-    assert f"comt: waiting for the lock of process {os.getpid()}" in capsys.readouterr().err
-    monkeypatch.setattr(submission, "LEASE_SECONDS", 0)
-    with directory.lock():
-        TrainJob()(*call)
-    assert trained.pop() is not None
-
-
 def test_times_are_as_slurm_writes_them(tmp_path):
     site = site_of(tmp_path, "time: 90\n")
     assert (site.time, site.nodes, site.processes, site.threads, site.warning) == (90, 1, 1, 1, 120)
@@ -294,13 +284,11 @@ BROKEN = [
     ("12:00:00", "12:00", "line 3: time: '12:00' is not a time"),
     ("12:00:00", "00:05:00", "line 15: warning: 300 seconds are not less than the time of a job"),
     ("64G", "64 GB", "line 7: memory: '64 GB' is not an amount of memory"),
-    ("gpus: 2", "gpus: 0", "line 4: nodes: 3 nodes need gpus, the number per node"),
-    ("gpus: 2\n", "", "line 4: nodes: 3 nodes need gpus, the number per node"),
-    ("nodes: 3", "nodes: 0", "line 4: nodes: 0 does not fit: "),
+    ("nodes: 2", "nodes: 0", "line 4: nodes: 0 does not fit: "),
     ("array_size: 500", "array_size: 0", "line 17: array_size: 0 does not fit: "),
     ("at_once: 4", "at_once: 0", "line 18: at_once: 0 does not fit: "),
     ("mail-type: END", "array: 0-3", "line 11: sbatch: array has its own key in the site file, or is set by comt"),
-    ("mail-type: END", "nodes: 2", "line 11: sbatch: nodes has its own key in the site file, or is set by comt"),
+    ("mail-type: END", "nodes: 4", "line 11: sbatch: nodes has its own key in the site file, or is set by comt"),
     ("mail-type: END", "gpus-per-task: 1", "line 11: sbatch: gpus-per-task "),
     ("mail-type: END", "output: here", "line 11: sbatch: output "),
     ("mail-type: END", "--nice: 3", "line 11: sbatch: '--nice' is not a long option of sbatch"),
