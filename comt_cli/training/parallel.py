@@ -39,6 +39,8 @@ VERSIONS_OF_A_BLOCK = 8
 """Batch shapes, with and without gradients, for which a block may be compiled; each layer may have its own."""
 PATIENCE = datetime.timedelta(minutes=30)
 """Time for which a process waits for the others: one of them may be scoring, or preparing data on its own disk."""
+JOINING = datetime.timedelta(minutes=5)
+"""Time within which all have to start."""
 _joined: list[Any] = []
 """The group that this process has joined, kept after leaving it (`join_world`)."""
 
@@ -102,7 +104,8 @@ class World:
 @contextlib.contextmanager
 def join_world(device_name: str | None) -> Iterator[World]:
     """This process's `World`, from the launcher's environment variables; a world of size 1 without them. Raises
-    `ProcessLost`, at once if another process dies, after `PATIENCE` if its machine no longer answers.
+    `ProcessLost`: after `JOINING` if another process has not started, at once if it dies, and after `PATIENCE` if its
+    machine no longer answers.
 
     A group is kept until the interpreter ends: its destructor runs with Python's lock held, and may wait for gloo's
     thread, which waits for the lock. A process can therefore join only once.
@@ -118,7 +121,10 @@ def join_world(device_name: str | None) -> Iterator[World]:
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
     try:
-        dist.init_process_group(backend, timeout=PATIENCE)
+        store, *_ = next(dist.rendezvous("env://", timeout=JOINING))
+        store.set(f"started {rank}", "")
+        store.wait([f"started {each}" for each in range(size)], JOINING)
+        dist.init_process_group(backend, timeout=PATIENCE, store=store, rank=rank, world_size=size)
         _joined.append(dist.group.WORLD)
         world = World(device, rank, size)
         try:
@@ -127,14 +133,12 @@ def join_world(device_name: str | None) -> Iterator[World]:
         finally:
             dist.destroy_process_group()
     except RuntimeError as error:
-        reason = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0].partition(". This is typically")[0]
         if not isinstance(error, dist.DistError) and "gloo" not in reason.lower():
             raise
-        wrong = f"process {rank} of {size} lost the connection to another one: {reason}"
-        hint = "The output of the others says why. What was saved is intact; the same commands resume from there."
-        if "connectFullMesh" in reason:
-            hint = "Name the network between the machines: GLOO_SOCKET_IFNAME=eth0 (ip addr lists the names)."
-        raise ProcessLost(wrong, hint) from error
+        hint = "Look at the output of the others; between machines, also at --master-addr and GLOO_SOCKET_IFNAME."
+        saved = "What was saved is intact: the same commands resume from there."
+        raise ProcessLost(f"process {rank} of {size} cannot reach another one: {reason}", f"{hint} {saved}") from error
 
 
 # ---- sharded models

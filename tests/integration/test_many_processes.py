@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from datetime import timedelta
 from multiprocessing import util
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from comt_cli.errors import ProcessLost, RunInterrupted, UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
+from comt_cli.training import parallel
 from comt_cli.training.parallel import join_world
 from comt_cli.training.processes import StopSignal
 
@@ -107,7 +109,7 @@ def test_a_process_that_does_not_see_the_checkpoint_says_so(tiny_corpus, tmp_pat
 
 
 def resume_apart(rank: int, spec: RunSpec, folder: Path) -> None:
-    wrong = ("process 0 of 2 lost the connection", "process 1 found step 0 in .*, the first process step 3")[rank]
+    wrong = ("process 0 of 2 cannot reach another one", "process 1 found step 0 in .*, the first process step 3")[rank]
     with pytest.raises(UserError, match=wrong) as refused, join_world("cpu") as world:
         training(spec, folder / str(rank), world=world).run()
     assert refused.value.exit_status == 1 + rank
@@ -128,7 +130,7 @@ def launch_two(behaviour: str, folder: str) -> None:
             if behaviour == "killed" and os.environ["RANK"] == "1":
                 os.kill(os.getpid(), signal.SIGKILL)
             if behaviour == "killed":
-                raise ProcessLost("process 0 of 2 lost the connection to another one")
+                raise ProcessLost("process 0 of 2 cannot reach another one")
             for _ in range(3000):
                 if stop is not None and stop.number is not None:
                     time.sleep(0.2)  # long enough for the echo
@@ -315,6 +317,16 @@ def gloo_threads() -> set[str]:
         with contextlib.suppress(OSError):  # it has ended
             found |= {thread.name} if (thread / "comm").read_text().startswith("pt_gloo") else set()
     return found
+
+
+@pytest.mark.parametrize(("rank", "reason"), [(0, "1/2 clients joined"), (1, "127.0.0.1")])
+def test_a_process_whose_others_do_not_start_says_so(torchrun, monkeypatch, rank, reason):
+    monkeypatch.setattr(parallel, "JOINING", timedelta(seconds=1))
+    torchrun(rank, 2)
+    wrong = rf"process {rank} of 2 cannot reach another one: .*({reason})"
+    with pytest.raises(ProcessLost, match=wrong) as lost, join_world("cpu"):
+        pass
+    assert lost.value.exit_status == 1
 
 
 def test_gpus_that_contradict_torchrun(torchrun, tiny_corpus, tmp_path):

@@ -150,7 +150,7 @@ def test_a_run_on_two_nodes_is_that_of_one_process_also_after_a_node_fails(names
     assert launchers[1 - fails].wait(60) == 1, launches.said()
     directory = launches.directory()
     assert directory.result() is None
-    lost = f"comt: process {1 - fails} of 2 lost the connection to another one: "
+    lost = f"comt: process {1 - fails} of 2 cannot reach another one: "
     lines = launches.logs[1 - fails].read_text(encoding="utf-8").splitlines()
     assert [line.startswith(lost) for line in lines].count(True) == 1, launches.said()
 

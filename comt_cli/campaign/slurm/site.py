@@ -79,11 +79,6 @@ class Site(Section):
         """The number of processes per node: one per GPU, or one."""
         return max(1, self.gpus)
 
-    @property
-    def threads(self) -> int:
-        """The number of CPUs per process."""
-        return max(1, self.cpus // self.processes)
-
     @model_validator(mode="after")
     def _leaves_time_to_train(self) -> Self:
         if self.warning >= self.time * 60:

@@ -28,7 +28,6 @@ from comt_cli.training.trackers import VARIABLE, trackers_in_use
 
 WARNING_SIGNAL = signal.SIGUSR2
 """Signal that Slurm sends before the time limit; submitit chose it for requeueing."""
-UNFINISHED_STATUS = 1
 
 
 class Submission(NamedTuple):
@@ -54,7 +53,7 @@ class TrainJob:
         try:
             summary = train_on(1, [RunSpec.model_validate(spec)], Path(runs), device, 1)
             if not all(outcome.ended for outcome in summary.outcomes):
-                status = UNFINISHED_STATUS  # the reason was printed: it failed, or is trained elsewhere
+                status = 1  # the reason was printed: it failed, or is trained elsewhere
         except UserError as error:
             if is_main_process() or not isinstance(error, RunInterrupted):
                 print(f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S} comt: {error}", file=sys.stderr, flush=True)
@@ -162,7 +161,7 @@ def sbatch_parameters(site: Site, specs: Sequence[RunSpec], logs: Path, after: s
     further |= {name: value for name, value in site.sbatch.items() if value is not False}
     if after is not None:  # in addition to the site file's dependency
         further["dependency"] = ",".join([*map(str, filter(None, [further.get("dependency")])), f"afterany:{after}"])
-    number = "%A_%a" if len(specs) > 1 else "%j"
+    number, threads = "%A_%a" if len(specs) > 1 else "%j", max(1, site.cpus // site.processes)
     parameters = {
         "job_name": job_name(specs[0].request),
         "comment": os.path.commonpath([spec.relative_path for spec in specs]) or None,
@@ -170,15 +169,15 @@ def sbatch_parameters(site: Site, specs: Sequence[RunSpec], logs: Path, after: s
         "nodes": site.nodes,
         "gpus_per_node": site.gpus or None,
         "ntasks_per_node": site.processes,
-        "cpus_per_task": site.threads,
+        "cpus_per_task": threads,
         "mem": site.memory,
         "array_parallelism": site.at_once or len(specs),
         "signal_delay_s": site.warning,
         "stderr_to_stdout": True,
         # The same number of threads at every start of a run: it decides the last bits.
-        "setup": [f"export OMP_NUM_THREADS={site.threads}", *site.setup],
+        "setup": [f"export OMP_NUM_THREADS={threads}", *site.setup],
         "srun_args": [
-            f"--cpus-per-task={site.threads}",  # since Slurm 22.05 a step does not inherit it
+            f"--cpus-per-task={threads}",  # since Slurm 22.05 a step does not inherit it
             "--kill-on-bad-exit=1",  # the other processes of the run would wait for one that failed
             f"--output={logs}/{number}_0_log.out",  # one log of all processes
         ],
@@ -195,9 +194,8 @@ def _executor_class() -> Any:
         raise UserError("--slurm needs the package submitit, which is missing", install_extra("slurm")) from None
     for program in ("sbatch", "srun"):
         if shutil.which(program) is None:
-            raise UserError(
-                f"--slurm needs {program}, which is not on this machine", "Use a login node of the cluster."
-            )
+            wrong = f"--slurm needs {program}, which is not on this machine"
+            raise UserError(wrong, "Use a login node of the cluster.")
     return SlurmExecutor
 
 

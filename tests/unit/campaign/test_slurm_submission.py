@@ -273,7 +273,7 @@ def test_the_processes_of_a_job_are_those_of_one_run(task, specs, runs, capsys, 
 
 def test_times_are_as_slurm_writes_them(tmp_path):
     site = site_of(tmp_path, "time: 90\n")
-    assert (site.time, site.nodes, site.processes, site.threads, site.warning) == (90, 1, 1, 1, 120)
+    assert (site.time, site.nodes, site.processes, site.warning) == (90, 1, 1, 120)
     times = {"00:30:00": 30, "100:00:30": 6001, "2-00": 2880, "1-06:30": 1830, "1-00:00:01": 1441}
     assert {text: minutes(text) for text in times} == times
 
