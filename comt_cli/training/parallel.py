@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -121,7 +122,7 @@ def join_world(device_name: str | None) -> Iterator[World]:
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
     try:
-        store, *_ = next(dist.rendezvous("env://", timeout=JOINING))
+        store, *_ = next(rendezvous("env://", timeout=JOINING))
         store.set(f"started {rank}", "")
         store.wait([f"started {each}" for each in range(size)], JOINING)
         dist.init_process_group(backend, timeout=PATIENCE, store=store, rank=rank, world_size=size)
