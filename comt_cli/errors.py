@@ -37,6 +37,12 @@ class StorageError(UserError):
     exit_status = 1
 
 
+class ProcessLost(UserError):
+    """Another of the processes that train a run together ended, or cannot be reached."""
+
+    exit_status = 1
+
+
 _NO_ROOM = ("failed to map segment", "cannot allocate memory", "cannot create shared object")
 
 

@@ -21,7 +21,7 @@ from comt_cli.campaign.display import make_display
 from comt_cli.campaign.processes import plan_workers, signals_blocked, start_server
 from comt_cli.campaign.queue import RunQueue, Summary, TrainingFailed, check_not_stopped
 from comt_cli.campaign.workers import WorkerPool, exit_text
-from comt_cli.errors import RunInterrupted, StorageError, UserError
+from comt_cli.errors import ProcessLost, RunInterrupted, StorageError, UserError
 from comt_cli.files import check_writable
 from comt_cli.runs.plan import BY_ID, RunSpec, with_sources
 from comt_cli.streams import mend_streams
@@ -213,7 +213,8 @@ def _member(
     try:
         train(RunQueue(specs, runs), device)
     except UserError as error:
-        errors.put(error)
+        if not isinstance(error, ProcessLost):  # the other one's end is the reason
+            errors.put(error)
         status = error.exit_status
     end_process(status)
 

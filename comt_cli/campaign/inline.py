@@ -10,8 +10,10 @@ from pathlib import Path
 
 import torch
 
+from comt_cli import __version__
 from comt_cli.campaign.display import Display
-from comt_cli.campaign.queue import Ending, RunOutcome, RunQueue, TrainingFailed
+from comt_cli.campaign.queue import Ending, RunOutcome, RunQueue, TrainingFailed, run_name
+from comt_cli.commit import git_commit
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.methods.mistakes import with_place
 from comt_cli.models.accounting import check_methods
@@ -44,12 +46,17 @@ def train_queue(
     data sets if they are prepared already. Raises `UserError` if nothing can be started, or, with several processes, if
     a run failed; `RunInterrupted` after a signal; `StorageError` if the disk cannot be written."""
     with join_world(device) as world:
+        if world.size > 1:
+            asked = {spec.request: run_name(spec, with_table=True) for shared in queue.every for spec in shared.specs}
+            runs = [f"the run {asked[request]} ({request})" for request in sorted(asked)]
+            world.check_equal([f"comt {__version__} (commit {git_commit()})", *runs])
         for shared in queue.every:
             share_of_batch(shared.spec.settings.train.batch_size, world.size)
         if datasets is None:
             datasets = queue.prepare_data(display.preparing, stop)
         check_models(queue)
         by_id = {shared.id: shared for shared in queue.every}
+        world.check_equal([f"the data of run {run}" for run in by_id])
         display.queue_started(queue, [str(world.device)], device_name(world.device), world.size)
         began = False
 
@@ -64,10 +71,7 @@ def train_queue(
             run_id = world.broadcast(taken.id if taken is not None else None)
             if run_id is None:
                 return
-            if not isinstance(run_id, str) or run_id not in by_id:
-                wrong = f"the first process trains run {run_id}, which does not match the data prepared here"
-                raise UserError(wrong, "Put the cache (COMT_CACHE) on a file system that all processes share.")
-            shared = by_id[run_id]
+            shared = by_id[str(run_id)]
             dataset = datasets.get(shared.spec.data_fingerprint) or shared.spec.task.prepare(shared.spec.settings)
             display.run_taken(0, shared.spec)
             try:

@@ -122,7 +122,7 @@ _JOBS = (
     "runs or too little memory)."
 )
 Jobs = Annotated[int | None, typer.Option(min=1, metavar="N", help=_JOBS)]
-_SLURM = "Submit every open run as a Slurm job with the resources in this file, and exit."
+_SLURM = "Submit the open runs as a Slurm array job with the resources in this file, and exit."
 Slurm = Annotated[Path | None, typer.Option(metavar="SITE.YAML", dir_okay=False, help=_SLURM)]
 _ENGINE = "Train in a job of SkyPilot (clouds, Kubernetes), and exit."
 Engine = Annotated[Literal["skypilot"] | None, typer.Option(help=_ENGINE)]

@@ -83,7 +83,8 @@ def resume(path: Path, task: TaskRun[Any], optimizer: torch.optim.Optimizer) -> 
     if path.with_name("result.json").exists():
         anew = "The run's final weights are lost; --fresh trains it again."
     # Not onto the device, where it would need as much memory again. On the CPU the optimiser would keep mapped pages.
-    state = read_own(path, spec.id, anew, mapped=world.device.type == "cuda")
+    mapped = world.device.type == "cuda"
+    state = read_own(path, spec.id, anew, mapped=mapped) if path.exists() else {"progress": {}}  # refused below
     with _restoring(path, anew):
         counters = Counters(**state["progress"])
     step = world.broadcast(counters.step)

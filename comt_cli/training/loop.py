@@ -46,8 +46,8 @@ MOST = 0.01
 
 
 class Training:
-    """One run in one process of a `World`. `began` is True once `run` has begun to train. `outputs` is the folder for
-    the outputs of evaluations per sample."""
+    """One run in one process of a `World`. `began` is True once `run` has begun to train. `stopped_by` is the signal
+    that stopped it in any process, 0 without one. `outputs` is the folder for the outputs of evaluations per sample."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Training:
         self.local_rows = share_of_batch(self.settings.batch_size, world.size)
         check_graphs(self.settings.captures, world.size)
         self.outputs = directory.path / "outputs"
-        self.began = False
+        self.began, self.stopped_by = False, 0
         self._ends_with_last = self.settings.select != "best" and not self.settings.averaged_steps
         rows = self.settings.evaluation_batch_size, self.task.evaluation_rows, self.task.rows_at_once
         self._evaluation_rows = next(filter(None, rows))
@@ -234,10 +234,9 @@ class Training:
 
     def _is_stopped(self, *, asked: bool) -> bool:
         """Whether any process received a stop signal; all stop at the same step. Several check only if `asked`."""
-        stopped = self.stop.number is not None
-        if self.world.size == 1:
-            return stopped
-        return asked and bool(self.world.sum(torch.tensor(int(stopped), device=self.world.device)))
+        if asked or self.world.size == 1:
+            self.stopped_by = self.world.largest(self.stop.number or 0)
+        return bool(self.stopped_by)
 
     def _interrupt(self) -> NoReturn:
         step = self.counters.step
@@ -247,7 +246,7 @@ class Training:
         if self.saved_step != step:
             said = f", but its weights are not finite; the last saved step is {self.saved_step}"
         hint = f"The same command resumes the run in {self.directory.shown}"
-        raise RunInterrupted(f"stopped after step {step} of {self.settings.steps}{said}", hint, self.stop.number or 15)
+        raise RunInterrupted(f"stopped after step {step} of {self.settings.steps}{said}", hint, self.stopped_by)
 
     def _report(self, loss: float) -> None:
         device, rate = self.world.device, self.clock.rate

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import inspect
+import itertools
 import math
 import os
 import warnings
@@ -21,10 +22,11 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from comt_cli.errors import UserError
+from comt_cli.errors import ProcessLost, UserError
 from comt_cli.models.base import Model
 from comt_cli.models.build import materialise
 from comt_cli.training.devices import pick_device
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
 
 VERSIONS_OF_A_BLOCK = 8
 """Batch shapes, with and without gradients, for which a block may be compiled; each layer may have its own."""
+PATIENCE = datetime.timedelta(minutes=30)
+"""Time for which a process waits for the others: one of them may be scoring, or preparing data on its own disk."""
+JOINING = datetime.timedelta(minutes=5)
+"""Time within which all have to start."""
 _joined: list[Any] = []
 """The group that this process has joined, kept after leaving it (`join_world`)."""
 
@@ -59,6 +65,14 @@ class World:
             dist.all_reduce(tensor)
         return tensor
 
+    def largest(self, value: int) -> int:
+        """The largest of all processes' values."""
+        if self.size == 1:
+            return value
+        box = torch.tensor(value, device=self.device)
+        dist.all_reduce(box, dist.ReduceOp.MAX)
+        return int(box)
+
     def broadcast(self, value: object) -> object:
         """The main process's value, in every process; `value` is pickled."""
         if self.size == 1:
@@ -72,6 +86,17 @@ class World:
         if self.size > 1:
             dist.broadcast(tensor, src=0)
 
+    def check_equal(self, facts: list[str]) -> None:
+        """Raise `UserError` in every process unless all have the same `facts`."""
+        every = [facts] * self.size
+        if self.size > 1:
+            dist.all_gather_object(every, facts)
+        for rank, others in enumerate(every):
+            for first, other in itertools.zip_longest(every[0], others, fillvalue="no other run"):
+                if first != other:
+                    wrong = f"process 0 of {self.size} has {first}, but process {rank} has {other}"
+                    raise UserError(wrong, "Give all processes the same version of comt, recipe, options and data.")
+
     def barrier(self) -> None:
         if self.size > 1:
             dist.barrier()
@@ -79,7 +104,9 @@ class World:
 
 @contextlib.contextmanager
 def join_world(device_name: str | None) -> Iterator[World]:
-    """This process's `World`, from the launcher's environment variables; a world of size 1 without them.
+    """This process's `World`, from the launcher's environment variables; a world of size 1 without them. Raises
+    `ProcessLost`: after `JOINING` if another process has not started, at once if it dies, and after `PATIENCE` if its
+    machine no longer answers.
 
     A group is kept until the interpreter ends: its destructor runs with Python's lock held, and may wait for gloo's
     thread, which waits for the lock. A process can therefore join only once.
@@ -94,14 +121,25 @@ def join_world(device_name: str | None) -> Iterator[World]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=datetime.timedelta(minutes=30))
-    _joined.append(dist.group.WORLD)
-    world = World(device, rank, size)
     try:
-        yield world
-        world.barrier()  # the first process serves the group's store: it must leave last
-    finally:
-        dist.destroy_process_group()
+        store, *_ = next(rendezvous("env://", timeout=JOINING))
+        store.set(f"started {rank}", "")
+        store.wait([f"started {each}" for each in range(size)], JOINING)
+        dist.init_process_group(backend, timeout=PATIENCE, store=store, rank=rank, world_size=size)
+        _joined.append(dist.group.WORLD)
+        world = World(device, rank, size)
+        try:
+            yield world
+            world.barrier()  # the first process serves the group's store: it must leave last
+        finally:
+            dist.destroy_process_group()
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0].partition(". This is typically")[0]
+        if not isinstance(error, dist.DistError) and "gloo" not in reason.lower():
+            raise
+        hint = "Look at the output of the others; between machines, also at --master-addr and GLOO_SOCKET_IFNAME."
+        saved = "What was saved is intact: the same commands resume from there."
+        raise ProcessLost(f"process {rank} of {size} cannot reach another one: {reason}", f"{hint} {saved}") from error
 
 
 # ---- sharded models

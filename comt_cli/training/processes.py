@@ -52,7 +52,7 @@ def share_of_batch(batch_size: int, processes: int) -> int:
     if batch_size % processes:
         raise UserError(
             f"a batch of {batch_size} rows cannot be divided evenly among {processes} processes",
-            "Give --gpus a divisor of train.batch_size.",
+            "Give --gpus a divisor of train.batch_size; with --slurm, the site file's gpus times nodes.",
         )
     return batch_size // processes
 

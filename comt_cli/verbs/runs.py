@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from comt_cli.campaign.slurm import JobStanding, job_standings
+from comt_cli.campaign.slurm.jobs import JobStanding, job_standings
 from comt_cli.commands import completion, options
 from comt_cli.commands.options import OfRuns
 from comt_cli.errors import UserError

@@ -30,7 +30,7 @@ from comt_cli.training.processes import share_of_batch
 from comt_cli.verbs.plan import Planned, plan_selected
 from comt_cli.words import duration, listing, plural, short_count
 
-AT_SLURM = ": one Slurm job each, except those that are in the queue already."
+AT_SLURM = ": tasks of a Slurm array job, except those that are in the queue already."
 _OTHER = "Estimate time, memory and GPU-hours for --gpus N of another machine: h200, h100, a100 ..."
 NEARLY_FULL = 0.9
 """Share of a GPU's memory above which an estimate leaves too little for what it does not count."""

@@ -18,7 +18,8 @@ import typer
 from comt_cli.campaign import executor
 from comt_cli.campaign.queue import Ending, Summary, TrainingFailed, run_name
 from comt_cli.campaign.skypilot import EXAMPLE, launch, read_resources
-from comt_cli.campaign.slurm import Site, begin_anew, read_site, submit
+from comt_cli.campaign.slurm.site import Site, read_site
+from comt_cli.campaign.slurm.submission import begin_anew, submit
 from comt_cli.commands import completion, options
 from comt_cli.commands.options import Selection, Where
 from comt_cli.errors import RunInterrupted, UserError
@@ -339,7 +340,7 @@ def _slurm_site(where: Where) -> Site | None:
     if where.slurm is None:
         return None
     if where.gpus != 1 or where.jobs is not None or rank_and_size():
-        hint = "Every run is one job; set the GPUs of a job in the site file (gpus: N)."
+        hint = "Set the GPUs and nodes of a run in the site file (gpus: N, nodes: N)."
         raise UserError("--slurm cannot be combined with --gpus, --jobs or torchrun", hint)
     return read_site(where.slurm)
 
@@ -354,7 +355,7 @@ def _resources(where: Where, *, fresh: bool) -> dict[str, str] | None:
 
 
 def _submit(tables: Sequence[Planned], where: Where, site: Site, *, fresh: bool) -> None:
-    """Submit the open runs that have no job yet; print one line per job. Raises as `slurm.submit`."""
+    """Submit the open runs that have no job yet; print one line per run. Raises as `submit`."""
     specs = _known(tables, where.runs)
     if fresh:
         _print_moved(begin_anew(specs, where.runs))

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from datetime import timedelta
 from multiprocessing import util
 from pathlib import Path
 
@@ -22,14 +23,15 @@ from tiny_runs import TIMES, assert_same_run, tiny_spec, train, training
 from torch.nn.parallel import DistributedDataParallel
 from worlds import DEPENDS_ON_PROCESSES, assert_close, run_together, train_table
 
-from comt_cli.campaign import executor
+from comt_cli.campaign import executor, inline
 from comt_cli.campaign.executor import train_on
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.data.prepare import prepare
-from comt_cli.errors import RunInterrupted, UserError
+from comt_cli.errors import ProcessLost, RunInterrupted, UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
+from comt_cli.training import parallel
 from comt_cli.training.parallel import join_world
 from comt_cli.training.processes import StopSignal
 
@@ -69,6 +71,50 @@ def train_list(rank: int, specs: list[RunSpec], runs: Path) -> None:
     train_table(specs, runs, "cpu")
 
 
+MEANT = "Give all processes the same version of comt, recipe, options and data."
+
+
+@pytest.mark.parametrize("differs", ["commit", "recipe", "length", "data"])
+def test_processes_that_differ_all_say_in_what(tiny_corpus, tmp_path, nursery, differs):
+    run_together(nursery, 2, train_differing, differs, tiny_corpus, tmp_path)
+    assert not any(tmp_path.iterdir()), "nothing was begun"
+
+
+def train_differing(rank: int, differs: str, corpus: str, runs: Path) -> None:
+    here = tiny_spec(corpus, steps=4, seed=1 + rank * (differs == "recipe"))
+    specs = [here, tiny_spec(corpus, steps=9)][: 1 + rank * (differs == "length")]
+    said = {
+        "commit": r"process 0 of 2 has comt .* \(commit c0\), but process 1 has comt .* \(commit c1\)",
+        "recipe": r"process 0 of 2 has the run .*, seed 1 \(\w{12}\), but process 1 has the run .*, seed 2 ",
+        "length": r"process 0 of 2 has (no other run|the run .*), but process 1 has the run ",
+        "data": r"process 0 of 2 has the data of run \w{12}, but process 1 has the data of run ",
+    }
+    if differs == "commit":
+        inline.git_commit = lambda: f"c{rank}"  # type: ignore[attr-defined]
+    if differs == "data":
+        RunQueue.prepare_data = lambda queue, *_: queue.data_prepared(  # type: ignore[method-assign,assignment]
+            {here.data_fingerprint: str(rank) * 16}
+        )
+    with pytest.raises(UserError, match=said[differs]) as refused:
+        executor.train_here(RunQueue(specs, runs), "cpu")
+    assert (refused.value.hint, refused.value.exit_status) == (MEANT, 2)
+
+
+def test_a_process_that_does_not_see_the_checkpoint_says_so(tiny_corpus, tmp_path, nursery):
+    """Two machines that share no folder."""
+    spec, stop = tiny_spec(tiny_corpus, steps=9, log_every=1), StopSignal()
+    with pytest.raises(RunInterrupted):
+        train(spec, tmp_path / "0", stop=stop, listener=After(2, lambda: setattr(stop, "number", signal.SIGTERM)))
+    run_together(nursery, 2, resume_apart, spec, tmp_path)
+
+
+def resume_apart(rank: int, spec: RunSpec, folder: Path) -> None:
+    wrong = ("process 0 of 2 cannot reach another one", "process 1 found step 0 in .*, the first process step 3")[rank]
+    with pytest.raises(UserError, match=wrong) as refused, join_world("cpu") as world:
+        training(spec, folder / str(rank), world=world).run()
+    assert refused.value.exit_status == 1 + rank
+
+
 # ---- the launcher
 
 
@@ -81,6 +127,10 @@ def launch_two(behaviour: str, folder: str) -> None:
             (queue.runs / f"process{os.environ['RANK']}").write_text(str(os.getpid()))
             if behaviour == "crash":
                 raise RuntimeError("some defect")
+            if behaviour == "killed" and os.environ["RANK"] == "1":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if behaviour == "killed":
+                raise ProcessLost("process 0 of 2 cannot reach another one")
             for _ in range(3000):
                 if stop is not None and stop.number is not None:
                     time.sleep(0.2)  # long enough for the echo
@@ -115,6 +165,7 @@ def is_alive(process: int) -> bool:
         ("listen", signal.SIGTERM, False, 143, "stopped"),
         ("deaf", signal.SIGTERM, False, 143, "stopped by a signal"),  # they had not come as far as listening
         ("crash", None, False, 1, "of 2 ended with status 1"),  # no bad input: hours may have been trained by then
+        ("killed", None, False, 1, "process 1 of 2 was killed by SIGKILL"),  # and not that the other one noticed it
     ],
 )
 def test_what_stops_workers_is_what_the_launcher_ends_with(
@@ -266,6 +317,16 @@ def gloo_threads() -> set[str]:
         with contextlib.suppress(OSError):  # it has ended
             found |= {thread.name} if (thread / "comm").read_text().startswith("pt_gloo") else set()
     return found
+
+
+@pytest.mark.parametrize(("rank", "reason"), [(0, "1/2 clients joined"), (1, "127.0.0.1")])
+def test_a_process_whose_others_do_not_start_says_so(torchrun, monkeypatch, rank, reason):
+    monkeypatch.setattr(parallel, "JOINING", timedelta(seconds=1))
+    torchrun(rank, 2)
+    wrong = rf"process {rank} of 2 cannot reach another one: .*({reason})"
+    with pytest.raises(ProcessLost, match=wrong) as lost, join_world("cpu"):
+        pass
+    assert lost.value.exit_status == 1
 
 
 def test_gpus_that_contradict_torchrun(torchrun, tiny_corpus, tmp_path):

@@ -1,5 +1,6 @@
-"""`--slurm` on a real Slurm of one node: a run as a job, twice submitted, warned of its time limit, requeued;
-and without one, by submitit's own local executor, which stores a job, signals it, and starts it again."""
+"""`--slurm` on a real Slurm of one node: runs as an array, twice submitted, warned of its time limit, requeued. Without
+one, arrays on the fake Slurm, whose tasks a test starts; and submitit's own local executor, which stores a job, signals
+it, and starts it again."""
 
 from __future__ import annotations
 
@@ -11,11 +12,15 @@ from pathlib import Path
 
 import pytest
 from dying import wait_until
+from fake_slurm import FakeSlurm
 from one_node_slurm import Cluster, one_node_slurm
 from submitit import LocalExecutor
 from tiny_runs import assert_same_run, tiny_spec, train
+from worlds import DEPENDS_ON_PROCESSES, assert_close
 
-from comt_cli.campaign.slurm import Site, TrainJob, job_standings, submit
+from comt_cli.campaign.slurm.jobs import job_standings
+from comt_cli.campaign.slurm.site import Site
+from comt_cli.campaign.slurm.submission import TrainJob, submit
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 
@@ -38,7 +43,7 @@ def cluster(node: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def words(runs: Path, spec: RunSpec) -> str:
-    return job_standings([spec], runs)[spec.id].words
+    return job_standings([spec], runs)[spec.request].words
 
 
 def test_a_run_is_trained_by_one_job_and_goes_on_after_the_time_limits_warning(cluster, tiny_corpus, tmp_path):
@@ -49,6 +54,7 @@ def test_a_run_is_trained_by_one_job_and_goes_on_after_the_time_limits_warning(c
     first = list(submit([long, same, short], runs, "cpu", SITE))
     assert [(each.spec, each.is_new) for each in first] == [(long, True), (short, True)]
     directory, number = RunDirectory.of(runs, long), first[0].job.number
+    assert [each.job.number for each in first] == [number, f"{number.removesuffix('0')}1"]
 
     # While they are queued or running nothing is submitted again.
     again = list(submit([long, same, short], runs, "cpu", SITE))
@@ -80,7 +86,7 @@ def test_a_job_that_is_warned_saves_is_started_again_and_ends_as_one_never_stopp
     spec, runs = tiny_spec(tiny_corpus, steps=160, log_every=5, save_every=60), tmp_path / "runs"
     executor = LocalExecutor(tmp_path / "jobs", max_num_timeout=2)
     executor.update_parameters(timeout_min=5, stderr_to_stdout=True)
-    job = executor.submit(TrainJob(), spec.model_dump(mode="json"), str(runs), "cpu", 1, ["tensorboard"])
+    job = executor.submit(TrainJob(), spec.model_dump(mode="json"), str(runs), "cpu", ["tensorboard"])
     directory = RunDirectory.of(runs, spec)
     try:
         wait_until(lambda: bool(directory.metrics()), 150)
@@ -98,3 +104,47 @@ def test_a_job_that_is_warned_saves_is_started_again_and_ends_as_one_never_stopp
     assert "resumed after step" in log
     assert len(list((directory.path / "tensorboard").iterdir())) == 2
     assert_same_run(directory, train(spec, tmp_path / "undisturbed"))
+
+
+@pytest.mark.slow
+def test_the_rest_of_an_array_ends_while_a_node_fails_whose_task_goes_on(tiny_corpus, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    slurm, runs = FakeSlurm(tmp_path / "slurm", monkeypatch), tmp_path / "runs"
+    every = {"log_every": 5, "save_every": 10}
+    table = [tiny_spec(tiny_corpus, method=method, steps=60, **every) for method in ("pre-ln", "post-ln")]
+    table.insert(1, tiny_spec(tiny_corpus, steps=2000, **every))
+    assert [each.job.number for each in submit(table, runs, "cpu", SITE)] == ["1_0", "1_1", "1_2"]
+    first, fails, last = (RunDirectory.of(runs, spec) for spec in table)
+    tasks = [slurm.start(f"1_{task}") for task in range(3)]
+    try:
+        wait_until(fails.checkpoint_file.exists, 150)
+        os.killpg(tasks[1].pid, signal.SIGKILL)
+        slurm.put("1_1", "PENDING")  # as Slurm does where a job may be requeued
+        assert words(runs, table[1]) == "queued (job 1_1)"
+        assert [tasks[task].wait(150) for task in (0, 2)] == [0, 0]
+        assert [each.state() for each in (first, fails, last)] == [RunState.done, RunState.unfinished, RunState.done]
+        tasks.append(slurm.start("1_1"))
+        assert tasks[-1].wait(150) == 0
+    finally:
+        for task in tasks:
+            if task.poll() is None:
+                os.killpg(task.pid, signal.SIGKILL)
+                task.wait()
+    starts = json.loads(fails.environment_file.read_text(encoding="utf-8"))
+    assert [start["step"] > 0 for start in starts] == [False, True]
+    assert_same_run(fails, train(table[1], tmp_path / "undisturbed"))
+    log = job_standings([table[1]], runs)[table[1].request]
+    assert log.words == "running (job 1_1 on node7)"
+
+
+@pytest.mark.slow
+def test_a_run_on_two_nodes_is_that_of_two_processes(tiny_corpus, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    slurm, runs = FakeSlurm(tmp_path / "slurm", monkeypatch), tmp_path / "runs"
+    spec = tiny_spec(tiny_corpus, steps=8, log_every=1)
+    (submitted,) = submit([spec], runs, "cpu", Site(time=5, nodes=2, gpus=1))
+    assert slurm.start("1", processes=2).wait(150) == 0, submitted.job.log.read_text(encoding="utf-8")
+    directory, alone = RunDirectory.of(runs, spec), train(spec, tmp_path / "alone")
+    assert directory.result()["processes"] == 2
+    assert_close(directory.metrics(), alone.metrics(), 1e-5, but=DEPENDS_ON_PROCESSES)
+    assert submitted.job.log.read_text(encoding="utf-8").count("validation perplexity") == 1

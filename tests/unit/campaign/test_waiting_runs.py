@@ -10,7 +10,8 @@ from fake_slurm import FakeSlurm
 from tiny_runs import image_spec
 
 from comt_cli.campaign.queue import Ending, RunOutcome, RunQueue
-from comt_cli.campaign.slurm import Site, submit
+from comt_cli.campaign.slurm.site import Site
+from comt_cli.campaign.slurm.submission import submit
 from comt_cli.files import write_json
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.known import needed_runs
@@ -111,16 +112,31 @@ def test_a_job_begins_after_its_sources(tmp_path, monkeypatch):
 
     site = Site(time=60)
     jobs = [(each.spec.seed, each.job and each.job.number) for each in submit([THIRD, FIRST], runs, None, site)]
-    assert jobs == [(1, "1"), (3, "2"), (4, "3"), (2, "4")]
+    assert jobs == [(1, "1"), (3, "2_0"), (2, "2_1"), (4, "3")], "an array of those that wait for the same run"
     assert dependency("1") == []
-    assert dependency("2") == dependency("4") == ["#SBATCH --dependency=afterany:1"]
-    assert dependency("3") == ["#SBATCH --dependency=afterany:2"]
-    slurm.forget("4")
+    assert dependency("2") == ["#SBATCH --dependency=afterany:1"]
+    assert dependency("3") == ["#SBATCH --dependency=afterany:2_0"]
+    slurm.forget("2_1")
     held = Site(time=60, sbatch={"dependency": 12})  # a job's number is no text in YAML
     assert [each.is_new for each in submit([FIRST], runs, None, held)] == [False, True]
-    assert dependency("5") == ["#SBATCH --dependency=12,afterany:1"]
-    slurm.forget("5")
+    assert dependency("4") == ["#SBATCH --dependency=12,afterany:1"]
+    slurm.forget("4")
     slurm.put("1", "RUNNING", "node7")
     with of(runs, SOURCE).lock():
         assert [each.is_new for each in submit([FIRST], runs, None, site)] == [False, True]
-    assert dependency("6") == ["#SBATCH --dependency=afterany:1"]
+    assert dependency("5") == ["#SBATCH --dependency=afterany:1"]
+
+
+def test_arrays_whose_sources_are_tasks_of_one(tmp_path, monkeypatch):
+    slurm, runs = FakeSlurm(tmp_path / "slurm", monkeypatch), tmp_path / "runs"
+    sources = [image_spec(seed=seed) for seed in (5, 6)]
+    started = [
+        image_spec(seed=10 * source.seed + number).model_copy(update={"start": RunStart(run=source)})
+        for source in sources
+        for number in (0, 1)
+    ]
+    submitted = submit([*started, image_spec(seed=7)], runs, None, Site(time=60, array_size=2))
+    jobs = {each.spec.seed: each.job.number for each in submitted}
+    assert jobs == {5: "1_0", 6: "1_1", 7: "2", 50: "3_0", 51: "3_1", 60: "4_0", 61: "4_1"}
+    dependencies = [line for number in "1234" for line in slurm.script(number) if "dependency" in line]
+    assert dependencies == [f"#SBATCH --dependency=afterany:1_{task}" for task in (0, 1)]

@@ -222,31 +222,32 @@ def said(result: Result) -> list[str]:
 
 
 def test_jobs_are_submitted_once_and_followed(slurm, calls) -> None:
-    first = ["job 1: mine/one post-ln, tiny, seed 1", "job 2: mine/one pre-ln, tiny, seed 1", "2 runs: 2 submitted"]
-    assert said(comt(*TRAIN))[:3] == first
-    slurm.put("1", "RUNNING", "node7")
+    first = ["job 1_0: mine/one post-ln, tiny, seed 1", "job 1_1: mine/one pre-ln, tiny, seed 1"]
+    assert said(comt(*TRAIN))[:3] == [*first, "2 runs: 2 submitted"]
+    (table,) = json.loads(comt("status", "mine/one", "--seeds", "1", "--json").stdout)
+    logs = f"runs/slurm/{table['open'][0]['request']}"
+    slurm.put("1_0", "RUNNING", "node7")
     states = [line for line in said(comt("status", "mine/one", "--seeds", "1")) if "seed 1" in line]
     assert states == [
-        "  post-ln, tiny, seed 1: running (job 1 on node7), step 0 of 1",
-        "  pre-ln, tiny, seed 1: queued (job 2), step 0 of 1",
+        "  post-ln, tiny, seed 1: running (job 1_0 on node7), step 0 of 1",
+        "  pre-ln, tiny, seed 1: queued (job 1_1), step 0 of 1",
     ]
     (done, queued) = (
         path.resolve() for row in ("post-ln", "pre-ln") for path in Path(f"runs/mine/one/{row}/tiny").iterdir()
     )
     write_json(done / "result.json", {"state": "done"})
-    slurm.forget("1")
+    slurm.forget("1_0")
     assert said(comt(*TRAIN))[:2] == [
-        "job 2, submitted before: mine/one pre-ln, tiny, seed 1",
+        "job 1_1, submitted before: mine/one pre-ln, tiny, seed 1",
         "2 runs: 1 done, 1 in the queue before",
     ]
-    assert refused(comt(*TRAIN, "--fresh")).hint == "End their jobs first: scancel 2"
+    assert refused(comt(*TRAIN, "--fresh")).hint == "End their jobs first: scancel 1_1"
     kept = refused(comt("rm", "mine/one", "--yes"))
-    assert f"nothing was deleted: the run {queued.name} is queued (job 2)\n  End the job first: scancel 2" in str(kept)
+    wrong = f"nothing was deleted: the run {queued.name} is queued (job 1_1)"
+    assert f"{wrong}\n  End the job first: scancel 1_1" in str(kept)
     with RunDirectory(queued).lock():
-        slurm.forget("2")
+        slurm.forget("1_1")
         assert f"seed 1: running by process {os.getpid()} on" in comt("status", "mine/one").stdout
     (table,) = json.loads(comt("status", "mine/one", "--seeds", "1", "--json").stdout)
-    assert [run["job_state"] for run in table["open"]] == [
-        f"failed (job 2, see runs/slurm/{table['open'][0]['request']}/2_0_log.out)"
-    ]
+    assert [run["job_state"] for run in table["open"]] == [f"failed (job 1_1, see {logs}/1_1_0_log.out)"]
     assert calls == []

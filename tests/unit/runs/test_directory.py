@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planning_on import plan_on
 
-from comt_cli.campaign.slurm import JOB_FILE, job_of, log_folder
+from comt_cli.campaign.slurm.jobs import JOB_FILE, job_of, log_folder
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import atomic_file, read_json, write_json
 from comt_cli.runs.directory import BeingTrained, RunDirectory, RunState, read_lines
