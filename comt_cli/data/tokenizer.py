@@ -292,6 +292,8 @@ def train_sentencepiece(
 
     model, options = io.BytesIO(), dict(TRAINER)
     lines = list(_lines(texts, own))  # read first: SentencePiece would replace errors of reading by its own
+    if not any(map(str.strip, lines)):
+        raise UserError("corpus: it has no text to train a vocabulary on", "Look at its files, and at its splits.")
     if "begin" in extras:
         options |= {"bos_id": 3, "bos_piece": EXTRA_PIECES["begin"]}
     if controls := [EXTRA_PIECES[extra] for extra in EXTRA_PIECES if extra in extras and extra != "begin"]:

@@ -25,7 +25,7 @@ from comt_cli.report.run_list import described, print_runs, summary_text
 from comt_cli.report.terminal import print_progress, say
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.known import KnownRun, Standing, adopt_contents, known_runs, remove_runs
-from comt_cli.runs.plan import parse_seeds, point_in_words, sources_of
+from comt_cli.runs.plan import BY_ID, parse_seeds, point_in_words, sources_of
 from comt_cli.verbs.find import having
 from comt_cli.verbs.plan import also_rows, check_added, plan_loaded, with_settings
 from comt_cli.verbs.select import listed_runs, name_run, recipes_by_name, select_runs
@@ -223,7 +223,9 @@ def status(
         _print(progress)
     if not shown:
         example = (*(recipes or ()), "table3")[0]
-        typer.echo(f"There are no runs below {runs}. To begin: comt train-lm {example}")
+        begin = f"There are no runs below {runs}. To begin: comt train-lm {example}"
+        others = f"No run below {runs} is of comt's own recipes. For all: comt runs. For yours: comt status mine.yaml"
+        typer.echo(begin if recipes or not any(runs.glob(f"{BY_ID}/*")) else others)
 
 
 class _Progress(NamedTuple):

@@ -151,3 +151,9 @@ def test_the_vocabulary_of_t5_is_fetched_and_checked(trained, tmp_path, monkeypa
     path.write_bytes(model)
     assert published.t5_tokenizer().vocabulary_size == 330
     assert download.call_args.kwargs["revision"] == published.T5_REVISION
+
+
+@pytest.mark.parametrize("texts", [[], ["", "\n \n"]])
+def test_no_text_is_said(texts: list[str]) -> None:
+    with pytest.raises(UserError, match="it has no text"):
+        train_sentencepiece(texts, 330)

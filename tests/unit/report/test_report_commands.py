@@ -76,6 +76,13 @@ def test_status_counts_and_shows_progress(mixed: Bench) -> None:
     ]
 
 
+def test_status_says_where_runs_of_other_recipes_are_listed(mixed: Bench) -> None:
+    assert "There are no runs below nowhere. To begin:" in comt("status", "--runs", "nowhere").output
+    Path("elsewhere").mkdir()
+    Path("runs/by-id").rename("elsewhere/by-id")
+    assert "For all: comt runs." in comt("status", "--runs", "elsewhere").output
+
+
 @pytest.mark.parametrize(("verbs", "heavy"), [("status recipes", "pandas"), ("report", "matplotlib")])
 def test_verbs_answer_without_torch_and_heavy_packages(mixed: Bench, verbs: str, heavy: str) -> None:
     """A report is made of data frames, and draws nothing here."""
