@@ -238,6 +238,8 @@ def _tokenise(
             wanted = [(split, document) for split, document in zip(splits, chunk, strict=True) if room(split) != 0]
             encoded = tokenizer.encode_batch([document.text for _, document in wanted])
             for (split, document), ids in zip(wanted, encoded, strict=True):
+                if is_finished(stream):  # or the end of the chunk would decide, which is another after a kill
+                    break
                 # With `rows: pad` a row keeps its first tokens and the end token, as after the papers' truncation: it
                 # always ends with that token. The last document before a limit is cut to fit.
                 kept = ids[: data.sequence_length - 1] if data.rows == "pad" else ids
