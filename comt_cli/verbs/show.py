@@ -237,17 +237,24 @@ def _print_cost(plan: Plan, estimator: Estimator, price: float | None) -> None:
     open_runs = {spec.id: spec for spec, row in zip(plan.specs, plan.rows, strict=True) if row["state"] not in ENDED}
     every = [(each.value, each.least, each.most) for each in map(estimator.gpu_hours, open_runs.values())]
     hours = [math.fsum(each) for each in zip(*every, strict=True)] or [0.0] * 3
-    said = "{} GPU-hours (from {} to {})".format(*map(_amount, hours))
+    said = _ranged(hours, " GPU-hours")
     if price is not None:
-        said += " at {:g}: {} (from {} to {})".format(price, *(_amount(each * price) for each in hours))
+        said += f" at {price:g}: {_ranged([each * price for each in hours])}"
     say(f"Cost of the runs to do: {said}.")
+
+
+def _ranged(numbers: Iterable[float], unit: str = "") -> str:
+    """A number with its least and most, if they differ as written."""
+    value, *ends = map(_amount, numbers)
+    return f"{value}{unit}" + (" (from {} to {})".format(*ends) if len({*ends}) > 1 else "")
 
 
 def _print_memory(plan: Plan, room: float, gpus: int) -> None:
     """Print the parts of the largest estimate of memory, whether runs fit in a GPU with `room`, and what helps."""
     spec, most = max(zip(plan.specs, plan.rows, strict=True), key=lambda each: int(each[1]["estimated_memory_bytes"]))
     needed = most["estimated_memory_bytes"]
-    parts = {name.replace("zer", "ser state"): part for name, part in most["estimated_memory"].items() if part}
+    words = {"optimizer": "optimiser state"}
+    parts = {words.get(name, name): part for name, part in most["estimated_memory"].items() if part}
     how = "FSDP2" if "gathered" in parts else f"on each of {gpus} GPUs" if gpus > 1 else "on one GPU"
     over = sum(row["estimated_memory_bytes"] > room for row in plan.rows)
     verdict = f"too little for {over} of {plural(len(plan.rows), 'run')}" if over else "all fit"
