@@ -69,7 +69,7 @@ class GlueData(TextSettings):
 
     def contradictions(self) -> Iterator[str]:
         yield from super().contradictions()
-        # Pre-training reads only a part of an endless corpus, and maybe of one of the hub: its unseen texts are unknown.
+        # Pre-training reads only a part of an endless corpus, and maybe of one of the hub: unseen texts are unknown.
         is_endless = Corpus.named(self.corpus).endless
         if self.source.is_of_text and (is_endless or self.corpus.startswith("hf:")):
             said = f"uses documents that pre-training holds out, which are unknown for {self.corpus}, read in part"

@@ -38,8 +38,7 @@ def read_column(file: IO[bytes], name: str, column: str, first: int = 0) -> Iter
             raise _not_text(name, column, f"{type(value).__name__} in row {number + 1:,}")
         if value and not value.isspace():
             if not value.isascii() and _SURROGATE.search(value):
-                said = f"corpus: row {number + 1:,} of {name} is not Unicode text (a lone surrogate)"
-                raise UserError(said, "JSON has characters above U+FFFF as two escapes: a high and a low surrogate.")
+                raise UserError(f"corpus: row {number + 1:,} of {name} is not Unicode text (a lone surrogate)")
             yield number, value
 
 

@@ -52,18 +52,14 @@ _CHUNK_CHARACTERS = 4_000_000
 
 
 class Dataset(PreparedTokens[Rows]):
-    """Memory-mapped token shards. Rows are read when they are used."""
+    """Memory-mapped token shards. Rows are read when they are used. `facts` are entries of the result of a run on this
+    data: the revision on the hub, and whether splits share documents."""
 
     def __init__(self, data: DataSettings, folder: Path, manifest: TextManifest, corpus: Corpus) -> None:
         super().__init__(folder, manifest)
         self._data, self._manifest, self._corpus = data, manifest, corpus
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """Entries of the result of a run on this data: the revision on the hub, and whether splits share documents."""
-        known, note = self._manifest.corpus, self._manifest.note
-        revision = {"data_revision": known[REVISION]} if REVISION in known else {}
-        return revision | ({} if note is None else {"data_note": note})
+        entries = {"data_revision": manifest.corpus.get(REVISION), "data_note": manifest.note}
+        self.facts = {name: entry for name, entry in entries.items() if entry is not None}
 
     def split(self, name: SplitName) -> Rows:
         held = [part.of(name) for part in self._manifest.parts]

@@ -39,8 +39,7 @@ VALIDATION = re.compile(r"(?<![a-z])val(id(ation)?)?(?![a-z])", re.IGNORECASE)
 TEST = re.compile(r"(?<![a-z])test(ing)?(?![a-z])", re.IGNORECASE)
 RECORD = "shards.json"
 _BLOCK = 1 << 20  # ids in memory at a time
-FEW_IDS = 64
-"""Fewer do not tell whether their type is right."""
+FEW_IDS = 64  # fewer do not tell whether their type is right
 
 
 class Shard(NamedTuple):
@@ -140,9 +139,8 @@ class TokenFiles(Corpus):
             if block.max() >= vocabulary or block.min() < 0:
                 at = int(((block < 0) | (block >= vocabulary)).argmax())
                 said = f"corpus: {shard.path}: id {shard.first + start + at:,} (from 0) is {block[at]}"
-                raise UserError(
-                    f"{said}, but the tokenizer {self.data.tokenizer} has ids from 0 to {vocabulary - 1}", hint
-                )
+                said += f", but the tokenizer {self.data.tokenizer} has ids from 0 to {vocabulary - 1}"
+                raise UserError(said, hint)
 
     def _shard(self, path: Path, index: Callable[[Path], dict[str, Any]]) -> Shard:
         """A whole file; `index` is `_index`. Raises `UserError`."""
