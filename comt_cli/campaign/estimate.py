@@ -33,8 +33,9 @@ START_SECONDS = 10.0
 MOST_APART = 4.0
 """Largest ratio of the FLOPs per step of two networks with comparable speed."""
 SPREAD = 0.5
-"""An assumed share of the peak is right to this share of itself: 40 % stands for 20 % to 60 %. Published for language
-models: 33 to 39 % (torchtitan, 8B, H100), 41 to 51 % (nanochat, eight H100), 56 % (TinyLlama, A100)."""
+"""An assumed share of the peak, or the speed of runs of another size, is right to this share of itself: 40 % stands for
+20 % to 60 %. Published for language models: 33 to 39 % (torchtitan, 8B, H100), 41 to 51 % (nanochat, eight H100), 56 %
+(TinyLlama, A100)."""
 FORWARD_SHARE = 1 / 3
 """FLOPs of evaluating samples, relative to a training step on them."""
 _VARIANT = re.compile("(plain|comt|transponder)-(compiled|fused)")  # the others are not deterministic, or not ours
@@ -108,10 +109,10 @@ class Estimator:
             like, speeds = near[0], [run.flops_per_second for run in near]
             evaluations = 1 + (train.steps - 1) // train.evaluate_every if train.evaluate_every else 1
             flops += evaluations * like.evaluated_samples * FORWARD_SHARE * cost_of(spec).flops_per_row
-            other = "" if like.model == spec.settings.model.model_dump(mode="json") else " of another size"
-            this = "this device" if self.where.chip is None else "such a device"
-            source = f"runs{other} finished on {this} ({like.device})"
-            speed = Estimate(speeds[0], min(speeds), max(speeds), source)
+            spread = 0.0 if like.model == spec.settings.model.model_dump(mode="json") else SPREAD
+            other, this = " of another size" if spread else "", "this" if self.where.chip is None else "such a"
+            source = f"runs{other} finished on {this} device ({like.device})"
+            speed = Estimate(speeds[0], min(speeds) * (1 - spread), max(speeds) * (1 + spread), source)
         else:
             speed = self._speed(spec)
         work = flops * slower

@@ -23,8 +23,8 @@ class Memory(NamedTuple):
         return sum(self)
 
 
-def memory_of(spec: RunSpec, processes: int = 1, rows_at_once: int | None = None) -> Memory:
-    """Estimated memory of each of `processes` that train a run, with micro-batches of `rows_at_once` (None: the run's).
+def memory_of(spec: RunSpec, processes: int = 1) -> Memory:
+    """Estimated memory of each of `processes` that train a run.
 
     Counted are weights; for trained weights also gradients and the optimiser's state (Adam's two moments, or one of SGD
     and Muon); and the saved activations of one micro-batch. With `train.sharding: fsdp` (`training.parallel.shard`) a
@@ -34,14 +34,14 @@ def memory_of(spec: RunSpec, processes: int = 1, rows_at_once: int | None = None
     """
     cost, train = cost_of(spec), spec.settings.train
     share = math.ceil(train.batch_size / processes)
-    rows = min(train.micro_batch_size or share, share) if rows_at_once is None else rows_at_once
+    rows = min(train.micro_batch_size or share, share)
     held, size = cost.parameters + cost.adapters, 2 if train.precision == "bf16-pure" else 4
     trained = held - cost.frozen
     state = train.optimizer_state(trained, cost.matrices)
     saved = (cost.kept_always + cost.kept_per_row * rows) * (4 if train.precision == "fp32" else 2)
     if not train.shards or processes == 1:
         return Memory(held * size, trained * size, state * size, 0, saved)
-    local = sum(-(-rows // processes) * inner * many for rows, inner, many in cost.shapes)
+    local = sum(-(-outer // processes) * inner * many for outer, inner, many in cost.shapes)
     if rows < share:
         gathered, gradients = cost.outside_blocks + 3 * cost.largest_block, trained
     else:

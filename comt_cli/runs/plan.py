@@ -319,6 +319,8 @@ def _planner(scale: str) -> Callable[[LoadedRecipe, str, str, int, int], RunSpec
             try:
                 data[key] = task_of(command).identify(settings)
             except UserError as error:
+                if type(error) is not UserError:  # of the disk, not of a key
+                    raise
                 raise at_line(loaded.path, settings.data, error) from error
         fingerprint, content = data[key]
         folder, cell = getattr(settings.data, "folder", None), f"{row} at {column}"

@@ -90,9 +90,7 @@ class Plan:
 
     def _row(self, planned: Planned, spec: RunSpec, where: Where) -> dict[str, Any]:
         train, directory, network = spec.settings.train, RunDirectory.of(where.runs, spec), accounting.cost_of(spec)
-        source = spec.source
-        estimated = self.estimator and self.estimator.of(spec)
-        memory = memory_of(spec, where.gpus)
+        estimated, memory = self.estimator and self.estimator.of(spec), memory_of(spec, where.gpus)
         costs = {}
         if self.estimator is not None and where.plan_for is not None:
             hours = self.estimator.gpu_hours(spec).value
@@ -102,7 +100,7 @@ class Plan:
             state = directory.state().value
         except UserError:  # `comt status` prints it
             state = Standing.unreadable.value
-        is_own = spec not in self.first
+        source, is_own = spec.source, spec not in self.first
         return {
             "table": f"{spec.paper}/{spec.table}",
             "row": spec.row,
@@ -237,22 +235,28 @@ def _print_cost(plan: Plan, estimator: Estimator, price: float | None) -> None:
     open_runs = {spec.id: spec for spec, row in zip(plan.specs, plan.rows, strict=True) if row["state"] not in ENDED}
     every = [(each.value, each.least, each.most) for each in map(estimator.gpu_hours, open_runs.values())]
     hours = [math.fsum(each) for each in zip(*every, strict=True)] or [0.0] * 3
-    said = "{} GPU-hours (from {} to {})".format(*map(_amount, hours))
+    said = _ranged(hours, " GPU-hours")
     if price is not None:
-        said += " at {:g}: {} (from {} to {})".format(price, *(_amount(each * price) for each in hours))
+        said += f" at {price:g}: {_ranged([each * price for each in hours])}"
     say(f"Cost of the runs to do: {said}.")
+
+
+def _ranged(numbers: Iterable[float], unit: str = "") -> str:
+    """A number with its least and most, if they differ as written."""
+    value, *ends = map(_amount, numbers)
+    return f"{value}{unit}" + (" (from {} to {})".format(*ends) if len({*ends}) > 1 else "")
 
 
 def _print_memory(plan: Plan, room: float, gpus: int) -> None:
     """Print the parts of the largest estimate of memory, whether runs fit in a GPU with `room`, and what helps."""
     spec, most = max(zip(plan.specs, plan.rows, strict=True), key=lambda each: int(each[1]["estimated_memory_bytes"]))
     needed = most["estimated_memory_bytes"]
-    parts = {name.replace("zer", "ser state"): part for name, part in most["estimated_memory"].items() if part}
+    words = {"optimizer": "optimiser state"}
+    parts = {words.get(name, name): part for name, part in most["estimated_memory"].items() if part}
     how = "FSDP2" if "gathered" in parts else f"on each of {gpus} GPUs" if gpus > 1 else "on one GPU"
     over = sum(row["estimated_memory_bytes"] > room for row in plan.rows)
-    verdict = f"too little for {over} of {plural(len(plan.rows), 'run')}" if over else "all fit"
-    if not over and needed > NEARLY_FULL * room:
-        verdict = "it may be too little"
+    fit = "it may be too little" if needed > NEARLY_FULL * room else "all fit"
+    verdict = f"too little for {over} of {plural(len(plan.rows), 'run')}" if over else fit
     say(
         f"Memory: {_memory(needed)} of {_memory(room)} per GPU for {most['row']} at {most['column']} ({how}: "
         f"{listing(f'{name} {_memory(part)}' for name, part in parts.items())}): {verdict}. "
@@ -317,9 +321,8 @@ def _print_column(column: str, first: RunSpec, rows: Sequence[dict[str, Any]]) -
     texts["FLOPs"] = [f"{row['flops']:.2g}" for row in rows]
     if rows[0]["estimated_seconds"] is not None:
         texts["time"] = [duration(row["estimated_seconds"]) for row in rows]
-    for key in ("gpu_hours", "cost"):
-        if key in rows[0]:
-            texts[key.replace("gpu_hours", "GPU-hours")] = [_amount(row[key]) for row in rows]
+    for key in (each for each in ("gpu_hours", "cost") if each in rows[0]):
+        texts[key.replace("gpu_hours", "GPU-hours")] = [_amount(row[key]) for row in rows]
     texts["memory"] = [_memory(row["estimated_memory_bytes"]) for row in rows]
     texts["state"] = [row["state"] for row in rows]
     print_texts([*texts], zip(*texts.values(), strict=True), left=[head in (column, "state") for head in texts])

@@ -19,7 +19,8 @@ from comt_cli.data.prepare import TOKENIZER, Manifest, PreparedTokens
 from comt_cli.data.split import AnyBatch, PositionedSplit, TokenLists
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.data.text.dataset import tokenizer_for
-from comt_cli.data.text.settings import split_of
+from comt_cli.data.text.settings import IN_BLOCKS, split_of
+from comt_cli.data.text.splits import source_of
 from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.errors import UserError
 from comt_cli.files import read_json, sha256, write_json
@@ -94,6 +95,7 @@ class GlueDataset(PreparedTokens[GlueSplit]):
     def __init__(self, kind: Kind, folder: Path, manifest: GlueManifest) -> None:
         super().__init__(folder, manifest)
         self._data = kind.data
+        self.facts = {} if manifest.note is None else {"data_note": manifest.note}
         self.examples: Mapping[str, Sequence[Example]] = {
             split: [Example(*each) for each in read_json(folder / f"{split}.json")] for split in manifest.examples
         }
@@ -113,12 +115,15 @@ opened = GlueDataset
 def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Manifest:
     """Write examples and vocabulary."""
     splits = divided(kind.corpus.read(progress), kind.data)
-    tokenizer_for(kind.data, kind.data.make_corpus(), progress).save(folder / TOKENIZER)
+    text = kind.data.make_corpus()
+    tokenizer_for(kind.data, text, progress).save(folder / TOKENIZER)
     for split, examples in splits.items():
         write_json(folder / f"{split}.json", examples)
     counts = {split: len(examples) for split, examples in splits.items()}
     files = [TOKENIZER, *(f"{split}.json" for split in splits)]
-    return kind.record(name, folder, files, format=GLUE_FORMAT, source=kind.corpus.identity(), examples=counts)
+    own = {"format": GLUE_FORMAT, "source": kind.corpus.identity(), "examples": counts}
+    shares = kind.corpus.is_of_text and IN_BLOCKS in source_of(text, kind.data.validation_fraction)
+    return kind.record(name, folder, files, **own, shares_documents=shares)
 
 
 def divided(read: Mapping[GlueSplitName, Sequence[Example]], data: GlueData) -> dict[GlueSplitName, Sequence[Example]]:

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt
 from comt_cli.data.prepare import Manifest, Prepared
 from comt_cli.data.settings import Named, name_of
 from comt_cli.data.storage import ProgressCallback
-from comt_cli.data.text.settings import Corpus, MaskedData, TextSettings, vocabulary_identity
+from comt_cli.data.text.settings import SHARED, Corpus, MaskedData, TextSettings, vocabulary_identity
 from comt_cli.data.tokenizer import Extra
 from comt_cli.recipe.settings import MAX_LENGTH, Count, WholeNumber
 
@@ -69,10 +69,10 @@ class GlueData(TextSettings):
 
     def contradictions(self) -> Iterator[str]:
         yield from super().contradictions()
-        # Pre-training reads only a part of an endless corpus, so its unseen texts are unknown.
+        # Pre-training reads only a part of an endless corpus, and maybe of one of the hub: unseen texts are unknown.
         is_endless = Corpus.named(self.corpus).endless
-        if self.source.is_of_text and is_endless:
-            said = f"uses documents that pre-training holds out, which are unknown for the endless {self.corpus}"
+        if self.source.is_of_text and (is_endless or self.corpus.startswith("hf:")):
+            said = f"uses documents that pre-training holds out, which are unknown for {self.corpus}, read in part"
             yield f"task: {self.task} {said}; use corpus: python-docs, files:GLOB or wikitext-103, or another task"
         if self.max_train_tokens is not None and not is_endless:
             yield f"max_train_tokens: does not change the vocabulary of {self.corpus}; leave the key out"
@@ -103,6 +103,11 @@ class GlueManifest(Manifest):
     format: int
     source: list[Any]
     examples: dict[GlueSplitName, NonNegativeInt]
+    shares_documents: bool = False
+
+    @property
+    def note(self) -> str | None:
+        return SHARED if self.shares_documents else None
 
 
 class Kind(Prepared[GlueData, GlueSource]):

@@ -17,6 +17,7 @@ COLUMN = "text"  # the column that is read by default
 _ROWS = 64  # held in memory at a time
 _BUFFER = 1 << 20
 _NAME = re.compile(r"(?i).*(\.parquet|\.arrow|(\.csv|\.jsonl|\.ndjson|\.json(?=\.))(\.gz|\.zst)?)")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _HINT = "Name a column of strings at the end of data.corpus, after a number sign: #COLUMN."
 
 Values = Iterator[Any]
@@ -36,6 +37,8 @@ def read_column(file: IO[bytes], name: str, column: str, first: int = 0) -> Iter
         if not isinstance(value, str | None):
             raise _not_text(name, column, f"{type(value).__name__} in row {number + 1:,}")
         if value and not value.isspace():
+            if not value.isascii() and _SURROGATE.search(value):
+                raise UserError(f"corpus: row {number + 1:,} of {name} is not Unicode text (a lone surrogate)")
             yield number, value
 
 
@@ -44,6 +47,8 @@ def _not_text(name: str, column: str, found: object) -> UserError:
 
 
 def _check(name: str, column: str, known: Collection[str], where: str = "") -> None:
+    if [*known].count(column) > 1:
+        raise UserError(f"corpus: {name} has several columns {column!r}", "Rename them, or name another: #COLUMN.")
     if column not in known:
         said = f"corpus: {name} has no column {column!r}{where}; its columns: {', '.join(known) or 'none'}"
         raise UserError(said, _HINT)

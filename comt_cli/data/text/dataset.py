@@ -52,18 +52,14 @@ _CHUNK_CHARACTERS = 4_000_000
 
 
 class Dataset(PreparedTokens[Rows]):
-    """Memory-mapped token shards. Rows are read when they are used."""
+    """Memory-mapped token shards. Rows are read when they are used. `facts` are entries of the result of a run on this
+    data: the revision on the hub, and whether splits share documents."""
 
     def __init__(self, data: DataSettings, folder: Path, manifest: TextManifest, corpus: Corpus) -> None:
         super().__init__(folder, manifest)
         self._data, self._manifest, self._corpus = data, manifest, corpus
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """Entries of the result of a run on this data: the revision on the hub, and whether splits share documents."""
-        known, note = self._manifest.corpus, self._manifest.note
-        revision = {"data_revision": known[REVISION]} if REVISION in known else {}
-        return revision | ({} if note is None else {"data_note": note})
+        entries = {"data_revision": manifest.corpus.get(REVISION), "data_note": manifest.note}
+        self.facts = {name: entry for name, entry in entries.items() if entry is not None}
 
     def split(self, name: SplitName) -> Rows:
         held = [part.of(name) for part in self._manifest.parts]
@@ -238,6 +234,8 @@ def _tokenise(
             wanted = [(split, document) for split, document in zip(splits, chunk, strict=True) if room(split) != 0]
             encoded = tokenizer.encode_batch([document.text for _, document in wanted])
             for (split, document), ids in zip(wanted, encoded, strict=True):
+                if is_finished(stream):  # or the end of the chunk would decide, which is another after a kill
+                    break
                 # With `rows: pad` a row keeps its first tokens and the end token, as after the papers' truncation: it
                 # always ends with that token. The last document before a limit is cut to fit.
                 kept = ids[: data.sequence_length - 1] if data.rows == "pad" else ids

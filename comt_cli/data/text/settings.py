@@ -151,10 +151,11 @@ class TextSettings(DataSection):
         return self.tokenizer if is_file else None
 
     def stored(self, *without: str) -> dict[str, Any]:
-        """Without the names of published weights and of files of tokenizers and tokens, which can have several: the
-        data's content covers them."""
+        """Without the names of published weights, of files of tokenizers and tokens, and of data sets of the hub, which
+        can have several: the data's content covers them."""
         tokenizer = "weights" if self.weights is not None else "file" if self.tokenizer_file else self.tokenizer
-        corpus = "tokens" if self.corpus.startswith("tokens:") else self.corpus
+        kind = self.corpus.partition(":")[0]
+        corpus = kind if kind in ("tokens", "hf") else self.corpus
         return super().stored(*without) | {"tokenizer": tokenizer, "corpus": corpus}
 
     @property

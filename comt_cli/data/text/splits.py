@@ -81,7 +81,7 @@ def _hash(block: str) -> bytes:
 
 
 def _blocks(text: str, size: int) -> Iterator[str]:
-    """A text in blocks of half to one and a half times `size` characters."""
+    """A text in blocks of one to seven quarters of `size` characters; a shorter one is one block."""
     count, start = max(1, round(len(text) / size)), 0
     for number in range(1, count):
         place = number * len(text) // count

@@ -79,6 +79,18 @@ def test_the_most_similar_run_counts_and_quite_another_size_tells_nothing(corpus
         assert reached == pytest.approx(told, rel=0.05), "each is more similar than those before"
 
 
+def test_runs_of_another_size_tell_a_range_and_one_run_of_the_same_none(corpus, tmp_path):
+    finish(tiny_spec(corpus, model={"width": 64}), tmp_path, 1e9)
+    far = estimator(tmp_path, 1, 1).of(tiny_spec(corpus))
+    assert (far.least, far.most) == pytest.approx((far.value / 1.5, far.value / 0.5))
+    finish(tiny_spec(corpus, seed=7), tmp_path, 1e9)
+    near = estimator(tmp_path, 1, 1).of(tiny_spec(corpus))
+    assert near.least == near.value == near.most
+    finish(tiny_spec(corpus, seed=8), tmp_path, 2e9)
+    two = estimator(tmp_path, 1, 1).of(tiny_spec(corpus))
+    assert two.most == pytest.approx(2 * two.least)
+
+
 @pytest.mark.parametrize(
     ("key", "odd"),
     [

@@ -149,6 +149,15 @@ def test_a_plan_tells_whether_it_fits_and_what_would(arguments, says):
     assert all(said in text for said in says)
 
 
+def test_a_cost_has_a_range_only_where_there_is_one(monkeypatch):
+    for ends, says in (((2, 6), "4 GPU-hours (from 2 to 6) at 2: 8 (from 4 to 12)."), ((4, 4), "4 GPU-hours at 2: 8.")):
+        monkeypatch.setattr(
+            estimate.Estimator, "gpu_hours", lambda *_, ends=ends: estimate.Estimate(4, *ends, "one run")
+        )
+        text = " ".join(show(*PAPERS, "--plan-for", "h100", "--price", "2").stdout.split())
+        assert f"Cost of the runs to do: {says}" in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

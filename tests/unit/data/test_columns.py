@@ -130,6 +130,17 @@ def bad(folder, name, content):
     return folder / name
 
 
+def twice(path):
+    """A file of two columns with one name."""
+    table = pyarrow.Table.from_arrays([pyarrow.array(["a"])] * 2, names=["text", "text"])
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(table, path)
+    else:
+        with pyarrow.ipc.new_stream(path, table.schema) as writer:
+            writer.write_table(table)
+    return path
+
+
 WRONG = {
     "no such column": (
         lambda folder: f"{write(folder / 'a.parquet', column='body')}",
@@ -150,6 +161,26 @@ WRONG = {
         lambda folder: bad(folder, "a.jsonl", b'{"text": "a"}\n{"text": 3}\n'),
         "the column 'text' of {folder}/a.jsonl has no text, but int in row 2",
         "a column of strings",
+    ),
+    "half a character": (
+        lambda folder: bad(folder, "a.jsonl", b'{"text": "a\\ud83d\\ude00"}\n{"text": "a\\ud83d b"}\n'),
+        "row 2 of {folder}/a.jsonl is not Unicode text (a lone surrogate)",
+        "None",
+    ),
+    "two columns of a name": (
+        lambda folder: twice(folder / "a.parquet"),
+        "a.parquet has several columns 'text'",
+        "#COLUMN",
+    ),
+    "in an Arrow file": (
+        lambda folder: twice(folder / "a.arrow"),
+        "a.arrow has several columns 'text'",
+        "#COLUMN",
+    ),
+    "in a CSV file": (
+        lambda folder: bad(folder, "a.csv", b"text,text\na,b\n"),
+        "a.csv has several columns 'text'",
+        "#COLUMN",
     ),
     "an array": (
         lambda folder: bad(folder, "a.jsonl", b'[{"text": "a"},\n{"text": "b"}]\n'),

@@ -45,6 +45,8 @@ def test_the_text_is_that_of_a_pre_training():
         ({"task": "mnli", "tokenizer": "t5"}, "tokenizer"),
         ({"task": "cola", "tokenizer": "sentencepiece"}, "vocabulary: is missing"),
         ({"task": "follows", "corpus": "c4", "max_train_tokens": 9}, "task: follows uses documents"),
+        ({"task": "acceptability", "corpus": "hf:a/b"}, "which are unknown for hf:a/b, read in part"),
+        ({"task": "cola", "corpus": "hf:a/b", "max_train_tokens": 9}, "does not change the vocabulary of hf:a/b"),
         ({"task": "follows", "glue_folder": "here"}, "glue_folder: "),
         ({"task": "scene-nli", "glue_folder": "here"}, "glue_folder: "),
         ({"task": "cola", "max_train_tokens": 9}, "max_train_tokens: does not change the vocabulary of python-docs"),

@@ -185,6 +185,12 @@ def test_names_that_cannot_be(name):
         DataSettings(corpus=name, tokenizer="bytes")
 
 
+def test_a_run_id_covers_the_content_and_not_the_name():
+    settings = {"tokenizer": "bytes", "rows": "pack"}
+    stored = [DataSettings(corpus=f"hf:a/b{more}", **settings).stored() for more in ("", "#text", "@main", ":c")]
+    assert stored == [{**stored[0], "corpus": "hf"}] * 4
+
+
 def test_the_parts_of_a_name():
     corpus = HubDataSet(DataSettings(corpus="hf:a/b@refs/pr/1:c.d#e f", tokenizer="bytes"))
     assert corpus.identity()["data_set"] == ["a/b", "refs/pr/1", "c.d", "e f"]

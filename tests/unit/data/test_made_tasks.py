@@ -14,9 +14,9 @@ from comt_cli.data.draws import Draws
 from comt_cli.data.glue.settings import GlueData
 from comt_cli.data.glue.sources.scene_tasks import EXAMPLES, SceneExamples
 from comt_cli.data.glue.sources.text_tasks import Passage, acceptability, follows, made_wrong, passages, sentences_of
-from comt_cli.data.prepare import prepare
+from comt_cli.data.prepare import kind_of, prepare
 from comt_cli.data.storage import no_progress
-from comt_cli.data.text.settings import DataSettings, split_of
+from comt_cli.data.text.settings import SHARED, DataSettings, split_of
 from comt_cli.scoring.scenes import facts_of
 
 
@@ -139,6 +139,16 @@ def test_the_split_is_that_of_pre_training(cache, tmp_path):
     assert len(dataset.test) == 2 * len(held)
     other = GlueData(task="follows", **keys | {"validation_fraction": 0.2})
     assert fingerprint(other) != dataset.fingerprint
+
+
+def test_examples_of_few_documents_say_that_splits_share_them(cache, tmp_path):
+    for n in range(2):
+        (tmp_path / f"{n}.txt").write_text(numbered(*range(200 * n, 200 * n + 200)), encoding="utf-8")
+    keys = {"corpus": f"files:{tmp_path}/*.txt", "tokenizer": "bytes", "validation_fraction": 0.3}
+    data = GlueData(task="follows", **keys)
+    assert prepare(data).facts == {"data_note": SHARED}
+    assert kind_of(data).known(fingerprint(data)).note == SHARED
+    assert prepare(GlueData(task="scene-nli", train_examples=50, **keys)).facts == {}
 
 
 NLI: str = "scene-nli"

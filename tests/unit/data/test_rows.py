@@ -203,6 +203,26 @@ def test_going_on_after_a_failure_gives_the_same_files(tmp_path, monkeypatch, fa
     assert not list(resumed.folder.glob("part-*"))
 
 
+@pytest.mark.parametrize("limit", [5003, 9001])
+def test_an_endless_corpus_ends_at_the_same_document_after_a_failure(tmp_path, monkeypatch, limit):
+    """Where its train split is full, within a chunk of documents, of which some would be held out."""
+    data = BYTES.model_copy(update={"max_train_tokens": limit})
+    monkeypatch.setattr(FakeCorpus, "endless", True)
+    contents = set()
+    for chunk, fail_at in ((1, None), (7, None), (512, None), (23, (0, 30)), (40, (0, 50)), (40, (0, 81))):
+        monkeypatch.setattr("comt_cli.data.text.dataset._CHUNK_DOCUMENTS", chunk)
+        monkeypatch.setenv("COMT_CACHE", str(tmp_path / f"{chunk}-{fail_at}"))
+        if fail_at is not None:
+            with pytest.raises(RuntimeError, match="the power went out"):
+                prepared(data, FakeCorpus([sentences(300)], fail_at), part_bytes=PART)
+        corpus = FakeCorpus([sentences(300)])
+        dataset = prepared(data, corpus, part_bytes=PART)
+        assert corpus.read[-1] < (0, 299) or chunk > 7
+        assert dataset.train.tokens == limit
+        contents.add((dataset.validation.tokens, dataset.content_hash))
+    assert len(contents) == 1
+
+
 def test_a_part_damaged_while_preparation_rested_is_made_anew(cache):
     files = [sentences(150)]
     with pytest.raises(RuntimeError):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from kinds import FakeCorpus, sentences
 
 from comt_cli.data.prepare import kind_of, prepare
@@ -64,10 +66,21 @@ def test_each_document_is_in_blocks_and_nothing_is_lost(lengths, share):
 def test_only_the_content_decides():
     texts = on_one_side(10)
     texts = [text * 300 for text in texts]
+    assert {split_of(text, 0.05) for text in texts} == {"train"}, "repeated, they might be held out whole"
     some, others = (divided(OwnCorpus(files)) for files in ([[text] for text in texts], [texts[::-1]]))
-    if some is None:  # repeated, one of them may be held out whole
-        pytest.skip("the texts are not on one side")
     assert sorted(some[1]) == sorted(others[1])
+
+
+@example([250, 1250], "\n", 1000)
+@given(st.lists(st.integers(0, 900), max_size=20), st.sampled_from("\n "), st.integers(8, 300))
+def test_blocks_have_one_to_seven_quarters_of_their_size(words, mark, size):
+    text = mark.join("x" * length for length in words)
+    blocks = list(splits._blocks(text, size))
+    assert "".join(blocks) == text
+    if len(blocks) == 1:
+        assert len(text) <= 1.5 * size
+    else:
+        assert all(size / 4 - 1 <= len(block) <= 7 * size / 4 + 1 for block in blocks)  # ends are rounded
 
 
 def test_blocks_end_at_lines_or_spaces():

@@ -13,7 +13,7 @@ from kinds import fingerprint, sentences
 
 from comt_cli.data.prepare import prepare
 from comt_cli.data.text.corpora import token_files
-from comt_cli.data.text.corpora.token_files import bytes_of
+from comt_cli.data.text.corpora.token_files import TokenFiles, bytes_of
 from comt_cli.data.text.settings import DataSettings, MaskedData
 from comt_cli.errors import UserError
 
@@ -110,6 +110,19 @@ def test_litgpts_chunks(here):
     assert_streams(prepare(settings("tokens:lit/*/*.bin")))
 
 
+def test_an_index_is_read_once_and_a_file_in_both_splits_is_hashed_once(here, monkeypatch):
+    write_litdata(here / "lit", [[document] for document in DOCUMENTS[:30]])
+    read, hashed = list[Path](), list[Path]()
+    of_file, of_files = token_files.read_object, token_files.hash_files
+    monkeypatch.setattr(token_files, "read_object", lambda path: read.append(path) or of_file(path))
+    monkeypatch.setattr(token_files, "hash_files", lambda paths, *more: hashed.extend(paths) or of_files(paths, *more))
+    corpus = TokenFiles(settings("tokens:lit/*.bin", validation_fraction=0.5))
+    assert {shard.path.name for shard in corpus.splits["train"]} & {s.path.name for s in corpus.splits["validation"]}
+    assert read == [here / "lit" / "index.json"]
+    assert len(corpus.identity()["parts"]) == 31
+    assert len(hashed) == len(set(hashed)) == 30
+
+
 @pytest.mark.parametrize("share", [0.1, 0.3])
 def test_a_share_at_the_end_is_held_out(share, here):
     dataset = prepare(settings(validation_fraction=share, **RAW))
@@ -202,6 +215,16 @@ WRONG = {
         "no files of .* have val in their names",
     ),
     "no training": (lambda: None, {"corpus": "tokens:owt/val.bin", **RAW}, "all files of .* have val in their names"),
+    "a test split": (
+        put("test.bin", nanogpt(TRAIN)),
+        {"validation_fraction": 0.1, **RAW},
+        "tokens:owt/\\*.bin matches .*owt/test.bin, a test split by its name",
+    ),
+    "a folder of tests": (
+        lambda: (shutil.copytree("owt", "every/owt"), shutil.copytree("owt", "every/test")),
+        {"corpus": "tokens:every/**/*.bin", **RAW},
+        "matches .*every/test/train.bin, a test split by its name",
+    ),
     "no index": (put("chunk-0-0.bin", b"x"), CHUNKS, "owt/index.json cannot be read"),
     "another index": (
         lambda: (put("index.json", b"{}")(), put("chunk-0-0.bin", b"x")()),

@@ -218,7 +218,7 @@ def test_it_is_what_a_forward_pass_keeps(spec, off, head):
 
 def test_memory_grows_with_what_it_should():
     def needed(count: int, **train) -> int:
-        return memory_of(images("addition", **train), rows_at_once=count).total
+        return memory_of(images("addition", batch_size=count, **train)).total
 
     cost = cost_of(images("addition"))
     assert needed(2) - needed(1) == 4 * cost.kept_per_row

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from planning_on import plan_on
 from small_recipe import load_recipe_text
 
 from comt_cli.data.text.settings import DataSettings
-from comt_cli.errors import UserError
+from comt_cli.errors import StorageError, UserError
 from comt_cli.methods import catalogue
 from comt_cli.recipe.find import available_recipes, find_recipe, split_variant, table_name
 from comt_cli.recipe.load import load_recipe
@@ -89,6 +90,15 @@ def test_the_order_of_a_plan_fills_the_table_evenly(small, load, monkeypatch):
     assert [run.seed for run in plan(load(small), "smoke", rows="plain")] == [7]
     chosen = plan(load(small), "paper", rows="extra,plain", columns="c4/250m", seeds=[5])
     assert [(run.column, run.seed, run.row) for run in chosen] == [("c4/250m", 5, "plain"), ("c4/250m", 5, "extra")]
+
+
+def test_only_what_is_wrong_with_a_key_is_told_at_its_line(small, load, monkeypatch):
+    """A full disk keeps its exit status."""
+    for error, status in ((StorageError("data.corpus: full"), 1), (UserError("data.corpus: odd"), 2)):
+        monkeypatch.setattr(Task, "identify", mock.Mock(side_effect=error))
+        with pytest.raises(UserError) as caught:
+            plan(load(small), "smoke")
+        assert (caught.value is error, caught.value.exit_status) == (status == 1, status)
 
 
 def test_recipes_are_found_by_path_and_by_name(tmp_path, monkeypatch, small):

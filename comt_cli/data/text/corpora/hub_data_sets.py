@@ -29,7 +29,6 @@ from comt_cli.recipe.problems import nearest
 CONVERTED = "refs/convert/parquet"
 VALIDATION = ("validation", "valid", "val", "dev", "eval")
 _CONVERTED_FILE = re.compile(r"([^/]+)/([^/]+)/[^/]+\.parquet")
-
 _CONVERT = "Download and convert it to Parquet, then use corpus: files:GLOB#COLUMN"
 
 Files = dict[str, list[str]]  # of each split

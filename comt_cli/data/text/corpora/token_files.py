@@ -7,10 +7,11 @@ All are little-endian. nanoGPT (`data/*/prepare.py`): ids alone. llm.c and modde
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -35,10 +36,10 @@ CHUNK_TYPES = {
 """litdata's names of types (`constants.py`)."""
 _DECISIVE = ("data_format", "compression", "ipc_compression", "encryption")
 VALIDATION = re.compile(r"(?<![a-z])val(id(ation)?)?(?![a-z])", re.IGNORECASE)
+TEST = re.compile(r"(?<![a-z])test(ing)?(?![a-z])", re.IGNORECASE)
 RECORD = "shards.json"
 _BLOCK = 1 << 20  # ids in memory at a time
-FEW_IDS = 64
-"""Fewer do not tell whether their type is right."""
+FEW_IDS = 64  # fewer do not tell whether their type is right
 
 
 class Shard(NamedTuple):
@@ -82,15 +83,19 @@ class TokenFiles(Corpus):
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
         """The splits as parts of files, with the hashes of the files. Raises `UserError`."""
         shards = [(name, shard) for name in SPLITS for shard in self.splits[name]]
-        digests = hash_files([shard.path for _, shard in shards], progress)
-        parts = [[name, *shard[1:], digest] for (name, shard), digest in zip(shards, digests, strict=True)]
-        return {"corpus": "tokens", "parts": parts}
+        paths = list(dict.fromkeys(shard.path for _, shard in shards))  # a file may be in both splits
+        digests = dict(zip(paths, hash_files(paths, progress), strict=True))
+        return {"corpus": "tokens", "parts": [[name, *shard[1:], digests[shard.path]] for name, shard in shards]}
 
     @cached_property
     def splits(self) -> dict[SplitName, list[Shard]]:
         """The shards of each split. Raises `UserError` naming the file that cannot be read."""
         _, root, paths = matching_files(self.data.corpus, self.data.corpus.removeprefix("tokens:"))
-        every = [self._shard(path) for path in paths]
+        if test := next((path for path in paths if TEST.search(path.relative_to(root).as_posix())), None):
+            said = f"corpus: {self.data.corpus} matches {test}, a test split by its name, which is for no training"
+            raise UserError(said, "Match the files of training and validation alone.")
+        index = functools.cache(_index)
+        every = [self._shard(path, index) for path in paths]
         if (share := self.data.validation_fraction) is not None:
             tokens = sum(shard.tokens for shard in every)
             train, validation = cut(every, tokens - round(share * tokens))
@@ -134,16 +139,16 @@ class TokenFiles(Corpus):
             if block.max() >= vocabulary or block.min() < 0:
                 at = int(((block < 0) | (block >= vocabulary)).argmax())
                 said = f"corpus: {shard.path}: id {shard.first + start + at:,} (from 0) is {block[at]}"
-                raise UserError(
-                    f"{said}, but the tokenizer {self.data.tokenizer} has ids from 0 to {vocabulary - 1}", hint
-                )
+                said += f", but the tokenizer {self.data.tokenizer} has ids from 0 to {vocabulary - 1}"
+                raise UserError(said, hint)
 
-    def _shard(self, path: Path) -> Shard:
-        """A whole file. Raises `UserError`."""
+    def _shard(self, path: Path, index: Callable[[Path], dict[str, Any]]) -> Shard:
+        """A whole file; `index` is `_index`. Raises `UserError`."""
         try:
             with open_file(path) as handle:
                 head, size = handle.read(HEADER_BYTES), os.fstat(handle.fileno()).st_size
-            dtype, begin, stated = _chunk(path) if CHUNK.fullmatch(path.name) else _header(head, self.data.dtype)
+            is_chunk = CHUNK.fullmatch(path.name)
+            dtype, begin, stated = _chunk(path, index) if is_chunk else _header(head, self.data.dtype)
             if self.data.dtype not in (None, dtype):
                 raise ValueError(f"its ids are {dtype}, not data.dtype {self.data.dtype}; leave the key out")
             tokens, left = divmod(size - begin, int(dtype.removeprefix("u")[3:]) // 8)
@@ -169,12 +174,18 @@ def _header(head: bytes, dtype: str | None) -> tuple[str, int, int | None]:
     return dtype, 0, None
 
 
-def _chunk(path: Path) -> tuple[str, int, int | None]:
+def _index(path: Path) -> dict[str, Any]:
+    """An `index.json` of litdata, with its chunks by name."""
+    found = read_object(path)
+    return found | {"chunks": {each["filename"]: each for each in found["chunks"]}}
+
+
+def _chunk(path: Path, index: Callable[[Path], dict[str, Any]]) -> tuple[str, int, int | None]:
     """As `_header`, of a chunk of litdata. Raises `ValueError`, and `UserError` if its index cannot be read."""
-    index = read_object(path.with_name("index.json"))
     try:
-        (chunk,) = (each for each in index["chunks"] if each["filename"] == path.name)
-        config = {key: each for key, each in index["config"].items() if key in _DECISIVE and each}
+        found = index(path.with_name("index.json"))
+        chunk = found["chunks"][path.name]
+        config = {key: each for key, each in found["config"].items() if key in _DECISIVE and each}
         kind, begin = ":".join(config["data_format"]), 4 * (chunk["chunk_size"] + 2)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"its index.json does not describe it: {type(error).__name__}: {error}") from None
