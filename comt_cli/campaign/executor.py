@@ -213,7 +213,9 @@ def _member(
     try:
         train(RunQueue(specs, runs), device)
     except UserError as error:
-        if not isinstance(error, ProcessLost):  # the other one's end is the reason
+        if isinstance(error, ProcessLost):  # printed, since another one's end may be the reason
+            print("\n".join(printed_lines(f"comt: {error}", sys.stderr)), file=sys.stderr)
+        else:
             errors.put(error)
         status = error.exit_status
     end_process(status)
