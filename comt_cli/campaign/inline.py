@@ -19,7 +19,6 @@ from comt_cli.methods.mistakes import with_place
 from comt_cli.models.accounting import check_methods
 from comt_cli.runs.directory import BeingTrained
 from comt_cli.runs.known import SharedRun, link_runs
-from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.base import AnyDataset
 from comt_cli.training.devices import device_name
 from comt_cli.training.events import Event, Listener, RunStarted
@@ -49,10 +48,14 @@ def train_queue(
     with join_world(device) as world:
         if world.size > 1:
             every = [spec for shared in queue.every for spec in shared.specs]
-            asked = {spec.request: f"{run_name(spec, with_table=True)} ({spec.request})" for spec in every}
-            runs = [f"the run {asked[request]}" for request in sorted(asked)]
-            world.check_equal([f"comt {__version__} (commit {git_commit()})", *runs])
-            further = {f"the run {asked[spec.request]} with {each}" for spec in every for each in _beside_id(spec)}
+            asked = {spec.request: f"the run {run_name(spec, with_table=True)} ({spec.request})" for spec in every}
+            world.check_equal([f"comt {__version__} (commit {git_commit()})", *(asked[each] for each in sorted(asked))])
+            further = {  # no part of the id, but they decide what processes send each other; folders may differ
+                f"{asked[spec.request]} with {name}.{key}={getattr(getattr(spec.settings, name), key, None)}"
+                for spec in every
+                for name, keys in spec.task.runtime_keys.items()
+                for key in keys - {"folder", "glue_folder"}
+            }
             world.check_equal(sorted(further))
         for shared in queue.every:
             share_of_batch(shared.spec.settings.train.batch_size, world.size)
@@ -89,12 +92,6 @@ def train_queue(
                 raise
             queue.record(outcome)
             display.run_ended(0, outcome)
-
-
-def _beside_id(spec: RunSpec) -> list[str]:
-    """Settings that are no part of the id, but decide what the processes send each other. Folders may differ."""
-    keys = [(section, key) for section, keys in spec.task.runtime_keys.items() for key in keys if "folder" not in key]
-    return [f"{section}.{key}={getattr(getattr(spec.settings, section), key, None)}" for section, key in keys]
 
 
 def guarded_run(

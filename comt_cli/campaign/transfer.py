@@ -53,8 +53,8 @@ def loss(old: Copy, new: Copy, *, stays: bool = False) -> str | None:
     """What would be lost if `new` replaced `old`, in words; None if nothing.
 
     `new` must have every file of a finished run (unless the file `stays`), with the same content. The logs of an
-    unfinished run, up to its last checkpoint, must continue in `new`, whose checkpoint must not be an earlier one: it is
-    then a later state of the same training. Timings differ between machines, and do not count.
+    unfinished run, up to its last checkpoint, must continue in `new`, whose checkpoint must not be an earlier one: then
+    it is a later state of the same training. Its timings may differ, as they do between machines.
     """
     for name, entry in old.files.items():
         other = new.files.get(name)
@@ -63,10 +63,8 @@ def loss(old: Copy, new: Copy, *, stays: bool = False) -> str | None:
             is_same |= stays and other is None and RESULT in new.files
         elif name == CHECKPOINT:
             is_same = other is not None and (RESULT in new.files or new.step >= old.step)
-        elif name == TIMINGS:
-            is_same = other is not None
-        elif not name.endswith(LOG):
-            is_same = True
+        elif name == TIMINGS or not name.endswith(LOG):
+            is_same = name != TIMINGS or other is not None
         elif other is not None and other[0] > entry[0]:
             with new.open(name) as source:
                 is_same = _digest(source, entry[0]) == entry[1]

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 VERSIONS_OF_A_BLOCK = 8
 """Batch shapes, with and without gradients, for which a block may be compiled; each layer may have its own."""
 PATIENCE = datetime.timedelta(minutes=30)
-"""Time for which a process waits for the others: one of them may be hashing or preparing data on its own disk before it
-joins or afterwards, or scoring."""
+"""Time for which a process waits for the others, which may be hashing or preparing data on their own disks, or scoring."""
 _joined: list[Any] = []
 """The group that this process has joined, kept after leaving it (`join_world`)."""
 
@@ -104,8 +103,7 @@ class World:
 @contextlib.contextmanager
 def join_world(device_name: str | None) -> Iterator[World]:
     """This process's `World`, from the launcher's environment variables; a world of size 1 without them. Raises
-    `ProcessLost`: at once if another process dies, after `PATIENCE` if it has not started or its machine no longer
-    answers.
+    `ProcessLost`: at once if another process dies, after `PATIENCE` if it has not started or its machine is silent.
 
     A group is kept until the interpreter ends: its destructor runs with Python's lock held, and may wait for gloo's
     thread, which waits for the lock. A process can therefore join only once.
@@ -139,8 +137,7 @@ def join_world(device_name: str | None) -> Iterator[World]:
             raise
         if further and isinstance(error, dist.DistBackendError):  # NCCL's last line is the cause
             reason += f": {further[-1].strip()}"
-        variable = f"{backend.upper()}_SOCKET_IFNAME"
-        hint = f"Look at the output of the others; between machines, also at --master-addr and {variable}."
+        hint = f"See the others' output; between machines, also --master-addr and {backend.upper()}_SOCKET_IFNAME."
         saved = "What was saved is intact: the same commands resume from there."
         raise ProcessLost(f"process {rank} of {size} cannot reach another one: {reason}", f"{hint} {saved}") from error
 

@@ -352,6 +352,6 @@ def test_the_cause_of_a_backend_s_error_is_in_its_last_line(torchrun, monkeypatc
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.distributed, "init_process_group", failing)
     torchrun(0, 1)
-    with pytest.raises(ProcessLost, match="another one: NCCL .* error: no interface eth7\n") as lost, join_world(None):
+    with pytest.raises(ProcessLost, match=r"another one: NCCL .* error: no interface eth7\n") as lost, join_world(None):
         pass
     assert f"and {variable}. What" in str(lost.value.hint)
