@@ -48,12 +48,12 @@ def read_resources(text: str) -> dict[str, str]:
 
 def _read_by(specs: Sequence[RunSpec]) -> dict[str, list[Path]]:
     """The files and folders of this machine that runs read, by what their settings name."""
+    asked: set[str | None] = {start.weights for spec in specs if isinstance(start := spec.start, WeightsStart)}
     read: dict[str, list[Path]] = {}
-    asked = {start.weights for spec in specs if isinstance(start := spec.start, WeightsStart)}
     for data in {repr(spec.settings.data): spec.settings.data for spec in specs}.values():
         kind, _, pattern = str(getattr(data, "corpus", "")).partition(":")
         if kind in ("files", "tokens"):
-            named, _, files = matching_files(data.corpus, pattern, pattern.rpartition("#")[0])
+            named, _, files = matching_files(f"{kind}:{pattern}", pattern, pattern.rpartition("#")[0])
             read[named] = files
         asked |= {getattr(data, key, None) for key in ("tokenizer_file", "weights", "folder", "glue_folder")}
     return read | {name: [Path(name)] for name in asked if name and not name.startswith(("hf:", "hub:", "package:"))}

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 VERSIONS_OF_A_BLOCK = 8
 """Batch shapes, with and without gradients, for which a block may be compiled; each layer may have its own."""
 PATIENCE = datetime.timedelta(minutes=30)
-"""Time for which a process waits for the others, which may be hashing or preparing data on their own disks, or scoring."""
+"""Time for which a process waits for the others, which may hash or prepare data on their own disks, or score."""
 _joined: list[Any] = []
 """The group that this process has joined, kept after leaving it (`join_world`)."""
 
