@@ -185,7 +185,7 @@ class Store:
                     if name not in files or sizes.get(f"{folder}/{name}") != files[name][0]:
                         raise ValueError(f"{name} is missing or was cut off")
                 there = Copy(files, functools.partial(self._opened, folder), int(stated["step"]), folder)
-            except (LookupError, ValueError, TypeError, AttributeError) as error:
+            except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
                 said = self._said(content if isinstance(content, Exception) else error)
                 self.damaged[folder] = f"damaged: {said}; delete {self.url}/{folder}, and push the run again"
             else:

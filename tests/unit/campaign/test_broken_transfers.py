@@ -136,6 +136,18 @@ def test_other_manifests_are_refused(shelf: Shelf, entry):
     assert "1 damaged" in result.output
 
 
+@pytest.mark.parametrize("step", ["", '"step": "last", ', '"step": Infinity, ', '"step": null, '])
+def test_manifests_without_a_step_are_refused(shelf: Shelf, step):
+    finished(shelf.spec("pre-ln"))
+    comt("push", "store")
+    manifest = only("*/*/manifest.json")
+    content = manifest.read_text()
+    assert content.endswith('"step":0}')
+    manifest.write_text("{" + step + content[1:].replace(',"step":0}', "}"))
+    result = comt("pull", "store", "--runs", "other")
+    assert (result.exit_code, "1 damaged" in result.output) == (1, True)
+
+
 def test_a_run_under_another_id_or_of_another_version_is_refused(shelf: Shelf):
     for value, run in (("0" * 12, "0" * 12), (None, None), (None, "0" * 12)):
         shutil.rmtree("store", ignore_errors=True)
