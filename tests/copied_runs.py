@@ -23,9 +23,9 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     MemoryFileSystem.store.clear()
 
 
-def save(directory: RunDirectory, lengths: dict[str, int], weights: bytes = b"weights") -> None:
-    """A checkpoint that states these lengths of the logs."""
-    counters = {"step": 3, "seconds": 1.5, **{f"{name}_bytes": length for name, length in lengths.items()}}
+def save(directory: RunDirectory, lengths: dict[str, int], weights: bytes = b"weights", step: int = 3) -> None:
+    """A checkpoint of this step that states these lengths of the logs."""
+    counters = {"step": step, "seconds": 1.5, **{f"{name}_bytes": length for name, length in lengths.items()}}
     model = {"weight": torch.tensor([*weights], dtype=torch.float32)}
     state = {"format": 1, "spec": {}, "id": directory.path.name, "model": model, "progress": counters}
     torch.save(state, directory.path / "new")
@@ -42,7 +42,7 @@ def trained(spec: RunSpec, saved: int, after: int = 0, *, loss: float = 5.0, run
         lines = [json.dumps({"step": step, name: loss}) + "\n" for step in range(saved + after)]
         file.write_text("".join(lines))
         lengths[name] = len("".join(lines[:saved]))
-    save(directory, lengths, b"weights after %d" % saved * 40)
+    save(directory, lengths, b"weights after %d" % saved * 40, saved)
     return directory
 
 

@@ -39,6 +39,7 @@ echo "$found" | sed "$summed"
 """
 SCONTROL = """\
 if [ -e {folder}/silent ]; then echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; fi
+if [ "$1" = requeue ]; then echo "$2" >> {folder}/requeued; exit; fi
 echo "MaxArraySize            = $(cat {folder}/largest)"
 """
 # The processes of a task, as many as it says, with the last of the outputs it is given.
@@ -72,6 +73,15 @@ class FakeSlurm:
     def script(self, number: str) -> list[str]:
         """What sbatch was given for a job or an array."""
         return (self.folder / f"{number}.sh").read_text(encoding="utf-8").splitlines()
+
+    def begin_at(self, number: int) -> None:
+        """The number of the next job."""
+        (self.folder / "count").write_text(str(number - 1), encoding="ascii")
+
+    def requeued(self) -> list[str]:
+        """The jobs that asked for it, as often as they did."""
+        path = self.folder / "requeued"
+        return path.read_text(encoding="ascii").split() if path.exists() else []
 
     def start(self, number: str, *, processes: int = 1) -> subprocess.Popen[bytes]:
         """Run the script of a job or a task, as the head of a session of its own: killing that is a node's failure."""

@@ -81,25 +81,28 @@ def train_on(
     return queue.summary()
 
 
-def check_training(processes: int, specs: Sequence[RunSpec], device: str | None, jobs: int | None) -> None:
-    """Raise `UserError`, before anything is moved or started, if `train_on` could not begin because of the device,
-    `processes`, `jobs`, a batch that cannot be divided, or CUDA graphs."""
-    _check_options(processes, device, jobs)
+def check_training(
+    processes: int, specs: Sequence[RunSpec], device: str | None, jobs: int | None, *, here: bool = True
+) -> None:
+    """Raise `UserError`, before anything is moved or started, if `train_on` could not begin because of the device (that
+    of this machine, if it is `here`), `processes`, `jobs`, a batch that cannot be divided, or CUDA graphs."""
+    _check_options(processes, device, jobs, here=here)
     for spec in with_sources(specs):
         share_of_batch(spec.settings.train.batch_size, processes)
         check_graphs(spec.settings.train.captures, processes)
-    if processes > 1:
+    if here and processes > 1:
         check_count(hardware(device), processes)
 
 
-def _check_options(processes: int, device: str | None, jobs: int | None) -> None:
+def _check_options(processes: int, device: str | None, jobs: int | None, *, here: bool = True) -> None:
     check_device(device, processes)
     if jobs not in (None, 1) and processes > 1:
         wrong = f"--jobs {jobs} and --gpus {processes} cannot be combined: runs on several devices are trained in turn"
         raise UserError(wrong, "Leave one of the two out.")
     if jobs not in (None, 1) and rank_and_size():
         raise UserError(f"--jobs {jobs} cannot be used under torchrun, which trains runs in turn", "Leave --jobs out.")
-    check_device_name(device)
+    if here:
+        check_device_name(device)
 
 
 def train_here(queue: RunQueue, device: str | None, datasets: Mapping[str, AnyDataset] | None = None) -> None:
@@ -213,7 +216,9 @@ def _member(
     try:
         train(RunQueue(specs, runs), device)
     except UserError as error:
-        if not isinstance(error, ProcessLost):  # the other one's end is the reason
+        if isinstance(error, ProcessLost):  # printed, since another one's end may be the reason
+            print("\n".join(printed_lines(f"comt: {error}", sys.stderr)), file=sys.stderr)
+        else:
             errors.put(error)
         status = error.exit_status
     end_process(status)

@@ -47,9 +47,16 @@ def train_queue(
     a run failed; `RunInterrupted` after a signal; `StorageError` if the disk cannot be written."""
     with join_world(device) as world:
         if world.size > 1:
-            asked = {spec.request: run_name(spec, with_table=True) for shared in queue.every for spec in shared.specs}
-            runs = [f"the run {asked[request]} ({request})" for request in sorted(asked)]
-            world.check_equal([f"comt {__version__} (commit {git_commit()})", *runs])
+            every = [spec for shared in queue.every for spec in shared.specs]
+            asked = {spec.request: f"the run {run_name(spec, with_table=True)} ({spec.request})" for spec in every}
+            world.check_equal([f"comt {__version__} (commit {git_commit()})", *(asked[each] for each in sorted(asked))])
+            further = {  # no part of the id, but they decide what processes send each other; folders may differ
+                f"{asked[spec.request]} with {name}.{key}={getattr(getattr(spec.settings, name), key, None)}"
+                for spec in every
+                for name, keys in spec.task.runtime_keys.items()
+                for key in keys - {"folder", "glue_folder"}
+            }
+            world.check_equal(sorted(further))
         for shared in queue.every:
             share_of_batch(shared.spec.settings.train.batch_size, world.size)
         if datasets is None:

@@ -8,6 +8,7 @@ those in the bucket first, and pushes checkpoints while it trains: `pull` and `p
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -18,9 +19,10 @@ from pathlib import Path
 
 from comt_cli.campaign.queue import TrainingFailed
 from comt_cli.commit import git_commit
+from comt_cli.data.text.corpora.local_files import matching_files
 from comt_cli.errors import UserError
 from comt_cli.files import make_folder, write_text
-from comt_cli.runs.plan import RunSpec
+from comt_cli.runs.plan import RunSpec, WeightsStart, with_sources
 from comt_cli.training.trackers import VARIABLE, trackers_in_use
 
 MOUNT, PUSH_SECONDS = "/comt-storage", 60
@@ -44,6 +46,19 @@ def read_resources(text: str) -> dict[str, str]:
     return asked
 
 
+def _read_by(specs: Sequence[RunSpec]) -> dict[str, list[Path]]:
+    """The files and folders of this machine that runs read, by what their settings name."""
+    asked: set[str | None] = {start.weights for spec in specs if isinstance(start := spec.start, WeightsStart)}
+    read: dict[str, list[Path]] = {}
+    for data in {repr(spec.settings.data): spec.settings.data for spec in specs}.values():
+        kind, _, pattern = str(getattr(data, "corpus", "")).partition(":")
+        if kind in ("files", "tokens"):
+            named, _, files = matching_files(f"{kind}:{pattern}", pattern, pattern.rpartition("#")[0])
+            read[named] = files
+        asked |= {getattr(data, key, None) for key in ("tokenizer_file", "weights", "folder", "glue_folder")}
+    return read | {name: [Path(name)] for name in asked if name and not name.startswith(("hf:", "hub:", "package:"))}
+
+
 def launch(resources: dict[str, str], recipes: Sequence[Path], specs: Sequence[RunSpec], runs: Path) -> None:
     """Write the task file of this process's command below `runs`, and start its job if there is a `sky`; else print the
     command. Raises `UserError` if the job would lack a file (nothing was started), or `sky` failed."""
@@ -58,12 +73,19 @@ def launch(resources: dict[str, str], recipes: Sequence[Path], specs: Sequence[R
             words.append(word)
         elif name == word:
             next(given)
-    corpora = {str(getattr(spec.settings.data, "corpus", "")) for spec in specs}
-    mentioned = [each[6:] for each in corpora if each.startswith("files:")] + [each for each in words if "/" in each]
-    for text in [*mentioned, *map(str, recipes)]:
-        path, is_fixed = Path(text).expanduser(), text in mentioned and text.startswith(("/", "~"))
-        if (text not in words or path.exists()) and (is_fixed or clone not in path.resolve().parents):
-            raise UserError(f"{text} would not be in the job", f"Put it below {clone}, and give the path from there.")
+    if "accelerators" in resources and not any(re.match("--device(=|$)", word) for word in words):  # never the CPU then
+        words += ["--device", "cuda"]
+    read = {word: [Path(word)] for word in words if "/" in word and Path(word).exists()}
+    read |= {os.path.relpath(path): [path] for path in recipes} | _read_by(with_sources(specs))
+    for text, files in read.items():
+        asked, names = (
+            ["git", "-C", str(clone), "check-ignore", "-z", "--stdin"],
+            "\0".join(map(os.path.abspath, files)),
+        )
+        is_outside = text.startswith(("/", "~")) or any(clone not in path.resolve().parents for path in files)
+        if is_outside or not subprocess.run(asked, input=names.encode(), capture_output=True, check=False).returncode:
+            hint = f"Put it below {clone}, where git does not ignore it, and give the path from there."
+            raise UserError(f"{text} would not be in the job", hint)
     if odd := [word for word in [*words, str(runs)] if not word.isprintable()]:
         raise UserError(f"the argument {odd[0]!r} has characters that a task file cannot hold", "Leave them out.")
     table = recipes[0].stem if len(recipes) == 1 else words[0]
@@ -91,12 +113,15 @@ run: |
   set -e
   PATH="$PWD/.venv/bin:$PATH"
   comt pull {store}
-  (while sleep {PUSH_SECONDS}; do comt push {store} || true; done) > push.log 2>&1 &
+  (while sleep {PUSH_SECONDS}; do comt push {store} > push.log 2>&1 || tail -n 5 push.log; done) &
   status=0
   {shlex.join(["comt", *words])} || status=$?
   kill $! || true
-  comt push {store} || status=$?
-  exit $status
+  for attempt in 1 2 3; do
+    comt push {store} && pushed=0 && break || pushed=$?
+    sleep 5
+  done
+  exit $((status ? status : pushed))
 """
     make_folder(file.parent)
     write_text(file, task)

@@ -1,7 +1,7 @@
 """Copies of runs at a URL, which `comt push` writes and `comt pull` reads, through fsspec.
 
 URL/<id>/<version>/...             the files of a run, with the names that they have in its directory
-URL/<id>/<version>/manifest.json   written last: {name: [bytes, SHA-256]}
+URL/<id>/<version>/manifest.json   written last: {"step": of an unfinished run, "files": {name: [bytes, SHA-256]}}
 
 Every push writes a version of its own, so that several can push at once. No file is written twice, extended or renamed:
 mounts of object stores can do no more. A version is removed when one that loses nothing of it is complete (`loss`).
@@ -26,11 +26,12 @@ from typing import IO
 
 from comt_cli.data.storage import first_line, hash_files, no_progress
 from comt_cli.errors import StorageError, UserError, of_surroundings
-from comt_cli.files import canonical_json, make_folder, open_file, parse_json, sha256
+from comt_cli.files import atomic_file, canonical_json, make_folder, open_file, parse_json, sha256
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import BY_ID
 
 MANIFEST, SPEC, RESULT, CHECKPOINT, LOG = "manifest.json", "spec.json", "result.json", "checkpoint.pt", ".jsonl"
+TIMINGS, REPLACED = "timings.jsonl", "another command replaced it at the URL meanwhile; give the command again"
 BLOCK = 2**22
 _UNFINISHED = r"(spec|environment)\.json|(metrics|timings|gradients)\.jsonl|(checkpoint|(best|weights)-\d{1,9})\.pt"
 _FINISHED = rf"{_UNFINISHED}|result\.json|metrics\.csv|outputs/final/\w[\w.-]*\.txt|evaluations/\w[\w.,@+=-]*\.json"
@@ -39,10 +40,12 @@ _PLACE = re.compile(r"([0-9a-f]{12}/[0-9a-f]{16})/(.+)")
 
 @dataclass(frozen=True)
 class Copy:
-    """The files of a run with their sizes and hashes, and a function that opens one; at a URL, the `folder`."""
+    """The files of a run with their sizes and hashes, and a function that opens one; of an unfinished run, the last
+    saved `step`; at a URL, the `folder`."""
 
     files: Mapping[str, tuple[int, str]]
     open: Callable[[str], AbstractContextManager[IO[bytes]]]
+    step: int = 0
     folder: str = ""
 
 
@@ -50,15 +53,18 @@ def loss(old: Copy, new: Copy, *, stays: bool = False) -> str | None:
     """What would be lost if `new` replaced `old`, in words; None if nothing.
 
     `new` must have every file of a finished run (unless the file `stays`), with the same content. The logs of an
-    unfinished run, up to its last checkpoint, must continue in `new`, which is then a later state of the same training.
+    unfinished run, up to its last checkpoint, must continue in `new`, whose checkpoint must not be an earlier one: then
+    it is a later state of the same training. Its timings may differ, as they do between machines.
     """
     for name, entry in old.files.items():
         other = new.files.get(name)
         is_same = other == entry
         if RESULT in old.files:
             is_same |= stays and other is None and RESULT in new.files
-        elif not name.endswith(LOG):
-            is_same = name != CHECKPOINT or other is not None
+        elif name == CHECKPOINT:
+            is_same = other is not None and (RESULT in new.files or new.step >= old.step)
+        elif name == TIMINGS or not name.endswith(LOG):
+            is_same = name != TIMINGS or other is not None
         elif other is not None and other[0] > entry[0]:
             with new.open(name) as source:
                 is_same = _digest(source, entry[0]) == entry[1]
@@ -104,17 +110,17 @@ def copy_of(directory: RunDirectory, stack: ExitStack) -> Copy:
         size = ends.get(name.replace(LOG, "_bytes"), os.fstat(handle.fileno()).st_size)
         handle.seek(0)
         files[name] = size, digests.get(name) or _digest(handle, size)
-    return Copy(files, reopened)
+    return Copy(files, reopened, ends.get("step", 0))
 
 
-def _digest(source: IO[bytes], size: int, target: IO[bytes] | None = None) -> str:
-    """SHA-256 of the next `size` bytes, which are also written to `target`."""
+def _digest(source: IO[bytes], size: int, write: Callable[[bytes], object] | None = None) -> str:
+    """SHA-256 of the next `size` bytes, which `write` is also given."""
     digest = hashlib.sha256()
     while size > 0 and (block := source.read(min(size, BLOCK))):
         digest.update(block)
         size -= len(block)
-        if target is not None:
-            target.write(block)
+        if write is not None:
+            write(block)
     return digest.hexdigest()
 
 
@@ -126,7 +132,7 @@ class Store:
         from fsspec.core import url_to_fs
 
         found = re.match(r"[^:/]+://[^/:@]*:([^/]*)@", url)
-        self._secret, self._has_written, self.damaged = found[1] if found else "\0", False, dict[str, str]()
+        self._secret, self._has_written, self.damaged = (found and found[1]) or "\0", False, dict[str, str]()
         self.url = url.replace(f":{self._secret}@", "@").rstrip("/")
         try:
             self.fs, root = url_to_fs(url)
@@ -171,23 +177,29 @@ class Store:
             if isinstance(content := contents[path], FileNotFoundError):
                 continue  # another push replaced it
             try:
-                files = {str(name): (size, digest) for name, (size, digest) in parse_json(content).items()}
+                stated = parse_json(content)
+                files = {str(name): (size, digest) for name, (size, digest) in stated["files"].items()}
                 for name in {SPEC, *files}:
                     if re.fullmatch(_FINISHED, name) is None:
                         raise ValueError(f"{name!r} is no file of a run")
                     if name not in files or sizes.get(f"{folder}/{name}") != files[name][0]:
                         raise ValueError(f"{name} is missing or was cut off")
-            except (ValueError, TypeError, AttributeError) as error:
+                there = Copy(files, functools.partial(self._opened, folder), int(stated["step"]), folder)
+            except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
                 said = self._said(content if isinstance(content, Exception) else error)
                 self.damaged[folder] = f"damaged: {said}; delete {self.url}/{folder}, and push the run again"
             else:
-                whole.setdefault(folder[:12], []).append(Copy(files, functools.partial(self._opened, folder), folder))
+                whole.setdefault(folder[:12], []).append(there)
         return whole
 
     @contextlib.contextmanager
     def _opened(self, folder: str, name: str) -> Iterator[IO[bytes]]:
-        with self._reaching(), self.fs.open(f"{self.root}/{folder}/{name}", "rb") as source:
-            yield source
+        with self._reaching():
+            try:
+                with self.fs.open(f"{self.root}/{folder}/{name}", "rb") as source:
+                    yield source
+            except FileNotFoundError:
+                raise UserError(REPLACED) from None
 
     def push(self, directory: RunDirectory, there: Sequence[Copy]) -> tuple[str, int]:
         """Write a version of a run, in place of those `there`. Returns what was done, and the bytes."""
@@ -203,7 +215,7 @@ class Store:
             for name, entry in sorted(here.files.items(), key=lambda each: each[1]):
                 with here.open(name) as source:
                     self._put(f"{folder}/{name}", source, *entry)
-            manifest = canonical_json(here.files).encode()
+            manifest = canonical_json({"step": here.step, "files": here.files}).encode()
             self._put(f"{folder}/{MANIFEST}", io.BytesIO(manifest), len(manifest), sha256(manifest))
         for old in there:
             with contextlib.suppress(Exception):  # one that cannot be removed stays, and is not read
@@ -217,19 +229,28 @@ class Store:
                 self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
             with self.fs.open(path, "wb") as target:
                 self._has_written = True
-                is_same = _digest(source, size, target) == digest
+                is_same = _digest(source, size, target.write) == digest
             if not is_same or self.fs.size(path) != size:
                 raise UserError(f"{path} did not arrive whole; give the command again")
 
     def _fetch(self, there: Copy, name: str, path: Path) -> None:
         make_folder(path.parent)
         size, digest = there.files[name]
-        with there.open(name) as source, path.open("wb") as target:
-            is_same = _digest(source, size, target) == digest
-            target.flush()
-            os.fsync(target.fileno())
+
+        def write(block: bytes) -> None:
+            try:
+                target.write(block)
+            except OSError as error:  # else it would pass for one of the URL
+                raise StorageError(f"cannot write {path}: {error.strerror}", "Make room, and repeat it.") from error
+
+        with atomic_file(path) as target, there.open(name) as source:
+            is_same = _digest(source, size, write) == digest
         if not is_same:
             bad = f"{self.url}/{there.folder}"
+            with self._reaching():
+                self.fs.invalidate_cache()
+                if not self.fs.exists(f"{self.root}/{there.folder}/{MANIFEST}"):
+                    raise UserError(REPLACED)
             raise UserError(f"damaged: the checksum of {name} is wrong; delete {bad}, and push the run again")
 
     def pull(self, runs: Path, run: str, versions: Sequence[Copy]) -> tuple[str, int]:
@@ -258,6 +279,7 @@ class Store:
             names = [name for name, entry in there.files.items() if here.files.get(name) != entry or name == SPEC]
             for name in names:
                 self._fetch(there, name, aside / name)
+            self._has_written = True
             if not is_here:
                 aside.rename(directory.path)
             for name in sorted(names if is_here else (), key=lambda name: (name == RESULT, name == CHECKPOINT)):

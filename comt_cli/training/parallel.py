@@ -39,9 +39,7 @@ if TYPE_CHECKING:
 VERSIONS_OF_A_BLOCK = 8
 """Batch shapes, with and without gradients, for which a block may be compiled; each layer may have its own."""
 PATIENCE = datetime.timedelta(minutes=30)
-"""Time for which a process waits for the others: one of them may be scoring, or preparing data on its own disk."""
-JOINING = datetime.timedelta(minutes=5)
-"""Time within which all have to start."""
+"""Time for which a process waits for the others, which may hash or prepare data on their own disks, or score."""
 _joined: list[Any] = []
 """The group that this process has joined, kept after leaving it (`join_world`)."""
 
@@ -105,8 +103,7 @@ class World:
 @contextlib.contextmanager
 def join_world(device_name: str | None) -> Iterator[World]:
     """This process's `World`, from the launcher's environment variables; a world of size 1 without them. Raises
-    `ProcessLost`: after `JOINING` if another process has not started, at once if it dies, and after `PATIENCE` if its
-    machine no longer answers.
+    `ProcessLost`: at once if another process dies, after `PATIENCE` if it has not started or its machine is silent.
 
     A group is kept until the interpreter ends: its destructor runs with Python's lock held, and may wait for gloo's
     thread, which waits for the lock. A process can therefore join only once.
@@ -122,9 +119,9 @@ def join_world(device_name: str | None) -> Iterator[World]:
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
     try:
-        store, *_ = next(rendezvous("env://", timeout=JOINING))
+        store, *_ = next(rendezvous("env://", timeout=PATIENCE))
         store.set(f"started {rank}", "")
-        store.wait([f"started {each}" for each in range(size)], JOINING)
+        store.wait([f"started {each}" for each in range(size)], PATIENCE)
         dist.init_process_group(backend, timeout=PATIENCE, store=store, rank=rank, world_size=size)
         _joined.append(dist.group.WORLD)
         world = World(device, rank, size)
@@ -134,10 +131,13 @@ def join_world(device_name: str | None) -> Iterator[World]:
         finally:
             dist.destroy_process_group()
     except RuntimeError as error:
-        reason = str(error).partition("\n")[0].partition(". This is typically")[0]
+        first, *further = str(error).strip().splitlines() or [""]
+        reason = first.partition(". This is typically")[0]
         if not isinstance(error, dist.DistError) and "gloo" not in reason.lower():
             raise
-        hint = "Look at the output of the others; between machines, also at --master-addr and GLOO_SOCKET_IFNAME."
+        if further and isinstance(error, dist.DistBackendError):  # NCCL's last line is the cause
+            reason += f": {further[-1].strip()}"
+        hint = f"See the others' output; between machines, also --master-addr and {backend.upper()}_SOCKET_IFNAME."
         saved = "What was saved is intact: the same commands resume from there."
         raise ProcessLost(f"process {rank} of {size} cannot reach another one: {reason}", f"{hint} {saved}") from error
 

@@ -216,7 +216,9 @@ def train_tables(
     if dry_run:
         print_all(selected, where) if overview else print_plans(selected, where, fresh=fresh)
         return
+    every = [spec for planned in selected for spec in planned.specs]
     if resources is not None:
+        executor.check_training(where.gpus, every, where.device, where.jobs, here=False)
         specs = [spec for planned in tables for spec in planned.specs]
         with tracking(where.track):
             launch(resources, [planned.loaded.path for planned in tables], specs, where.runs)
@@ -228,7 +230,6 @@ def train_tables(
         check_writable(folder, "--results")
     with tracking(where.track):
         if fresh and site is None and is_main_process():
-            every = [spec for planned in selected for spec in planned.specs]
             executor.check_training(where.gpus, every, where.device, where.jobs)
             known = adopt_contents(_known(selected, where.runs), where.runs, ambiguous=True)
             _print_moved(set_aside(known, where.runs))

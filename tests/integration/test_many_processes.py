@@ -74,19 +74,21 @@ def train_list(rank: int, specs: list[RunSpec], runs: Path) -> None:
 MEANT = "Give all processes the same version of comt, recipe, options and data."
 
 
-@pytest.mark.parametrize("differs", ["commit", "recipe", "length", "data"])
+@pytest.mark.parametrize("differs", ["commit", "recipe", "length", "runtime", "data"])
 def test_processes_that_differ_all_say_in_what(tiny_corpus, tmp_path, nursery, differs):
     run_together(nursery, 2, train_differing, differs, tiny_corpus, tmp_path)
     assert not any(tmp_path.iterdir()), "nothing was begun"
 
 
 def train_differing(rank: int, differs: str, corpus: str, runs: Path) -> None:
-    here = tiny_spec(corpus, steps=4, seed=1 + rank * (differs == "recipe"))
+    options = {"save_every": 77} if differs == "runtime" and rank else {}
+    here = tiny_spec(corpus, steps=4, seed=1 + rank * (differs == "recipe"), **options)
     specs = [here, tiny_spec(corpus, steps=9)][: 1 + rank * (differs == "length")]
     said = {
         "commit": r"process 0 of 2 has comt .* \(commit c0\), but process 1 has comt .* \(commit c1\)",
         "recipe": r"process 0 of 2 has the run .*, seed 1 \(\w{12}\), but process 1 has the run .*, seed 2 ",
         "length": r"process 0 of 2 has (no other run|the run .*), but process 1 has the run ",
+        "runtime": r"process 0 of 2 has the run .* with train.save_every=\d+, but process 1 has the run .*=77\n",
         "data": r"process 0 of 2 has the data of run \w{12}, but process 1 has the data of run ",
     }
     if differs == "commit":
@@ -129,8 +131,8 @@ def launch_two(behaviour: str, folder: str) -> None:
                 raise RuntimeError("some defect")
             if behaviour == "killed" and os.environ["RANK"] == "1":
                 os.kill(os.getpid(), signal.SIGKILL)
-            if behaviour == "killed":
-                raise ProcessLost("process 0 of 2 cannot reach another one")
+            if behaviour in ("killed", "lost"):
+                raise ProcessLost("process 0 of 2 cannot reach another one", "Look at it.")
             for _ in range(3000):
                 if stop is not None and stop.number is not None:
                     time.sleep(0.2)  # long enough for the echo
@@ -138,6 +140,7 @@ def launch_two(behaviour: str, folder: str) -> None:
                 time.sleep(0.01)
 
     executor.START_METHOD = "fork"  # type: ignore[misc,assignment]
+    os.dup2(os.open(Path(folder) / "stderr", os.O_WRONLY | os.O_CREAT), 2)
     try:
         executor.train_in_group(2, [], Path(folder), "cpu", instead)
     except UserError as error:
@@ -166,6 +169,7 @@ def is_alive(process: int) -> bool:
         ("deaf", signal.SIGTERM, False, 143, "stopped by a signal"),  # they had not come as far as listening
         ("crash", None, False, 1, "of 2 ended with status 1"),  # no bad input: hours may have been trained by then
         ("killed", None, False, 1, "process 1 of 2 was killed by SIGKILL"),  # and not that the other one noticed it
+        ("lost", None, False, 1, "of 2 ended with status 1"),
     ],
 )
 def test_what_stops_workers_is_what_the_launcher_ends_with(
@@ -179,6 +183,8 @@ def test_what_stops_workers_is_what_the_launcher_ends_with(
     launcher.join()
     assert launcher.exitcode == status
     assert says in (tmp_path / "message").read_text()
+    reason = "comt: process 0 of 2 cannot reach another one\n  Look at it.\n"
+    assert (reason in (tmp_path / "stderr").read_text()) is (behaviour in ("killed", "lost"))
 
 
 def test_no_worker_outlives_a_killed_launcher(tmp_path, nursery):
@@ -321,7 +327,7 @@ def gloo_threads() -> set[str]:
 
 @pytest.mark.parametrize(("rank", "reason"), [(0, "1/2 clients joined"), (1, "127.0.0.1")])
 def test_a_process_whose_others_do_not_start_says_so(torchrun, monkeypatch, rank, reason):
-    monkeypatch.setattr(parallel, "JOINING", timedelta(seconds=1))
+    monkeypatch.setattr(parallel, "PATIENCE", timedelta(seconds=1))
     torchrun(rank, 2)
     wrong = rf"process {rank} of 2 cannot reach another one: .*({reason})"
     with pytest.raises(ProcessLost, match=wrong) as lost, join_world("cpu"):
@@ -333,3 +339,19 @@ def test_gpus_that_contradict_torchrun(torchrun, tiny_corpus, tmp_path):
     torchrun(1, 4)
     with pytest.raises(UserError, match="--gpus 2 was given, but torchrun started 4 processes"):
         train_on(2, [tiny_spec(tiny_corpus, steps=4)], tmp_path, "cpu")
+
+
+@pytest.mark.parametrize(("backend", "variable"), [("cpu", "GLOO_SOCKET_IFNAME"), ("cuda", "NCCL_SOCKET_IFNAME")])
+def test_the_cause_of_a_backend_s_error_is_in_its_last_line(torchrun, monkeypatch, backend, variable):
+    def failing(*given, **options):
+        raise torch.distributed.DistBackendError(
+            "NCCL error in: x.cpp:1, system error\nncclSystemError: it failed.\nLast error:\nno interface eth7\n"
+        )
+
+    monkeypatch.setattr(parallel, "pick_device", lambda *given: torch.device(backend))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.distributed, "init_process_group", failing)
+    torchrun(0, 1)
+    with pytest.raises(ProcessLost, match=r"another one: NCCL .* error: no interface eth7\n") as lost, join_world(None):
+        pass
+    assert f"and {variable}. What" in str(lost.value.hint)

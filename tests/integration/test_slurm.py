@@ -4,9 +4,13 @@ it, and starts it again."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import signal
+import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -137,14 +141,69 @@ def test_the_rest_of_an_array_ends_while_a_node_fails_whose_task_goes_on(tiny_co
     assert log.words == "running (job 1_1 on node7)"
 
 
+def begin_at_a_free_port(slurm: FakeSlurm) -> str:
+    """The number of the next job, from which its processes take their port: another one's tests may run here, too."""
+    for number in itertools.count(os.getpid()):
+        with contextlib.suppress(OSError), socket.create_server(("", 10_000 + number % 20_000)):
+            break
+    slurm.begin_at(number)
+    return str(number)
+
+
 @pytest.mark.slow
 def test_a_run_on_two_nodes_is_that_of_two_processes(tiny_corpus, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     slurm, runs = FakeSlurm(tmp_path / "slurm", monkeypatch), tmp_path / "runs"
+    number = begin_at_a_free_port(slurm)
     spec = tiny_spec(tiny_corpus, steps=8, log_every=1)
     (submitted,) = submit([spec], runs, "cpu", Site(time=5, nodes=2, gpus=1))
-    assert slurm.start("1", processes=2).wait(150) == 0, submitted.job.log.read_text(encoding="utf-8")
+    assert slurm.start(number, processes=2).wait(150) == 0, submitted.job.log.read_text(encoding="utf-8")
     directory, alone = RunDirectory.of(runs, spec), train(spec, tmp_path / "alone")
     assert directory.result()["processes"] == 2
     assert_close(directory.metrics(), alone.metrics(), 1e-5, but=DEPENDS_ON_PROCESSES)
     assert submitted.job.log.read_text(encoding="utf-8").count("validation perplexity") == 1
+
+
+def processes_of(job: subprocess.Popen[bytes]) -> dict[str, int]:
+    """The processes of a job's run, by their number in it."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            words = (path / "environ").read_bytes().decode(errors="replace").split("\0")
+            number = [word.partition("=")[2] for word in words if word.startswith("SLURM_PROCID=")]
+            if number and os.getsid(int(path.name)) == job.pid and b"submitit" in (path / "cmdline").read_bytes():
+                found[number[0]] = int(path.name)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
+def test_two_processes_that_are_warned_save_ask_for_the_queue_once_and_go_on(tiny_corpus, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    slurm, runs = FakeSlurm(tmp_path / "slurm", monkeypatch), tmp_path / "runs"
+    number = begin_at_a_free_port(slurm)
+    spec = tiny_spec(tiny_corpus, steps=200, log_every=1, save_every=1000)
+    (submitted,) = submit([spec], runs, "cpu", Site(time=5, nodes=2, gpus=1))
+    directory, job = RunDirectory.of(runs, spec), slurm.start(number, processes=2)
+    try:
+        wait_until(lambda: bool(directory.metrics()), 150)
+        warned = processes_of(job)
+        assert sorted(warned) == ["0", "1"]
+        for pid in warned.values():  # Slurm signals them all, and not the script
+            os.kill(pid, signal.SIGUSR2)
+        assert job.wait(60) == 255, "as submitit ends the first, which has requeued the job"
+        log = submitted.job.log.read_text(encoding="utf-8")
+        assert slurm.requeued() == [number], log
+        assert log.count("of 200; everything is saved") == 1
+        assert "since I am a slave (procid=1)" in log
+        assert (directory.state(), directory.checkpoint_file.exists()) == (RunState.unfinished, True)
+        job = slurm.start(number, processes=2)
+        assert job.wait(150) == 0, submitted.job.log.read_text(encoding="utf-8")
+    finally:
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+    starts = json.loads(directory.environment_file.read_text(encoding="utf-8"))
+    assert [start["step"] > 0 for start in starts] == [False, True]
+    assert [line["step"] for line in directory.metrics()] == [*range(1, 201), 200], "the last evaluation has its own"
+    assert slurm.requeued() == [number]

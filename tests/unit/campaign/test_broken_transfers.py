@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import io
 import os
 import re
 import shutil
@@ -98,8 +100,9 @@ def test_nothing_is_unpickled(shelf: Shelf):
 def forged(change, run: str | None = None) -> None:
     """The version in the store with a changed manifest."""
     version = only("*/*")
-    files = change(read_json(version / "manifest.json"), version)
-    (version / "manifest.json").write_text(canonical_json(files))
+    stated = read_json(version / "manifest.json")
+    stated["files"] = change(stated["files"], version)
+    (version / "manifest.json").write_text(canonical_json(stated))
     version.parent.rename(version.parent.with_name(run or version.parent.name))
 
 
@@ -131,6 +134,18 @@ def test_other_manifests_are_refused(shelf: Shelf, entry):
     result = comt("pull", "store", "--runs", "other")
     assert result.exit_code == 1
     assert "1 damaged" in result.output
+
+
+@pytest.mark.parametrize("step", ["", '"step": "last", ', '"step": Infinity, ', '"step": null, '])
+def test_manifests_without_a_step_are_refused(shelf: Shelf, step):
+    finished(shelf.spec("pre-ln"))
+    comt("push", "store")
+    manifest = only("*/*/manifest.json")
+    content = manifest.read_text()
+    assert content.endswith('"step":0}')
+    manifest.write_text("{" + step + content[1:].replace(',"step":0}', "}"))
+    result = comt("pull", "store", "--runs", "other")
+    assert (result.exit_code, "1 damaged" in result.output) == (1, True)
 
 
 def test_a_run_under_another_id_or_of_another_version_is_refused(shelf: Shelf):
@@ -285,6 +300,36 @@ def test_pushes_of_several_machines_at_once(shelf: Shelf, monkeypatch, tmp_path)
     trained(spec, 12)
     assert "1 sent" in comt("push", "store").output
     assert len(list(Path("store", spec.id).iterdir())) == 1
+
+
+@pytest.mark.parametrize("ends", ["missing", "short"])
+def test_a_version_that_is_replaced_during_a_pull(shelf: Shelf, monkeypatch, ends):
+    """By a job that pushes meanwhile. The other runs are copied."""
+    spec = shelf.spec("pre-ln")
+    trained(spec, 5)
+    comt("push", "store")
+    sound, usual = finished(shelf.spec("a/b")), Store._opened
+    comt("push", "store", "mine/gates:a/b")
+
+    @contextlib.contextmanager
+    def replaced(store, folder, name):
+        if folder.startswith(spec.id) and name == "checkpoint.pt":
+            trained(spec, 9)
+            assert "1 sent" in comt("push", "store", "mine/gates:pre-ln").output
+            if ends == "short":
+                yield io.BytesIO(b"PK")
+                return
+        with usual(store, folder, name) as source:
+            yield source
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "_opened", replaced)
+        result = comt("pull", "store", "--runs", "other")
+    assert result.exit_code == 1
+    assert f"{spec.id}: not copied: another command replaced it at the URL meanwhile; give the comm" in result.output
+    assert "damaged" not in result.output
+    assert [run.id for run in known_runs(Path("other"))] == [sound.path.name]
+    assert "1 received" in comt("pull", "store", "--runs", "other").output
 
 
 def test_the_result_is_moved_last(shelf: Shelf, monkeypatch):

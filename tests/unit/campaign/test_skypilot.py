@@ -23,6 +23,8 @@ from comt_cli.campaign import skypilot
 from comt_cli.campaign.queue import TrainingFailed
 from comt_cli.campaign.skypilot import read_resources
 from comt_cli.errors import UserError
+from comt_cli.tasks import Task
+from tests.shelf import DATA
 
 ROOT = Path(__file__).parents[3]
 STORAGE = "s3://my-bucket/tables/table3"
@@ -126,7 +128,7 @@ def test_the_task_gives_the_same_command(cloned, sky, monkeypatch):
     (line,) = [line for line in task["run"].splitlines() if line.startswith("comt train-lm")]
     assert line == (
         "comt train-lm --recipe 'mine/Table 3!.yaml' --rows pre-ln,pre-ln+comt --set train.steps=7 "
-        "--also 'a={name: comt}' || status=$?"
+        "--also 'a={name: comt}' --device cuda || status=$?"
     )
     assert f"uv venv --python {sys.version_info.major}.{sys.version_info.minor} .venv" in task["setup"]
     assert "--constraint constraints.txt --editable .\n" in task["setup"]
@@ -184,6 +186,42 @@ def test_resources(cloned, monkeypatch):
     assert "comt pull /comt-storage/y/z_2\n" in task["run"]
 
 
+def test_a_job_with_a_gpu_does_not_fall_back_to_the_cpu(cloned, monkeypatch):
+    storage = f"cpus=8,storage={STORAGE}"
+    for resources, given, said in (
+        (f"H100,{storage}", (), " --device cuda"),
+        (f"H100,{storage}", ("--device", "cpu"), " --device cpu"),
+        (storage, (), ""),
+    ):
+        result = comt(monkeypatch, "train-lm", "table3", *given, "--engine", "skypilot", "--resources", resources)
+        assert result.exit_code == 0, result.output
+        assert f"  comt train-lm table3{said} ||" in Path("runs/skypilot/comt-table3.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--gpus", "3"], "a batch of 512 rows cannot be divided evenly among 3 processes"),
+        (["--gpus", "4", "--jobs", "2"], "--jobs 2 and --gpus 4 cannot be combined"),
+        (["--gpus", "2", "--device", "cuda:1"], "--device cuda:1 names one device"),
+        (
+            ["--gpus", "2", "--set", "train.compile=true", "--set", "train.cuda_graphs=true"],
+            "needs one process per run",
+        ),
+    ],
+)
+def test_what_cannot_begin_is_not_rented(cloned, monkeypatch, words, said):
+    result = comt(monkeypatch, "train-lm", "table3", "--set", "train.batch_size=512", *words, *OPTIONS)
+    assert isinstance(result.exception, UserError), result.output
+    assert (said in result.exception.message, result.exception.exit_status) == (True, 2)
+    assert not Path("runs").exists()
+
+
+def test_gpus_of_the_job_need_not_be_here(cloned, monkeypatch):
+    words = ["--gpus", "8", "--device", "cuda", "--set", "train.batch_size=8"]
+    assert comt(monkeypatch, "train-lm", "table3", *words, *OPTIONS).exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("resources", "said"),
     [
@@ -235,6 +273,7 @@ def test_what_the_job_would_lack_is_refused(cloned, tmp_path, monkeypatch):
         result = comt(monkeypatch, "train-lm", *words, *OPTIONS)
         assert isinstance(result.exception, UserError), result.output
         assert said in result.exception.message
+    assert not list(tmp_path.rglob("skypilot/comt-*.yaml"))
     monkeypatch.chdir(tmp_path)
     result = comt(monkeypatch, "train-lm", "table3", *OPTIONS)
     assert f"cd {cloned}" in result.exception.hint
@@ -242,6 +281,52 @@ def test_what_the_job_would_lack_is_refused(cloned, tmp_path, monkeypatch):
     result = comt(monkeypatch, "train-lm", "table3", *OPTIONS)
     assert "sends a clone of comt" in result.exception.message
     assert not list(tmp_path.rglob("skypilot/comt-*.yaml"))
+
+
+def test_files_that_settings_name_are_in_the_job_or_refused(cloned, tmp_path, monkeypatch):
+    """Texts, tokens, tokenizers, folders of data and weights: below the clone, where git does not ignore them."""
+    monkeypatch.setattr(Task, "identify", lambda self, settings: DATA)
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    Path(".gitignore").write_text("*.bin\nprivate/\n")
+    for folder in (tmp_path / "other", Path("data"), Path("private")):
+        folder.mkdir()
+        for name in ("train.bin", "train.txt", "tokenizer.json", "config.json", "model.safetensors"):
+            (folder / name).write_text("{}")
+    tokens = [
+        "--set",
+        "data.tokenizer=data/tokenizer.json",
+        "--set",
+        "data.dtype=uint16",
+        "--set",
+        "data.validation_fraction=0.1",
+    ]
+
+    def refused(*words: str, verb: str = "train-lm") -> str | None:
+        result = comt(monkeypatch, verb, *words, *OPTIONS)
+        assert isinstance(result.exception, UserError | None), result.output
+        assert result.exception is None or "would not be in the job\n  Put it below" in str(result.exception)
+        return None if result.exception is None else result.exception.message.removesuffix(" would not be in the job")
+
+    weights = Path("recipes/comt/table3.yaml").read_text() + "\nstart: {weights: %s, added: paper}\n"
+    for name in ("data", "private", f"{tmp_path}/other", "../other"):
+        is_sent = name == "data"
+        for setting, path in (
+            ("data.corpus=files:{}", f"{name}/*.txt"),
+            ("data.tokenizer={}", f"{name}/tokenizer.json"),
+            ("data.tokenizer={}", f"{name}/"),
+        ):
+            asked = ["--set", setting.format(path), "--set", "data.vocabulary=2048"]
+            assert refused("table3", *asked) == (None if is_sent else path)
+        assert refused("table3", *tokens, "--set", f"data.corpus=tokens:{name}/*.bin") == f"{name}/*.bin", (
+            "git ignores it"
+        )
+        assert refused("table1", "--scale", "paper", "--set", f"data.folder={name}", verb="train-resnet") == (
+            None if is_sent else name
+        )
+        Path("mine/started.yaml").write_text(weights % name)
+        assert refused("mine/started.yaml") == (None if is_sent else name)
+    Path("private/mine.yaml").write_text(Path("recipes/comt/table3.yaml").read_text())
+    assert refused("private/mine.yaml") == "private/mine.yaml"
 
 
 # ---- the script of a job, with a program that trains in the place of comt train-lm
@@ -276,10 +361,12 @@ for step in range(begun, 40):
     with run.metrics_file.open("a") as log:
         log.write(json.dumps({"step": step}) + "\\n")
     if step % 5 == 4:
-        counters = {"metrics_bytes": run.metrics_file.stat().st_size}
+        counters = {"step": step, "metrics_bytes": run.metrics_file.stat().st_size}
         state = {"format": 1, "spec": {}, "id": spec.id, "model": {}, "progress": counters}
         torch.save(state, run.path / "new")
         (run.path / "new").replace(run.checkpoint_file)
+    while step == 24 and not begun:
+        time.sleep(1)  # the first machine is lost here at the latest
     time.sleep(0.25)
 write_json(run.result_file, {"state": "done", "perplexity": 1.0})
 """
@@ -312,11 +399,33 @@ def test_a_preempted_job_loses_what_was_not_pushed_and_no_more(cloned, tmp_path,
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     shutil.rmtree(tmp_path / "first")
-    pushed = max(len(path.read_text().splitlines()) for path in store.glob("*/*/metrics.jsonl"))
+    whole = [path.with_name("metrics.jsonl") for path in store.glob("*/*/manifest.json")]
+    pushed = max(len(path.read_text().splitlines()) for path in whole)
+    assert 5 <= pushed <= 25
     assert machine("second").wait(120) == 0
-    begun = [int(line) for line in starts.read_text().split()]
-    assert begun[0] == 0
-    assert begun[1] in range(5, pushed + 1, 5)
+    assert [int(line) for line in starts.read_text().split()] == [0, pushed]
     (result,) = store.glob("*/*/result.json")
     lines = (result.parent / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [*range(40)]
+
+
+@pytest.mark.parametrize(("trained", "fails", "status"), [(0, 2, 0), (0, 3, 5), (7, 1, 7), (7, 3, 7)])
+def test_pushes_that_fail_are_in_the_log_and_given_again(cloned, tmp_path, monkeypatch, trained, fails, status):
+    monkeypatch.setattr(skypilot, "PUSH_SECONDS", 1)
+    comt(monkeypatch, "train-lm", "table3", *OPTIONS)
+    script = task_in(cloned / "runs/skypilot/comt-table3.yaml")["run"].replace("sleep 5", "sleep 0")
+    programs = tmp_path / "machine/.venv/bin"
+    programs.mkdir(parents=True)
+    (programs / "comt").write_text(f"""#!/bin/sh
+case $1 in
+  push) echo "no access to the bucket" >&2
+        case $(readlink /proc/$$/fd/1) in *push.log) echo p >> early; exit 1;; esac
+        echo p >> last; [ $(wc -l < last) -gt {fails} ] || exit 5;;
+  train-lm) touch early; while [ $(wc -l < early) -lt 2 ]; do sleep 0.1; done; exit {trained};;
+esac
+""")
+    (programs / "comt").chmod(0o755)
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path / "machine", capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert "no access to the bucket" in done.stdout, "of a push during training"
+    assert done.stderr.count("no access to the bucket") == min(fails + 1, 3)

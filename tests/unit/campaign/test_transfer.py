@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
@@ -15,12 +16,12 @@ from one_process import answers
 
 from comt_cli.campaign import transfer
 from comt_cli.campaign.transfer import Copy, loss
-from comt_cli.errors import UserError
+from comt_cli.errors import StorageError, UserError
 from comt_cli.exchange import checkpoint
 from comt_cli.files import read_json, sha256
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import BY_ID
-from tests.copied_runs import files, finished, own_cache, trained
+from tests.copied_runs import files, finished, own_cache, save, trained
 from tests.shelf import Shelf, comt, shelf, tree
 
 __all__ = ["own_cache", "shelf"]
@@ -259,6 +260,52 @@ def test_a_password_in_a_driver_s_error_is_not_printed(shelf: Shelf, monkeypatch
     assert "s3cret" not in str(raised.value)
 
 
+def test_a_password_that_is_empty_changes_no_message(shelf: Shelf):
+    with pytest.raises(UserError, match="Protocol not known: gopher\n") as raised:
+        raise comt("pull", "gopher://me:@host/x").exception
+    assert "***" not in str(raised.value)
+
+
+def test_a_full_disk_here_is_not_taken_for_the_url(shelf: Shelf, monkeypatch):
+    finished(shelf.spec("pre-ln"))
+    comt("push", "store")
+    usual = Path.open
+
+    class Full(io.BytesIO):
+        def write(self, block):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def fileno(self):
+            return os.open(".", os.O_RDONLY)
+
+    def opened(path, mode="r", *given, **options):
+        return Full() if ".pull-" in str(path) and "w" in mode else usual(path, mode, *given, **options)
+
+    monkeypatch.setattr(Path, "open", opened)
+    result = comt("pull", "store", "--runs", "other")
+    assert isinstance(result.exception, StorageError)
+    assert re.fullmatch(r"cannot write other/\S+spec.json: No space left on device", result.exception.message)
+
+
+def test_what_was_pulled_before_an_error_is_told_by_the_status(shelf: Shelf, monkeypatch):
+    for row in ("pre-ln", "a/b"):
+        finished(shelf.spec(row))
+    comt("push", "memory://store")
+    opened, seen = MemoryFileSystem._open, set()
+
+    def breaking(self, path, *given, **options):
+        seen.add(path.split("/")[2])
+        if len(seen) > 1:
+            raise ConnectionError("connection lost")
+        return opened(self, path, *given, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "_open", breaking)
+    result = comt("pull", "memory://store", "--runs", "other")
+    assert isinstance(result.exception, StorageError)
+    assert (result.exception.exit_status, result.exception.hint) == (1, "The same command goes on.")
+    assert len(list(Path("other", BY_ID).glob("*/result.json"))) == 1
+
+
 def test_a_url_that_may_not_be_written(shelf: Shelf, tmp_path):
     finished(shelf.spec("pre-ln"))
     prefix = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"] if os.geteuid() == 0 else []
@@ -329,26 +376,30 @@ def test_a_push_writes_whole_new_files_alone(shelf: Shelf, monkeypatch):
 # ---- what is lost
 
 
-def copy(*names: str, **logs: str) -> Copy:
-    """Files whose content is their name, or as given."""
-    contents = {name: name.encode() for name in names} | {f"{name}.jsonl": text.encode() for name, text in logs.items()}
+def copy(*names: str, step: int = 0, **logs: str) -> Copy:
+    """Files whose content is their name, or as given; that of a checkpoint is also its step."""
+    contents = {name: (name + str(step) * (name == "checkpoint.pt")).encode() for name in names}
+    contents |= {f"{name}.jsonl": text.encode() for name, text in logs.items()}
     entries = {name: (len(content), sha256(content)) for name, content in contents.items()}
 
     def opened(name):
         return io.BytesIO(contents[name])
 
-    return Copy(entries, opened, folder=",".join(sorted(contents)))
+    return Copy(entries, opened, step, ",".join(sorted(contents)))
 
 
 def test_what_is_lost_if_one_copy_replaces_another():
-    begun, later = copy("checkpoint.pt", "spec.json", metrics="ab"), copy("checkpoint.pt", metrics="abc")
-    done = copy("checkpoint.pt", "result.json", metrics="abcd")
-    light = copy("result.json", metrics="abcd")
-    other = copy("checkpoint.pt", "result.json", metrics="axcd")
+    begun = copy("checkpoint.pt", "spec.json", step=5, metrics="ab", timings="9")
+    later = copy("checkpoint.pt", step=9, metrics="abc", timings="7.5")
+    done = copy("checkpoint.pt", "result.json", metrics="abcd", timings="8")
+    light = copy("result.json", metrics="abcd", timings="8")
+    other = copy("checkpoint.pt", "result.json", metrics="axcd", timings="9")
+    slower = copy("checkpoint.pt", "result.json", metrics="abcd", timings="80")
     assert [
         loss(old, new) for old, new in ((begun, later), (later, done), (begun, done), (light, done), (done, done))
     ] == [None] * 5
-    assert loss(later, begun) == "metrics.jsonl differs"
+    assert loss(later, begun) == "checkpoint.pt differs"
+    assert loss(done, slower) == "timings.jsonl differs", "of a finished run, its own count"
     assert loss(begun, other) == "metrics.jsonl differs"
     assert loss(done, other) == "metrics.jsonl differs"
     assert loss(done, light) == "checkpoint.pt is missing"
@@ -356,3 +407,30 @@ def test_what_is_lost_if_one_copy_replaces_another():
     assert loss(begun, light) == "checkpoint.pt is missing"  # nothing would belong to the result
     assert loss(done, later, stays=True) is not None
     assert loss(copy(timings="a", metrics="a"), copy("result.json", metrics="ab")) == "timings.jsonl is missing"
+
+
+def test_of_two_states_with_the_same_lines_the_later_one_is_kept(shelf: Shelf):
+    """`train.log_every` may be larger than `train.save_every`, and Ctrl-C saves too."""
+    spec = shelf.spec("pre-ln")
+
+    def saved(step: int, runs: str) -> RunDirectory:
+        directory = trained(spec, 2, runs=runs)
+        save(directory, {"metrics": directory.metrics_file.stat().st_size}, b"%d" % step, step)
+        return directory
+
+    here, there = saved(100, "runs"), saved(150, "other")
+    later = there.checkpoint_file.read_bytes()
+    assert "1 sent" in comt("push", "store").output
+    assert "1 sent" in comt("push", "store", "--runs", "other").output
+    assert "1 there before" in comt("push", "store").output
+    assert "1 received" in comt("pull", "store").output
+    assert here.checkpoint_file.read_bytes() == later
+    shutil.copytree("store", "both")
+    shutil.rmtree("store")
+    saved(100, "runs")
+    comt("push", "store")
+    for first, second in (("both", "store"), ("store", "both")):
+        shutil.copytree(first, f"{first} and {second}")
+        shutil.copytree(second, f"{first} and {second}", dirs_exist_ok=True)
+        assert "1 received" in comt("pull", f"{first} and {second}", "--runs", f"of {first}").output
+        assert RunDirectory.of(Path(f"of {first}"), spec).checkpoint_file.read_bytes() == later
