@@ -78,10 +78,8 @@ def launch(resources: dict[str, str], recipes: Sequence[Path], specs: Sequence[R
     read = {word: [Path(word)] for word in words if "/" in word and Path(word).exists()}
     read |= {os.path.relpath(path): [path] for path in recipes} | _read_by(with_sources(specs))
     for text, files in read.items():
-        asked, names = (
-            ["git", "-C", str(clone), "check-ignore", "-z", "--stdin"],
-            "\0".join(map(os.path.abspath, files)),
-        )
+        asked = ["git", "-C", str(clone), "check-ignore", "-z", "--stdin"]
+        names = "\0".join(map(os.path.abspath, files))
         is_outside = text.startswith(("/", "~")) or any(clone not in path.resolve().parents for path in files)
         if is_outside or not subprocess.run(asked, input=names.encode(), capture_output=True, check=False).returncode:
             hint = f"Put it below {clone}, where git does not ignore it, and give the path from there."
