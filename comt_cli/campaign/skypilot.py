@@ -55,6 +55,9 @@ def _read_by(specs: Sequence[RunSpec]) -> dict[str, list[Path]]:
         if kind in ("files", "tokens"):
             named, _, files = matching_files(f"{kind}:{pattern}", pattern, pattern.rpartition("#")[0])
             read[named] = files
+        asked |= {*pattern.split(",")} if kind == "pairs" else set()
+        for key in ("validation_files", "test_files"):
+            asked |= {*(getattr(data, key, None) or "").split(",")}
         asked |= {getattr(data, key, None) for key in ("tokenizer_file", "weights", "folder", "glue_folder")}
     return read | {name: [Path(name)] for name in asked if name and not name.startswith(("hf:", "hub:", "package:"))}
 
@@ -75,13 +78,15 @@ def launch(resources: dict[str, str], recipes: Sequence[Path], specs: Sequence[R
             next(given)
     if "accelerators" in resources and not any(re.match("--device(=|$)", word) for word in words):  # never the CPU then
         words += ["--device", "cuda"]
-    read = {word: [Path(word)] for word in words if "/" in word and Path(word).exists()}
+    values = [word.partition("=")[2] if word.startswith("--") and "=" in word else word for word in words]
+    read = {word: [Path(word)] for word in values if "/" in word and Path(word).exists()}
     read |= {os.path.relpath(path): [path] for path in recipes} | _read_by(with_sources(specs))
     for text, files in read.items():
         asked = ["git", "-C", str(clone), "check-ignore", "-z", "--stdin"]
         names = "\0".join(map(os.path.abspath, files))
         is_outside = text.startswith(("/", "~")) or any(clone not in path.resolve().parents for path in files)
-        if is_outside or not subprocess.run(asked, input=names.encode(), capture_output=True, check=False).returncode:
+        git = shutil.which("git") and subprocess.run(asked, input=names.encode(), capture_output=True, check=False)
+        if is_outside or (git and git.returncode == 0):
             hint = f"Put it below {clone}, where git does not ignore it, and give the path from there."
             raise UserError(f"{text} would not be in the job", hint)
     if odd := [word for word in [*words, str(runs)] if not word.isprintable()]:
@@ -110,8 +115,10 @@ setup: |
 run: |
   set -e
   PATH="$PWD/.venv/bin:$PATH"
-  comt pull {store}
-  (while sleep {PUSH_SECONDS}; do comt push {store} > push.log 2>&1 || tail -n 5 push.log; done) &
+  comt pull {store} || {{ sleep 5; comt pull {store}; }}
+  (while sleep {PUSH_SECONDS} > /dev/null 2>&1; do  # what it prints would hold the log open after the job's end
+    comt push {store} > push.log 2>&1 || tail -n 5 push.log || true
+  done) &
   status=0
   {shlex.join(["comt", *words])} || status=$?
   kill $! || true

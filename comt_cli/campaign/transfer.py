@@ -171,13 +171,18 @@ class Store:
             if sizes and not places:
                 raise UserError(f"{self.url} has other files, but no runs of comt push", "Give a folder of its own.")
             folders = {f"{self.root}/{found[0]}": found[1] for found in places if found[2] == MANIFEST}
-            contents = self.fs.cat([*folders], on_error="return") if folders else {}
+            contents = self.fs.cat_ranges([*folders], None, None, on_error="return")  # `cat` would expand wildcards
         whole: dict[str, list[Copy]] = {}
-        for path, folder in folders.items():
-            if isinstance(content := contents[path], FileNotFoundError):
-                continue  # another push replaced it
+        for folder, content in zip(folders.values(), contents, strict=True):
+            if isinstance(content, FileNotFoundError) or content == b"":
+                continue  # another push replaced it, or was killed here
             try:
                 stated = parse_json(content)
+                if not {"step", "files"} <= stated.keys():
+                    self.damaged[folder] = (
+                        f"not read: another version of comt wrote its {MANIFEST}; pull it with that one"
+                    )
+                    continue
                 files = {str(name): (size, digest) for name, (size, digest) in stated["files"].items()}
                 for name in {SPEC, *files}:
                     if re.fullmatch(_FINISHED, name) is None:

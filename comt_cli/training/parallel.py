@@ -131,12 +131,11 @@ def join_world(device_name: str | None) -> Iterator[World]:
         finally:
             dist.destroy_process_group()
     except RuntimeError as error:
-        first, *further = str(error).strip().splitlines() or [""]
-        reason = first.partition(". This is typically")[0]
+        reason = str(error).partition("\n")[0].partition(". This is typically")[0]
         if not isinstance(error, dist.DistError) and "gloo" not in reason.lower():
             raise
-        if further and isinstance(error, dist.DistBackendError):  # NCCL's last line is the cause
-            reason += f": {further[-1].strip()}"
+        if cause := str(error).partition("Last error:")[2].strip():  # as NCCL writes it
+            reason += f": {cause.splitlines()[-1]}"
         hint = f"See the others' output; between machines, also --master-addr and {backend.upper()}_SOCKET_IFNAME."
         saved = "What was saved is intact: the same commands resume from there."
         raise ProcessLost(f"process {rank} of {size} cannot reach another one: {reason}", f"{hint} {saved}") from error

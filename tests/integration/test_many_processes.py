@@ -342,7 +342,7 @@ def test_gpus_that_contradict_torchrun(torchrun, tiny_corpus, tmp_path):
 
 
 @pytest.mark.parametrize(("backend", "variable"), [("cpu", "GLOO_SOCKET_IFNAME"), ("cuda", "NCCL_SOCKET_IFNAME")])
-def test_the_cause_of_a_backend_s_error_is_in_its_last_line(torchrun, monkeypatch, backend, variable):
+def test_the_cause_that_nccl_names_is_told(torchrun, monkeypatch, backend, variable):
     def failing(*given, **options):
         raise torch.distributed.DistBackendError(
             "NCCL error in: x.cpp:1, system error\nncclSystemError: it failed.\nLast error:\nno interface eth7\n"
@@ -355,3 +355,15 @@ def test_the_cause_of_a_backend_s_error_is_in_its_last_line(torchrun, monkeypatc
     with pytest.raises(ProcessLost, match=r"another one: NCCL .* error: no interface eth7\n") as lost, join_world(None):
         pass
     assert f"and {variable}. What" in str(lost.value.hint)
+
+
+def test_frames_of_a_backend_s_error_are_left_out(torchrun, monkeypatch):
+    said = "[1] is setting up NCCL communicator, but got error: Timeout\nframe #0: x\n. This may indicate a crash"
+
+    def failing(*given, **options):
+        raise torch.distributed.DistBackendError(said)
+
+    monkeypatch.setattr(torch.distributed, "init_process_group", failing)
+    torchrun(0, 1)
+    with pytest.raises(ProcessLost, match=r"but got error: Timeout\n"), join_world(None):
+        pass

@@ -71,6 +71,24 @@ def test_damage_at_the_url_is_noticed(shelf: Shelf, harm, said):
     assert comt("pull", "store", "--runs", "other").exit_code == 0
 
 
+def test_a_manifest_that_was_not_written_is_no_damage_and_one_of_another_version_is_kept(shelf: Shelf):
+    finished(shelf.spec("pre-ln"))
+    store = "store [of *?]"  # no wildcards
+    comt("push", store)
+    (manifest,) = (path for path in Path(store).glob("*/*/*") if path.name == "manifest.json")
+    content = manifest.read_text()
+    manifest.write_text('{"spec.json": [1, "a"]}')
+    result = comt("pull", store, "--runs", "other")
+    assert result.exit_code == 1
+    assert "another version of comt wrote its manifest.json" in result.output
+    assert "delete" not in result.output
+    manifest.write_text("")
+    result = comt("pull", store, "--runs", "other")
+    assert (result.exit_code, "0 runs" in result.output) == (0, True)
+    manifest.write_text(content)
+    assert "1 received" in comt("pull", store, "--runs", "other").output
+
+
 def test_a_damaged_checkpoint_here_is_not_pushed(shelf: Shelf):
     directory, sound = trained(shelf.spec("pre-ln"), 5), finished(shelf.spec("a/b"))
     content = directory.checkpoint_file.read_bytes()
