@@ -283,7 +283,12 @@ LONG_LINES_CUT = "long lines cut"
 
 
 def train_sentencepiece(
-    texts: Iterable[str], vocabulary: int, extras: Collection[Extra] = (), key: str = "vocabulary", *, own: bool = True
+    texts: Iterable[str],
+    vocabulary: int,
+    extras: Collection[Extra] = (),
+    key: str = "data.vocabulary",
+    *,
+    own: bool = True,
 ) -> SentencePieceTokenizer:
     """Train a unigram vocabulary of exactly `vocabulary` pieces (bytes and special tokens included) on the first
     `TRAINING_CHARACTERS` of `texts`; equal texts give equal models, byte for byte. `extras` have the ids from 3 on;
@@ -293,7 +298,7 @@ def train_sentencepiece(
     model, options = io.BytesIO(), dict(TRAINER)
     lines = list(_lines(texts, own))  # read first: SentencePiece would replace errors of reading by its own
     if not any(map(str.strip, lines)):
-        raise UserError("corpus: it has no text to train a vocabulary on", "Look at its files, and at its splits.")
+        raise UserError("data.corpus: it has no text to train a vocabulary on", "Look at its files, and at its splits.")
     if "begin" in extras:
         options |= {"bos_id": 3, "bos_piece": EXTRA_PIECES["begin"]}
     if controls := [EXTRA_PIECES[extra] for extra in EXTRA_PIECES if extra in extras and extra != "begin"]:
@@ -304,7 +309,7 @@ def train_sentencepiece(
     except RuntimeError as error:
         hint = f"SentencePiece reports: {error}"
         if found := re.search(r"value <= (\d+)", str(error)):
-            hint = f"The corpus is small: set {key} to {found[1]} or less, or use more text or tokenizer: bytes."
+            hint = f"The corpus is small: set {key} to {found[1]} or less, use more text, or data.tokenizer: bytes."
         elif "required_chars" in str(error) or "smaller than" in str(error):
             hint = f"It must hold the special tokens, 256 bytes and the corpus's characters: set a larger {key}."
         raise UserError(f"{key}: no SentencePiece vocabulary of {vocabulary} pieces fits this corpus", hint) from error

@@ -183,7 +183,7 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
         tokenizer = ByteTokenizer(["begin"])
     else:
         size, own = data.vocabulary_size or 0, PairCorpus.named(data.corpus).is_own_text
-        tokenizer = train_sentencepiece(corpus.vocabulary_texts(), size, ["begin"], key="vocabulary_size", own=own)
+        tokenizer = train_sentencepiece(corpus.vocabulary_texts(), size, ["begin"], key="data.vocabulary_size", own=own)
     tokenizer.save(folder / TOKENIZER)
     pairs, left_out = _tokenise(kind, tokenizer, folder, progress)
     if pairs == 0:

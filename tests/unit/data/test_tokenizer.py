@@ -76,9 +76,9 @@ def test_long_lines_of_own_text_alone_are_cut_at_spaces_if_there_are_any():
 
 
 def test_a_vocabulary_that_is_too_large_says_what_fits():
-    with pytest.raises(UserError, match=r"set vocabulary to \d+ or less") as caught:
+    with pytest.raises(UserError, match=r"set data.vocabulary to \d+ or less") as caught:
         train_sentencepiece(sentences(20), 5000)
-    size = int(str(caught.value).split("set vocabulary to ")[1].split()[0])
+    size = int(str(caught.value).split("set data.vocabulary to ")[1].split()[0])
     assert train_sentencepiece(sentences(20), size).vocabulary_size == size
 
 
